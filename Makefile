@@ -1,0 +1,41 @@
+# Two commands: `make demo` runs the whole job on the built-in market, `make test` runs every check.
+PYTHON ?= python3
+BIN := .venv/bin
+# Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+
+.PHONY: demo test lint types unit dist clean
+
+demo: .venv/installed
+	$(BIN)/vaiom demo --out runs/demo
+
+test: lint types unit
+
+lint: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/installed
+	$(BIN)/mypy
+
+unit: .venv/installed
+	$(BIN)/pytest -m "not slow and not gpu"
+
+# A wheel, proved by installing it into an empty environment and running it there.
+dist: .venv/installed
+	rm -rf dist build
+	$(BIN)/python -m build --wheel --no-isolation
+	rm -rf build/empty && $(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build && empty/bin/vaiom --version && empty/bin/vaiom data simulate --assets 2 --bars 2000 --out empty/bars --overwrite
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vaiom needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt setuptools wheel
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist runs

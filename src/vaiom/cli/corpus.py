@@ -1,0 +1,176 @@
+"""`vaiom corpus`: build, append, show, pack and unpack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaiom.cli.console import note, parse_date, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from vaiom.events.corpus import Corpus
+    from vaiom.events.splits import Interval, SplitConfig
+
+app = typer.Typer(help="Bars become a causal, self-describing corpus.", no_args_is_help=True)
+
+CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
+
+
+@app.command()
+def build(
+    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="A folder of <SYMBOL>.parquet bars.")],
+    out: Annotated[Path, typer.Option(help="Where the corpus goes.")],
+    timeframe: Annotated[str, typer.Option(help="What the bars are: 10min, 1h, 4h or 1d.")] = "1h",
+    train_end: Annotated[str, typer.Option(help="End of Train; alone, it moves all boundaries with it.")] = "",
+    validation: Annotated[str, typer.Option(help="Validation as D:D, half-open.")] = "",
+    test: Annotated[str, typer.Option(help="Test intervals as D:D,D:D; they become test-h1, test-h2, ...")] = "",
+    seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
+    classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = FX or SPOT.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing corpus.")] = False,
+    json: Json = False,
+) -> None:
+    """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
+    from vaiom.events.build import CorpusConfig, build_corpus
+
+    config = CorpusConfig(
+        timeframe=timeframe.lower(),
+        splits=_splits(train_end, validation, test, seal),
+        classes=_class_table(classes),
+    )
+    with progress_bar("building") as progress:
+        corpus = build_corpus(bars, out, config, overwrite=overwrite, progress=progress)
+    _show(corpus, json)
+    _warn_of_empty_splits(corpus)
+
+
+@app.command()
+def append(
+    corpus: CorpusPath,
+    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="New bars, with or without the old ones.")],
+    json: Json = False,
+) -> None:
+    """Add new bars; history is not rebuilt, and the result equals a full build."""
+    from vaiom.events.append import append_bars
+
+    with progress_bar("appending") as progress:
+        grown = append_bars(corpus, bars, progress=progress)
+    _show(grown, json)
+
+
+@app.command()
+def show(corpus: CorpusPath, json: Json = False) -> None:
+    """Print what a corpus holds: assets, splits, edges, quality, where it came from."""
+    from vaiom.events.corpus import open_corpus
+
+    _show(open_corpus(corpus), json, quality=True)
+
+
+@app.command()
+def pack(
+    corpus: CorpusPath, file: Annotated[Path, typer.Argument(metavar="FILE", help="The packed corpus, a zip.")]
+) -> None:
+    """Write a corpus into one file that travels."""
+    from vaiom.events.pack import pack as pack_corpus
+
+    size = pack_corpus(corpus, file)
+    note(f"{file}: {size / 2**20:.1f} MiB")
+
+
+@app.command()
+def unpack(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file made by `vaiom corpus pack`.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The corpus folder to make.")],
+    json: Json = False,
+) -> None:
+    """Restore a packed corpus; every byte is checked."""
+    from vaiom.events.pack import unpack as unpack_corpus
+
+    _show(unpack_corpus(file, folder), json)
+
+
+def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfig:
+    from dataclasses import replace
+
+    from vaiom.errors import ConfigError
+    from vaiom.events.splits import SplitConfig
+
+    splits = SplitConfig()
+    if train_end and not (validation or test or seal):
+        return splits.shifted_to(parse_date(train_end))
+    changes: dict[str, Any] = {}
+    if train_end:
+        changes["train_end"] = parse_date(train_end)
+    if validation:
+        changes["validation"] = _interval(validation)
+    if test:
+        changes["tests"] = tuple(_interval(part) for part in test.split(","))
+        changes["seal"] = changes["tests"][-1][1]
+    if seal:
+        changes["seal"] = parse_date(seal)
+    try:
+        return replace(splits, **changes)
+    except ValueError as error:
+        raise ConfigError(
+            str(error),
+            got={name: str(value) for name, value in changes.items()},
+            fix="name --train-end, --validation, --test and --seal together, or --train-end alone to move them all",
+        ) from error
+
+
+def _interval(text: str) -> Interval:
+    from vaiom.errors import ConfigError
+
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise ConfigError("not an interval", expected="D:D, as in 2024-07-01:2025-01-01", got=repr(text))
+    return parse_date(start), parse_date(end)
+
+
+def _class_table(file: Path | None) -> dict[str, str]:
+    if file is None:
+        return {}
+    import json
+    import tomllib
+
+    from vaiom.errors import ConfigError
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError("the class table cannot be read", where=file, got=str(error)) from error
+    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
+        raise ConfigError("the class table is not a table", where=file, expected='EURUSD = "FX", one line per symbol')
+    return {str(symbol): value.upper() for symbol, value in table.items()}
+
+
+def _show(corpus: Corpus, as_json: bool, quality: bool = False) -> None:
+    if as_json:
+        from vaiom.events.quality import split_quality, to_json
+
+        print_json({**corpus.manifest, "sha256": corpus.sha256, "quality": to_json(split_quality(corpus))})
+        return
+    from vaiom.cli.tables import print_corpus, print_split_quality
+
+    print_corpus(corpus)
+    if quality:
+        from vaiom.events.quality import split_quality
+
+        print_split_quality(split_quality(corpus))
+
+
+def _warn_of_empty_splits(corpus: Corpus) -> None:
+    """Say how the boundaries could move when the bars end before Validation does."""
+    if corpus.manifest["events"]["validation"]:
+        return
+    from datetime import datetime
+
+    last = max(datetime.fromisoformat(asset["last"]) for asset in corpus.manifest["assets"].values())
+    # Two years from the end of Train to the end of the last test: move them so that the bars cover it.
+    note(
+        f"note: Validation has no event with full context; the bars end {last:%Y-%m-%d}.\n"
+        f"      If they end too early, move all boundaries together, for example --train-end {last.year - 1}-01-01"
+    )

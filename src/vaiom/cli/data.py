@@ -1,0 +1,193 @@
+"""`vaiom data`: download, import, resample, simulate and check bars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vaiom.cli.console import note, parse_date, parse_span, print_json, progress_bar
+
+app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
+
+Out = Annotated[Path, typer.Option(help="The bar folder to write: one <SYMBOL>.parquet per asset.")]
+BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="A bar folder.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
+
+
+@app.command()
+def download(
+    symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL...", help="For example EURUSD XAUUSD.")],
+    first: Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")],
+    last: Annotated[str, typer.Option("--to", help="The day after the last, YYYY-MM-DD.")],
+    out: Out,
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Requests under way at once.")] = 4,
+    base_url: Annotated[str, typer.Option(help="Another server with the same layout.")] = "",
+    json: Json = False,
+) -> None:
+    """Fetch 1-minute candles from Dukascopy; the same command goes on after an interruption."""
+    from vaiom.market.sources.download import DUKASCOPY_URL
+    from vaiom.market.sources.download import download as fetch
+
+    with progress_bar("downloading") as progress:
+        manifest = fetch(
+            symbols,
+            parse_date(first).date(),
+            parse_date(last).date(),
+            out,
+            base_url=base_url or DUKASCOPY_URL,
+            workers=workers,
+            progress=progress,
+        )
+    _print_manifest(manifest, out, json)
+
+
+@app.command("import")
+def import_(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of files.")],
+    out: Out,
+    format_: Annotated[str, typer.Option("--format", help="auto, dukascopy, histdata, metatrader or table.")] = "auto",
+    symbol: Annotated[str, typer.Option(help="The asset, where a file does not say it.")] = "",
+    start: Annotated[str, typer.Option(help="Start of a .bi5 file's period, where its path does not say it.")] = "",
+    shift: Annotated[str, typer.Option(help="Move the stored clock, for example 2h or -30min.")] = "",
+    utc: Annotated[bool, typer.Option("--utc", help="Take stamps that carry an offset as UTC.")] = False,
+    column: Annotated[list[str], typer.Option(help="Column map of a table, as Close=last; repeatable.")] = [],  # noqa: B006
+    price_scale: Annotated[float | None, typer.Option(help="Integer price units per 1.0 in .bi5 files.")] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Sort rows, drop repeated stamps and unusable rows.")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder has already.")] = False,
+    json: Json = False,
+) -> None:
+    """Read files of other tools into a bar folder; the clock stays as stored unless --shift or --utc moves it."""
+    from datetime import timedelta
+
+    from vaiom.market.sources.imports import import_files
+
+    with progress_bar("importing") as progress:
+        manifest = import_files(
+            paths,
+            out,
+            format=format_,
+            symbol=symbol or None,
+            start=parse_date(start) if start else None,
+            shift=parse_span(shift) if shift else timedelta(0),
+            utc=utc,
+            columns=_column_map(column),
+            price_scale=price_scale,
+            repair=repair,
+            replace=replace,
+            progress=progress,
+        )
+    _print_manifest(manifest, out, json)
+
+
+@app.command()
+def resample(
+    bars: BarsDir,
+    to: Annotated[str, typer.Option(help="10min, 1h, 4h or 1d.")],
+    out: Out,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Finer bars become coarser ones by fixed clock bins; empty bins stay empty."""
+    from vaiom.market.bars import resample_folder
+
+    with progress_bar("resampling") as progress:
+        manifest = resample_folder(bars, to, out, overwrite=overwrite, progress=progress)
+    _print_manifest(manifest, out, json)
+
+
+@app.command()
+def simulate(
+    out: Annotated[Path | None, typer.Option(help="The bar folder to write.")] = None,
+    assets: Annotated[int | None, typer.Option(min=1, help="Number of assets.")] = None,
+    bars: Annotated[int | None, typer.Option(min=1, help="Bars per asset.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same market.")] = None,
+    compare: Annotated[Path | None, typer.Option(metavar="DIR", help="Set it beside the bars of a folder.")] = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Make a market whose true law of the next return is known; its oracle is the best any model can do."""
+    from vaiom.errors import ConfigError
+    from vaiom.market.synthetic import MarketConfig, write_market
+    from vaiom.market.synthetic import simulate as make_market
+
+    if out is None and compare is None:
+        raise ConfigError("nothing to do", expected="--out DIR, --compare DIR or both")
+    chosen = {"assets": assets, "bars": bars, "seed": seed}
+    try:
+        config = MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    with progress_bar("simulating") as progress:
+        market = make_market(config, progress)
+    answer: dict[str, Any] = {}
+    if out is not None:
+        answer = write_market(market, config, out, overwrite=overwrite)
+    if compare is not None:
+        answer["comparison"] = _comparison(market, compare)
+    if json:
+        print_json(answer)
+        return
+    if out is not None:
+        _print_manifest(answer, out, as_json=False)
+    if compare is not None:
+        from vaiom.cli.tables import show, table
+
+        rows = [[row["what"], f"{row['simulated']:.4f}", f"{row['real']:.4f}"] for row in answer["comparison"]]
+        show(table("Simulated beside real", ["what", "simulated", str(compare)], rows))
+
+
+@app.command()
+def check(bars: BarsDir, json: Json = False) -> None:
+    """Report what is wrong, odd or missing in prices, and what the masks make of them."""
+    from vaiom.errors import DataError
+    from vaiom.market.check import check_folder
+
+    with progress_bar("checking") as progress:
+        report = check_folder(bars, progress)
+    answer = report.to_json()
+    try:
+        from vaiom.events.build import corpus_in_memory
+        from vaiom.events.quality import split_quality, to_json
+
+        splits = split_quality(corpus_in_memory(bars))
+    except DataError as error:
+        # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
+        splits, answer["corpus_problem"] = [], str(error)
+    answer["splits"] = to_json(splits)
+    if json:
+        print_json(answer)
+        return
+    from vaiom.cli.tables import print_price_quality, print_split_quality
+
+    print_price_quality(report)
+    if splits:
+        print_split_quality(splits)
+    else:
+        note(f"note: these bars cannot become a corpus yet.\n{answer['corpus_problem']}")
+
+
+def _column_map(pairs: list[str]) -> dict[str, str]:
+    from vaiom.errors import ConfigError
+
+    table = {}
+    for pair in pairs:
+        ours, equals, theirs = pair.partition("=")
+        if not (ours and equals and theirs):
+            raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(pair))
+        table[ours] = theirs
+    return table
+
+
+def _print_manifest(manifest: dict[str, Any], out: Path, as_json: bool) -> None:
+    if as_json:
+        print_json(manifest)
+        return
+    from vaiom.cli.tables import show, table
+
+    rows = [[symbol, f"{e['rows']:,}", e["first"], e["last"]] for symbol, e in manifest["symbols"].items()]
+    show(table(f"Bars in {out}", ["asset", "rows", "first", "last"], rows))

@@ -1,0 +1,42 @@
+"""The `vaiom` command: one module per group, and the one place that maps errors to exits."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from vaiom.cli import corpus, data
+
+app = typer.Typer(
+    name="vaiom",
+    help="The distribution of the next return: data in, corpus, model, honest figures, forecasts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.add_typer(corpus.app, name="corpus")
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from vaiom import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line: a user's error is one message on stderr and exit 2, ours a traceback and exit 1."""
+    from vaiom.errors import UserError
+
+    try:
+        app()
+    except UserError as error:
+        print(f"vaiom: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("vaiom: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -1,0 +1,1 @@
+"""A bar becomes what the model sees and what it must predict."""

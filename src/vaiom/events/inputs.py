@@ -1,0 +1,63 @@
+"""The three input schemas assembled from what is stored of a row: 25 continuous, 15 discrete, 3 metadata fields.
+
+Enters: stored columns. Leaves: arrays whose columns follow `schema`. NumPy alone.
+Paper: Methods, "Input Representations"; masked rows keep their metadata and calendar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.events.calendar import calendar_channels, calendar_fields
+from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, DYNAMIC_FIELDS, MASK_NAMES, META_FIELDS
+
+# Bits of the stored flags: the five masks in the order of the schema, then whether the row's own return and gap
+# may serve as the target of the row before it.
+MASK_BITS = {name: np.uint8(1 << bit) for bit, name in enumerate(MASK_NAMES)}
+ANY_MASK = np.uint8((1 << len(MASK_NAMES)) - 1)
+BAD_RETURN = np.uint8(1 << 5)
+BAD_GAP = np.uint8(1 << 6)
+
+_FIRST_MASK = CONT_FIELDS.index(f"mask_{MASK_NAMES[0]}")
+_FIRST_CALENDAR = DISC_FIELDS.index("years_since_2000")
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+def has_flag(flags: npt.NDArray[np.uint8], bits: np.uint8) -> npt.NDArray[np.bool_]:
+    """Rows where any of the bits is set."""
+    hit: npt.NDArray[np.bool_] = (flags & bits) != 0
+    return hit
+
+
+def timestamps_of(columns: Columns) -> npt.NDArray[np.datetime64]:
+    """Stored seconds as naive timestamps."""
+    return columns["timestamp"].astype(np.int64).astype("datetime64[s]")
+
+
+def continuous_inputs(columns: Columns) -> npt.NDArray[np.float32]:
+    """(N, 25) unclipped."""
+    out = np.empty((len(columns["timestamp"]), len(CONT_FIELDS)), np.float32)
+    for index, name in enumerate(DYNAMIC_FIELDS):
+        out[:, index] = columns["sigma20" if name == "sigma_through_t" else name]
+    calendar_channels(timestamps_of(columns), out[:, len(DYNAMIC_FIELDS) : _FIRST_MASK])
+    flags = columns["flags"]
+    for index, bit in enumerate((*MASK_BITS.values(), ANY_MASK), start=_FIRST_MASK):
+        out[:, index] = has_flag(flags, bit)
+    return out
+
+
+def discrete_inputs(columns: Columns, meta: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """(N, 15); the three bucket fields are 0 under any mask."""
+    out = np.empty((len(meta), len(DISC_FIELDS)), np.int16)
+    unmasked = ~has_flag(columns["flags"], ANY_MASK)
+    for index, name in enumerate(("return_bucket", "gap_bucket", "vol_regime")):
+        out[:, index] = columns[name] * unmasked
+    out[:, 3 : 3 + len(META_FIELDS)] = meta
+    out[:, _FIRST_CALENDAR:-1] = calendar_fields(timestamps_of(columns))
+    out[:, -1] = ~unmasked
+    return out

@@ -1,0 +1,73 @@
+"""A corpus as one file, to travel to another machine: a zip of its folder, checked on both ends.
+
+Enters: a corpus folder, or a packed file. Leaves: the other. Standard library and NumPy alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from vaiom.errors import DataError
+from vaiom.events.corpus import MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME, Corpus, open_corpus
+from vaiom.files import atomic_file, staged_folder
+
+# Nothing else is ever written by `unpack`, so that no packed name can lead out of the target folder.
+_MEMBER = re.compile(
+    rf"(?:{MANIFEST_NAME}|{TOKENIZER_NAME}|rows-[0-9a-f]{{16}}/(?:{STATE_NAME}|[a-z0-9_]{{1,40}}\.npy))"
+)
+_MAX_BYTES = 64 << 30
+_MAX_RATIO = 1000
+_CHUNK = 1 << 20
+
+
+def pack(path: Path, file: Path) -> int:
+    """Write a corpus folder into one file; returns the file's size in bytes."""
+    corpus = open_corpus(path)
+    folder = corpus.manifest["folder"]
+    names = [MANIFEST_NAME, TOKENIZER_NAME, f"{folder}/{STATE_NAME}"]
+    names += [f"{folder}/{name}.npy" for name in corpus.manifest["arrays"]]
+    with atomic_file(file) as staged, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            # A fixed date makes the packed bytes a function of the corpus alone.
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with (path / name).open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target, _CHUNK)
+    return file.stat().st_size
+
+
+def unpack(file: Path, path: Path) -> Corpus:
+    """Restore a packed corpus as a folder; nothing is left behind if any byte is not what was packed."""
+    try:
+        archive = zipfile.ZipFile(file)
+    except FileNotFoundError as error:
+        raise DataError("no such file", where=file, expected="a file made by `vaiom corpus pack`") from error
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError("not a packed corpus", where=file, got=str(error), fix="pack it again") from error
+    with archive, staged_folder(path) as staged:
+        _refuse_hostile(archive, file)
+        try:
+            for info in archive.infolist():
+                target = staged / PurePosixPath(info.filename)
+                target.parent.mkdir(exist_ok=True)
+                with archive.open(info) as source, target.open("wb") as sink:
+                    shutil.copyfileobj(source, sink, _CHUNK)
+        except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+            raise DataError("the packed corpus is damaged", where=file, got=str(error), fix="pack it again") from error
+        open_corpus(staged)
+    return open_corpus(path, verify=False)
+
+
+def _refuse_hostile(archive: zipfile.ZipFile, file: Path) -> None:
+    total = 0
+    for info in archive.infolist():
+        if not _MEMBER.fullmatch(info.filename):
+            raise DataError("the file holds a name that no corpus has", where=file, got=repr(info.filename))
+        total += info.file_size
+        if total > _MAX_BYTES or info.file_size > _MAX_RATIO * max(info.compress_size, 1024):
+            raise DataError(
+                "the file would unpack to an absurd size", where=f"{file}, {info.filename}", got=info.file_size
+            )

@@ -1,0 +1,114 @@
+"""Which split an event belongs to, by the timestamp of its target bar; the sealed interval.
+
+Enters: target timestamps. Leaves: a split code per row. Everything outside the named intervals is buffer: it feeds
+recursions and left contexts, but is never fitted on and never scored.
+Paper: Methods, "Corpus Construction and Split Protocol".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.errors import ConfigError
+
+TRAIN, BUFFER, VALIDATION, SEALED = "train", "buffer", "validation", "sealed"
+NO_TARGET_CODE = 255
+
+Interval = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitConfig:
+    """Boundaries of the protocol, half-open intervals of target time; the defaults are the paper's."""
+
+    train_end: datetime = datetime(2024, 1, 1)
+    validation: Interval = (datetime(2024, 7, 1), datetime(2025, 1, 1))
+    tests: tuple[Interval, ...] = (
+        (datetime(2025, 1, 1), datetime(2025, 7, 1)),
+        (datetime(2025, 7, 1), datetime(2026, 1, 1)),
+    )
+    seal: datetime = datetime(2026, 1, 1)
+
+    def __post_init__(self) -> None:
+        flat = [self.train_end, *self.validation, *(edge for test in self.tests for edge in test), self.seal]
+        if any(later < earlier for earlier, later in pairwise(flat)):
+            raise ValueError("boundaries must follow each other: Train, Validation, tests in order, seal")
+        if any(start == end for start, end in (self.validation, *self.tests)):
+            raise ValueError("a Validation or test interval is empty")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Split names; a split's code is its position."""
+        return (TRAIN, BUFFER, VALIDATION, *self.test_names, SEALED)
+
+    @property
+    def test_names(self) -> tuple[str, ...]:
+        return tuple(f"test-h{number}" for number in range(1, len(self.tests) + 1))
+
+    def code(self, name: str) -> int:
+        if name not in self.names:
+            raise ConfigError("unknown split", expected=", ".join(self.names), got=name)
+        return self.names.index(name)
+
+    def shifted_to(self, train_end: datetime) -> SplitConfig:
+        """The same protocol with every boundary moved by as many months as the end of Train moves."""
+        months = 12 * (train_end.year - self.train_end.year) + train_end.month - self.train_end.month
+        if train_end != _add_months(self.train_end, months):
+            raise ConfigError(
+                "Train must end at the start of a month for the other boundaries to move along",
+                got=train_end.date(),
+                fix="name --validation, --test and --seal as well",
+            )
+        return SplitConfig(
+            train_end=train_end,
+            validation=_move(self.validation, months),
+            tests=tuple(_move(test, months) for test in self.tests),
+            seal=_add_months(self.seal, months),
+        )
+
+    def codes(self, target_timestamps: npt.NDArray[np.datetime64]) -> npt.NDArray[np.uint8]:
+        """The split code of each event; rows without a target get `NO_TARGET_CODE`."""
+        out = np.full(len(target_timestamps), self.code(BUFFER), np.uint8)
+        out[target_timestamps < np.datetime64(self.train_end)] = self.code(TRAIN)
+        for name, (start, end) in zip((VALIDATION, *self.test_names), (self.validation, *self.tests), strict=True):
+            inside = (target_timestamps >= np.datetime64(start)) & (target_timestamps < np.datetime64(end))
+            out[inside] = self.code(name)
+        out[target_timestamps >= np.datetime64(self.seal)] = self.code(SEALED)
+        out[np.isnat(target_timestamps)] = NO_TARGET_CODE
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "train_end": self.train_end.isoformat(),
+            "validation": [edge.isoformat() for edge in self.validation],
+            "tests": [[edge.isoformat() for edge in test] for test in self.tests],
+            "seal": self.seal.isoformat(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SplitConfig:
+        return cls(
+            train_end=datetime.fromisoformat(value["train_end"]),
+            validation=_interval(value["validation"]),
+            tests=tuple(_interval(test) for test in value["tests"]),
+            seal=datetime.fromisoformat(value["seal"]),
+        )
+
+
+def _interval(edges: list[str]) -> Interval:
+    return datetime.fromisoformat(edges[0]), datetime.fromisoformat(edges[1])
+
+
+def _move(interval: Interval, months: int) -> Interval:
+    return _add_months(interval[0], months), _add_months(interval[1], months)
+
+
+def _add_months(moment: datetime, months: int) -> datetime:
+    year, month = divmod(12 * moment.year + moment.month - 1 + months, 12)
+    return moment.replace(year=year, month=month + 1)

@@ -1,0 +1,1 @@
+"""Prices come in; one clean bar table per asset comes out."""

@@ -1,0 +1,137 @@
+"""The bar folder: one `<SYMBOL>.parquet` per asset, naive left-edge stamps, sorted and unique.
+
+Enters: a path. Leaves: a Polars frame with `BAR_COLUMNS` per symbol, or a `DataError` naming file and row.
+Paper: "Market Data, Price Convention and Bar Construction" (timestamps are consumed as stored; nothing is filled).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from vaiom.errors import DataError
+from vaiom.files import atomic_file, write_json
+
+PRICE_COLUMNS = ("Open", "High", "Low", "Close")
+BAR_COLUMNS = ("Datetime", *PRICE_COLUMNS, "Volume")
+BAR_SCHEMA = {"Datetime": pl.Datetime("us"), **dict.fromkeys((*PRICE_COLUMNS, "Volume"), pl.Float64())}
+MANIFEST_NAME = "manifest.json"
+
+_SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+def check_symbol(symbol: str) -> str:
+    """A symbol names a file, so it must be a plain word."""
+    if not _SYMBOL.fullmatch(symbol):
+        raise DataError(
+            "not usable as a symbol",
+            expected="up to 32 letters, digits, '.', '_' or '-'",
+            got=repr(symbol),
+            fix="name it with --symbol",
+        )
+    return symbol
+
+
+def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
+    """Bring a frame to `BAR_SCHEMA` without touching a value: names and types are checked, NaN becomes null."""
+    missing = [name for name in BAR_COLUMNS if name not in frame.columns and name != "Volume"]
+    if missing:
+        raise DataError(
+            f"column {missing[0]!r} is missing",
+            where=where,
+            expected=", ".join(BAR_COLUMNS),
+            got=", ".join(frame.columns) or "no columns",
+            fix="bring the file in with `vaiom data import --format table`, which maps column names",
+        )
+    if "Volume" not in frame.columns:
+        frame = frame.with_columns(pl.lit(None, pl.Float64).alias("Volume"))
+    stamp = frame.schema["Datetime"]
+    if not isinstance(stamp, pl.Datetime) or stamp.time_zone is not None:
+        raise DataError(
+            "stamps must be naive datetimes",
+            where=f"{where}, column Datetime",
+            got=str(stamp),
+            fix="bring the file in with `vaiom data import`, with --utc if its stamps carry an offset",
+        )
+    for name in (*PRICE_COLUMNS, "Volume"):
+        if not (frame.schema[name].is_numeric() or frame.schema[name] == pl.Null):
+            raise DataError(
+                "a price column must be numeric", where=f"{where}, column {name}", got=str(frame.schema[name])
+            )
+    numbers = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in (*PRICE_COLUMNS, "Volume")]
+    return frame.select(pl.col("Datetime").cast(pl.Datetime("us")), *numbers)
+
+
+def require_ordered(stamps: pl.Series, where: object) -> None:
+    """Stamps must be present and strictly increasing; the error names the first row (from 1) that is not."""
+    if stamps.null_count():
+        row = int(stamps.is_null().arg_max() or 0)
+        raise DataError("a stamp is missing", where=f"{where}, row {row + 1}", fix="remove the row")
+    step = stamps.diff()
+    bad = step.dt.total_microseconds() <= 0
+    if bad.any():
+        row = int(bad.arg_max() or 0)
+        before, after = stamps[row - 1], stamps[row]
+        kind = "is repeated" if before == after else "goes back in time"
+        raise DataError(
+            f"a stamp {kind}",
+            where=f"{where}, row {row + 1}",
+            expected=f"a stamp after {before}",
+            got=after,
+            fix="`vaiom data import --repair` sorts rows and keeps the last of repeated stamps",
+        )
+
+
+def symbols_in(folder: Path) -> list[str]:
+    """The symbols of a bar folder, sorted."""
+    if not folder.is_dir():
+        raise DataError("no such bar folder", where=folder, expected="a folder of <SYMBOL>.parquet files")
+    symbols = sorted(path.stem for path in folder.glob("*.parquet") if not path.name.startswith("."))
+    if not symbols:
+        raise DataError(
+            "the bar folder is empty",
+            where=folder,
+            expected="<SYMBOL>.parquet files",
+            fix="make one with `vaiom data import`, `download` or `simulate`",
+        )
+    return [check_symbol(symbol) for symbol in symbols]
+
+
+def read_file(path: Path) -> pl.DataFrame:
+    """One asset's bars, types checked; order is checked by `require_ordered`."""
+    try:
+        frame = pl.read_parquet(path)
+    except FileNotFoundError as error:
+        raise DataError("no such file", where=path, expected="a Parquet file of bars") from error
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError("not readable as Parquet", where=path, got=str(error).splitlines()[0]) from error
+    if frame.is_empty():
+        raise DataError("the file holds no bars", where=path, fix="remove it, or import it again")
+    return conform(frame, path)
+
+
+def read_bars(path: str | Path) -> dict[str, pl.DataFrame]:
+    """All bars of a bar folder, or of one Parquet file named by its symbol: {symbol: frame}."""
+    path = Path(path)
+    files = [path] if path.is_file() else [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
+    bars = {check_symbol(file.stem): read_file(file) for file in files}
+    for file in files:
+        require_ordered(bars[file.stem]["Datetime"], file)
+    return bars
+
+
+def write_symbol(folder: Path, symbol: str, frame: pl.DataFrame) -> Path:
+    """Write one asset's bars atomically; the frame must be ordered and conform to `BAR_SCHEMA`."""
+    path = folder / f"{check_symbol(symbol)}.parquet"
+    require_ordered(frame["Datetime"], path)
+    with atomic_file(path) as staged:
+        frame.select(BAR_COLUMNS).cast(BAR_SCHEMA).write_parquet(staged)  # type: ignore[arg-type]
+    return path
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Record where the bars of a folder come from."""
+    write_json(folder / MANIFEST_NAME, manifest)

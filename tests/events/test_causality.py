@@ -1,0 +1,97 @@
+"""Changing any bar after t leaves every feature up to t the same, to the bit."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import frame_of, price_pairs, random_bars
+
+from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.rows import cont_of_bars, rows_of
+from vaiom.events.splits import SplitConfig
+from vaiom.market.folder import read_bars, write_symbol
+
+TRAIN_END = datetime(2023, 12, 1)
+SYMBOLS = ("EURUSD", "USDJPY", "XAUUSD")
+VANDALS = ("scale", "shuffle", "delete", "null", "shift")
+
+
+def vandalise(bars: pl.DataFrame, cut: int, how: str, rng: np.random.Generator) -> pl.DataFrame:
+    """Do something terrible to every bar after the first `cut`."""
+    head, tail = bars[:cut], bars[cut:]
+    if not len(tail):
+        return bars
+    prices = ["Open", "High", "Low", "Close"]
+    if how == "scale":
+        tail = tail.with_columns(pl.col(prices) * rng.lognormal(0, 2))
+    elif how == "shuffle":
+        tail = tail.with_columns(pl.col(prices).gather(rng.permutation(len(tail))))
+    elif how == "delete":
+        tail = tail.filter(pl.Series(rng.random(len(tail)) < 0.3))
+    elif how == "null":
+        tail = tail.with_columns(pl.lit(None, pl.Float64).alias(name) for name in prices)
+    else:
+        tail = tail.with_columns(pl.col("Datetime") + timedelta(hours=int(rng.integers(1, 1000))))
+    return pl.concat([head, tail])
+
+
+@given(price_pairs(min_rows=2), st.data())
+def test_rows_do_not_see_the_future(prices: tuple[np.ndarray, np.ndarray], data: st.DataObject) -> None:
+    bars = frame_of(*prices)
+    cut = data.draw(st.integers(1, len(bars)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
+    before, after = rows_of(bars)[0], rows_of(changed)[0]
+    for name in vars(before):
+        np.testing.assert_array_equal(getattr(before, name)[:cut], getattr(after, name)[:cut], err_msg=name)
+    np.testing.assert_array_equal(cont_of_bars(bars)[:cut], cont_of_bars(changed)[:cut])
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bars")
+    for seed, symbol in enumerate(SYMBOLS):
+        write_symbol(folder, symbol, random_bars(900 + 50 * seed, seed))
+    return folder
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_no_field_of_a_corpus_sees_the_future(
+    market: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """After Train, where nothing is fitted: all three schemas, the scales and every target that was known by then."""
+    cut = data.draw(st.datetimes(TRAIN_END, TRAIN_END + timedelta(days=8)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    how = data.draw(st.sampled_from(VANDALS))
+    folder = tmp_path_factory.mktemp("vandalised")
+    for symbol, bars in read_bars(market).items():
+        write_symbol(folder, symbol, vandalise(bars, int((bars["Datetime"] <= cut).sum()), how, rng))
+    config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
+    before, after = corpus_in_memory(market, config), corpus_in_memory(folder, config)
+    assert before.tokenizer.sha256 == after.tokenizer.sha256
+    for symbol in SYMBOLS:
+        known = int((before.timestamps[before.asset_slices[symbol]] <= np.datetime64(cut)).sum())
+        a = slice(before.asset_slices[symbol].start, before.asset_slices[symbol].start + known)
+        b = slice(after.asset_slices[symbol].start, after.asset_slices[symbol].start + known)
+        for name in ("cont", "disc", "meta", "sigma20", "mask_any", "timestamps"):
+            np.testing.assert_array_equal(getattr(before, name)[a], getattr(after, name)[b], err_msg=name)
+        settled_a, settled_b = slice(a.start, a.stop - 1), slice(b.start, b.stop - 1)
+        for name in ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base", "split_codes"):
+            np.testing.assert_array_equal(getattr(before, name)[settled_a], getattr(after, name)[settled_b], name)
+
+
+def test_no_field_of_real_bars_sees_the_future(shared_data: Path) -> None:
+    rng = np.random.default_rng(17)
+    for symbol, bars in read_bars(shared_data / "bars_1h").items():
+        bars = bars.tail(6000)
+        whole = cont_of_bars(bars)
+        for how in VANDALS:
+            cut = int(rng.integers(100, len(bars)))
+            np.testing.assert_array_equal(whole[:cut], cont_of_bars(vandalise(bars, cut, how, rng))[:cut], symbol)

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from strategies import frame_of, random_bars
+
+from vaiom.errors import ConfigError, DataError
+from vaiom.events.append import append_bars
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.pack import pack, unpack
+from vaiom.events.quality import split_quality
+from vaiom.events.splits import SplitConfig
+from vaiom.files import canonical_json, sha256_of
+from vaiom.market.folder import read_bars, write_symbol
+
+TRAIN_END = datetime(2023, 12, 1)
+CONFIG = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
+ROWS = {"EURUSD": 6000, "USDJPY": 5500, "XAUUSD": 40}
+
+
+@pytest.fixture(scope="module")
+def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bars")
+    for seed, (symbol, rows) in enumerate(ROWS.items()):
+        write_symbol(folder, symbol, random_bars(rows, seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpora") / "corpus"
+    build_corpus(bars, path, CONFIG)
+    return path
+
+
+@pytest.fixture
+def copy(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "corpus"))
+
+
+def test_what_users_rely_on(built: Path) -> None:
+    corpus = open_corpus(built)
+    rows = sum(ROWS.values())
+    assert corpus.cont.shape == (rows, 25)
+    assert corpus.cont.dtype == np.float32
+    assert corpus.disc.shape == (rows, 15)
+    assert corpus.meta.shape == (rows, 3)
+    assert list(corpus.asset_slices) == sorted(ROWS)
+    assert corpus.meta[corpus.asset_slices["XAUUSD"]].tolist()[0] == [3, 1, 0]
+    assert [len(corpus.edges[name]) - 1 for name in ("return", "gap", "vol_regime")] == [16, 14, 5]
+    assert (corpus.target_timestamps - corpus.timestamps)[0] == np.timedelta64(1, "h")
+    for rows_of_asset in corpus.asset_slices.values():
+        assert np.isnat(corpus.target_timestamps[rows_of_asset.stop - 1])
+        assert not corpus.valid_base[rows_of_asset.stop - 1]
+    sizes = corpus.tokenizer.vocabulary_sizes
+    assert (corpus.disc < np.array(list(sizes.values()))).all()
+    assert (corpus.disc >= 0).all()
+
+
+def test_a_target_is_the_bucket_of_the_next_return_over_todays_scale(built: Path) -> None:
+    corpus = open_corpus(built)
+    rows = np.flatnonzero(corpus.valid_base)
+    z = corpus.log_ret_next[rows] / corpus.sigma20[rows]
+    edges, target = corpus.edges["return"], corpus.target_return[rows]
+    assert (edges[target - 1] < z).all()
+    assert (z <= edges[target]).all()
+    assert not (corpus.log_ret_next[rows] == 0).any()
+
+
+def test_endpoints_have_their_context_inside_one_asset_and_one_split(built: Path) -> None:
+    corpus = open_corpus(built)
+    for split in ("train", "validation", "test-h1"):
+        for context in (1, 64, 512):
+            rows = corpus.endpoints(split, context)
+            starts = {symbol: rows_of_asset.start for symbol, rows_of_asset in corpus.asset_slices.items()}
+            symbols = np.array(sorted(ROWS))[corpus.meta[rows, 0] - 1]
+            assert all(row - context + 1 >= starts[symbol] for row, symbol in zip(rows, symbols, strict=True))
+            assert corpus.valid_base[rows].all()
+    train = corpus.endpoints("train", 64)
+    assert len(train)
+    assert (corpus.target_timestamps[train] < np.datetime64(TRAIN_END)).all()
+    assert len(corpus.endpoints("train", 10_000)) == 0
+
+
+def test_the_sealed_interval_stays_shut(tmp_path: Path, bars: Path) -> None:
+    early = SplitConfig().shifted_to(datetime(2023, 12, 1))
+    sealed = SplitConfig(
+        train_end=early.train_end,
+        validation=(datetime(2024, 1, 1), datetime(2024, 2, 1)),
+        tests=((datetime(2024, 2, 1), datetime(2024, 3, 1)),),
+        seal=datetime(2024, 3, 1),
+    )
+    corpus = build_corpus(bars, tmp_path / "corpus", CorpusConfig(splits=sealed))
+    with pytest.raises(ConfigError, match="--unseal"):
+        corpus.endpoints("sealed")
+    assert len(corpus.endpoints("sealed", unseal=True)) > 0
+    with pytest.raises(ConfigError, match="test-h1"):
+        corpus.endpoints("test-h9")
+
+
+def test_at_most_forty_bytes_a_row(built: Path) -> None:
+    corpus = open_corpus(built)
+    assert sum(column.itemsize for column in corpus.columns.values()) <= 40
+
+
+def test_the_manifest_describes_the_corpus(built: Path, bars: Path) -> None:
+    manifest = json.loads((built / "manifest.json").read_text())
+    assert manifest["format_version"] == 1
+    assert manifest["classes"] == {"EURUSD": "FX", "USDJPY": "FX", "XAUUSD": "SPOT"}
+    assert [entry["symbol"] for entry in manifest["inputs"]] == sorted(ROWS)
+    for entry in manifest["inputs"]:
+        assert entry["sha256"] == sha256_of((bars / entry["file"]).read_bytes())
+    corpus = open_corpus(built)
+    assert manifest["events"]["train"] == len(corpus.endpoints("train"))
+    assert manifest["tokenizer_sha256"] == sha256_of(canonical_json(json.loads((built / "tokenizer.json").read_text())))
+
+
+def test_building_twice_gives_the_same_bytes(built: Path, bars: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    build_corpus(bars, again, CONFIG)
+    files = sorted(path.relative_to(built) for path in built.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
+    for file in files:
+        assert (built / file).read_bytes() == (again / file).read_bytes(), file
+
+
+def test_one_changed_byte_anywhere_is_noticed(copy: Path) -> None:
+    rng = np.random.default_rng(3)
+    for file in sorted(path for path in copy.rglob("*") if path.is_file()):
+        original = file.read_bytes()
+        for _ in range(3):
+            damaged = bytearray(original)
+            damaged[int(rng.integers(len(damaged)))] ^= 1 << int(rng.integers(8))
+            file.write_bytes(bytes(damaged))
+            # White space in a JSON file is not content; everything else is.
+            if file.suffix == ".json" and _same_json(bytes(damaged), original):
+                continue
+            with pytest.raises(DataError):
+                open_corpus(copy)
+        file.write_bytes(original[:-1])
+        if file.suffix != ".json":
+            with pytest.raises(DataError):
+                open_corpus(copy)
+        file.unlink()
+        with pytest.raises(DataError):
+            open_corpus(copy)
+        file.write_bytes(original)
+    open_corpus(copy)
+
+
+def _same_json(a: bytes, b: bytes) -> bool:
+    try:
+        return json.loads(a) == json.loads(b)
+    except ValueError:
+        return False
+
+
+def test_another_format_version_is_refused(copy: Path) -> None:
+    file = copy / "manifest.json"
+    manifest = json.loads(file.read_text()) | {"format_version": 99}
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="another format version"):
+        open_corpus(copy)
+
+
+def test_not_a_corpus(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a corpus"):
+        open_corpus(tmp_path)
+
+
+# Appending
+
+
+def split_bars(bars: Path, folder: Path, cut: datetime, after: bool) -> Path:
+    for symbol, frame in read_bars(bars).items():
+        part = frame.filter(pl.col("Datetime") >= cut if after else pl.col("Datetime") < cut)
+        if len(part):
+            write_symbol(folder, symbol, part)
+    return folder
+
+
+def assert_same_data(a: Corpus, b: Corpus) -> None:
+    assert a.sha256 == b.sha256
+    for name in a.columns:
+        np.testing.assert_array_equal(a.columns[name], b.columns[name], err_msg=name)
+    assert a.manifest["events"] == b.manifest["events"]
+    assert a.manifest["state_sha256"] == b.manifest["state_sha256"]
+
+
+@pytest.mark.parametrize("with_history", [True, False])
+def test_appending_equals_a_full_build(built: Path, bars: Path, tmp_path: Path, with_history: bool) -> None:
+    corpus = tmp_path / "corpus"
+    first, second = TRAIN_END + timedelta(days=3), TRAIN_END + timedelta(days=100)
+    build_corpus(split_bars(bars, tmp_path / "early", first, after=False), corpus, CONFIG)
+    middle = split_bars(bars, tmp_path / "middle", second, after=False)
+    append_bars(corpus, split_bars(middle, tmp_path / "part", first, after=True) if not with_history else middle)
+    grown = append_bars(corpus, bars if with_history else split_bars(bars, tmp_path / "late", second, after=True))
+    assert_same_data(grown, open_corpus(built))
+    assert_same_data(open_corpus(corpus), open_corpus(built))
+    assert len(list(corpus.glob("rows-*"))) == 1
+
+
+def test_appending_nothing_new_changes_nothing(copy: Path, bars: Path) -> None:
+    before = (copy / "manifest.json").read_bytes()
+    append_bars(copy, bars)
+    assert (copy / "manifest.json").read_bytes() == before
+
+
+def test_appending_refuses_what_would_change_the_fit(bars: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    early = split_bars(bars, tmp_path / "early", TRAIN_END - timedelta(days=3), after=False)
+    build_corpus(early, corpus, CONFIG)
+    with pytest.raises(DataError, match="before the end of Train"):
+        append_bars(corpus, bars)
+
+
+def test_appending_refuses_a_rewritten_history(copy: Path, bars: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "rewritten"
+    frame = read_bars(bars)["EURUSD"]
+    row = len(frame) - 500
+    frame = frame.with_row_index().with_columns(
+        Close=pl.when(pl.col("index") == row).then(pl.col("Close") * 1.001).otherwise("Close")
+    )
+    write_symbol(folder, "EURUSD", frame.drop("index"))
+    with pytest.raises(DataError, match="differ from the history"):
+        append_bars(copy, folder)
+
+
+def test_appending_refuses_an_unknown_asset(copy: Path, tmp_path: Path) -> None:
+    write_symbol(tmp_path / "new", "GBPUSD", random_bars(100, start=datetime(2025, 1, 1)))
+    with pytest.raises(DataError, match="GBPUSD"):
+        append_bars(copy, tmp_path / "new")
+
+
+# Moving
+
+
+def test_pack_and_unpack(built: Path, tmp_path: Path) -> None:
+    size = pack(built, tmp_path / "corpus.zip")
+    assert size == (tmp_path / "corpus.zip").stat().st_size
+    assert_same_data(unpack(tmp_path / "corpus.zip", tmp_path / "there"), open_corpus(built))
+    with pytest.raises(DataError, match="exists already"):
+        unpack(tmp_path / "corpus.zip", tmp_path / "there")
+
+
+@pytest.mark.parametrize("name", ["../evil.npy", "/tmp/evil.npy", "rows-0123456789abcdef/../../x.npy", "a.exe"])
+def test_a_packed_name_that_climbs_out_is_refused(built: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "corpus.zip"
+    pack(built, file)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(name, b"x")
+    with pytest.raises(DataError, match="no corpus has"):
+        unpack(file, tmp_path / "target" / "corpus")
+    assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_a_packed_bomb_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rows-0123456789abcdef/ret_z.npy", b"\0" * (64 << 20))
+    with pytest.raises(DataError, match="absurd"):
+        unpack(file, tmp_path / "corpus")
+
+
+def test_a_damaged_pack_leaves_nothing_behind(built: Path, tmp_path: Path) -> None:
+    file = tmp_path / "corpus.zip"
+    pack(built, file)
+    data = file.read_bytes()
+    for damaged in (data[: len(data) // 2], b"", b"not a zip", data[:2000] + bytes([data[2000] ^ 1]) + data[2001:]):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError):
+            unpack(file, tmp_path / "target" / "corpus")
+    assert not (tmp_path / "target" / "corpus").exists()
+
+
+# Bad bars
+
+
+def test_bars_of_another_timeframe_are_refused(tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(500, step=timedelta(minutes=1)))
+    with pytest.raises(DataError, match="data resample"):
+        build_corpus(tmp_path / "bars", tmp_path / "corpus")
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(10))
+    with pytest.raises(DataError, match="Train holds no usable event"):
+        build_corpus(tmp_path / "bars", tmp_path / "out" / "corpus")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_asset_of_one_row_and_one_of_missing_prices(bars: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bars"
+    write_symbol(folder, "EURUSD", read_bars(bars)["EURUSD"])
+    write_symbol(folder, "GBPUSD", random_bars(1))
+    write_symbol(folder, "NZDUSD", frame_of(np.full(100, np.nan), np.full(100, np.nan)))
+    corpus = build_corpus(folder, tmp_path / "corpus", CONFIG)
+    for symbol in ("GBPUSD", "NZDUSD"):
+        assert not corpus.valid_base[corpus.asset_slices[symbol]].any()
+    assert np.isfinite(corpus.cont).all()
+
+
+def test_quality_counts_add_up(built: Path) -> None:
+    corpus = open_corpus(built)
+    table = split_quality(corpus)
+    assert sum(row.rows for row in table) == len(corpus) - len(ROWS)
+    assert sum(row.events for row in table) == corpus.valid_base.sum()
+    for row in table:
+        assert row.dropped_share >= row.zero_share
+        assert row.events == 0 or sum(row.occupancy) == pytest.approx(1)

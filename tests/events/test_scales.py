@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.ewma_loop import ewma_loop
+from strategies import price_pairs
+
+from vaiom.events.scales import EwmaState, ScaleState, ewma, run_scales
+
+values = st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e-4), st.just(1e-6)), max_size=80)
+
+
+@given(values, st.sampled_from([20, 120]))
+def test_ewma_equals_a_plain_loop(series: list[float], span: int) -> None:
+    ours, _ = ewma(np.array(series, float), span, EwmaState())
+    np.testing.assert_allclose(ours, ewma_loop(series, span), rtol=1e-12, atol=1e-300)
+
+
+@given(price_pairs(), st.data())
+def test_a_history_in_pieces_gives_the_same_bits(prices: tuple[np.ndarray, np.ndarray], data: st.DataObject) -> None:
+    open_, close = prices
+    whole, end = run_scales(open_, close)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(close)), max_size=5)))
+    state, pieces = ScaleState(), []
+    for start, stop in zip([0, *cuts], [*cuts, len(close)], strict=True):
+        # Through JSON, as a corpus keeps it.
+        state = ScaleState.from_json(json.loads(json.dumps(state.to_json())))
+        piece, state = run_scales(open_[start:stop], close[start:stop], state)
+        pieces.append(piece)
+    for name in vars(whole):
+        joined = np.concatenate([getattr(piece, name) for piece in pieces])
+        np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name)
+    assert state.to_json() == end.to_json()
+
+
+def test_the_scale_is_past_only_where_it_divides() -> None:
+    close = np.array([1.0, 1.1, 1.21, 0.9])
+    scales, _ = run_scales(close, close)
+    np.testing.assert_array_equal(scales.sigma20_prev[1:], scales.sigma20[:-1])
+    np.testing.assert_array_equal(scales.ret_z[1:], scales.log_ret[1:] / scales.sigma20[:-1])
+
+
+def test_a_non_positive_price_is_a_missing_one() -> None:
+    good = np.array([1.0, 1.1, 1.2, 1.3])
+    for bad in (0.0, -1.0, math.nan):
+        close = good.copy()
+        close[2] = bad
+        scales, _ = run_scales(good, close)
+        assert scales.missing.tolist() == [False, False, True, False]
+        assert np.isnan(scales.log_ret[2:]).all()
+        assert np.isfinite(scales.sigma20[1:]).all()

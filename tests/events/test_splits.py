@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from datetime import datetime
+
+import numpy as np
+import pytest
+
+from vaiom.errors import ConfigError
+from vaiom.events.splits import NO_TARGET_CODE, SplitConfig
+
+
+def split_of(moment: str, config: SplitConfig | None = None) -> str:
+    config = config or SplitConfig()
+    return config.names[config.codes(np.array([moment], "datetime64[s]"))[0]]
+
+
+@pytest.mark.parametrize(
+    ("moment", "split"),
+    [
+        ("2023-12-31T23:59:59", "train"),
+        ("2024-01-01T00:00:00", "buffer"),
+        ("2024-06-30T23:00:00", "buffer"),
+        ("2024-07-01T00:00:00", "validation"),
+        ("2024-12-31T23:00:00", "validation"),
+        ("2025-01-01T00:00:00", "test-h1"),
+        ("2025-07-01T00:00:00", "test-h2"),
+        ("2025-12-31T23:00:00", "test-h2"),
+        ("2026-01-01T00:00:00", "sealed"),
+        ("2031-01-01T00:00:00", "sealed"),
+    ],
+)
+def test_boundaries_belong_to_what_follows_them(moment: str, split: str) -> None:
+    assert split_of(moment) == split
+
+
+def test_a_row_without_a_target_has_no_split() -> None:
+    assert SplitConfig().codes(np.array(["NaT"], "datetime64[s]"))[0] == NO_TARGET_CODE
+
+
+def test_all_boundaries_move_together() -> None:
+    moved = SplitConfig().shifted_to(datetime(2015, 7, 1))
+    assert moved.validation == (datetime(2016, 1, 1), datetime(2016, 7, 1))
+    assert moved.tests[1] == (datetime(2017, 1, 1), datetime(2017, 7, 1))
+    assert moved.seal == datetime(2017, 7, 1)
+    with pytest.raises(ConfigError, match="start of a month"):
+        SplitConfig().shifted_to(datetime(2015, 7, 2))
+
+
+def test_a_gap_between_tests_is_buffer() -> None:
+    config = SplitConfig(tests=((datetime(2025, 2, 1), datetime(2025, 3, 1)),), seal=datetime(2025, 6, 1))
+    assert split_of("2025-01-15", config) == "buffer"
+    assert split_of("2025-04-15", config) == "buffer"
+    assert split_of("2025-06-01", config) == "sealed"
+
+
+def test_disorder_is_refused() -> None:
+    with pytest.raises(ValueError, match="follow each other"):
+        SplitConfig(train_end=datetime(2024, 8, 1))
+    with pytest.raises(ValueError, match="empty"):
+        SplitConfig(validation=(datetime(2024, 7, 1), datetime(2024, 7, 1)))
+
+
+def test_json_round_trip() -> None:
+    config = SplitConfig().shifted_to(datetime(2020, 1, 1))
+    assert SplitConfig.from_json(config.to_json()) == config
