@@ -1,0 +1,1 @@
+"""Train-fitted distributions over return buckets that a model must beat."""

@@ -1,0 +1,71 @@
+"""Bars to the 25 continuous inputs, against plain pandas over the same frames.
+
+Enters: a bar folder, or nothing for the simulated market. Leaves: a `Measurement`; both ways must give one array.
+Paper: "Market Data, Price Convention and Bar Construction" and Appendix B, as in `events_pandas`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from vaiom.bench.timing import Measurement, race, reference_library
+from vaiom.errors import VaiomError
+from vaiom.events.rows import cont_of_bars
+from vaiom.events.schema import CONT_FIELDS
+from vaiom.market.folder import read_bars
+
+REPEATS = 7
+
+
+def run(bars: Path | None) -> Measurement:
+    if bars is not None:
+        return measure(read_bars(bars), str(bars))
+    from vaiom.market.synthetic import simulate
+
+    return measure({symbol: asset.bars for symbol, asset in simulate().items()}, "simulated market")
+
+
+def measure(bars: Mapping[str, pl.DataFrame], source: str, repeats: int = REPEATS) -> Measurement:
+    """Race both ways over frames that are in memory already, each in its own library's form."""
+    reference_library("pandas")
+    from vaiom.bench import events_pandas
+
+    frames = {symbol: frame.to_pandas() for symbol, frame in bars.items()}
+
+    def ours() -> npt.NDArray[np.float32]:
+        return np.concatenate([cont_of_bars(bars[symbol]) for symbol in sorted(bars)])
+
+    def reference() -> npt.NDArray[np.float32]:
+        return events_pandas.cont_of_bars(frames)
+
+    made = ours()
+    equal = require_equal(made, reference())
+    ours_seconds, reference_seconds = race(ours, reference, repeats)
+    return Measurement(
+        name="events",
+        input=f"{len(made):,} rows of {len(bars)} assets: {source}",
+        ours_seconds=ours_seconds,
+        reference_seconds=reference_seconds,
+        ratio=reference_seconds / ours_seconds,
+        equal=equal,
+        extra={"rows_per_second": round(len(made) / ours_seconds)},
+    )
+
+
+def require_equal(ours: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]) -> str:
+    """Say what was compared, or name the first value that differs in float32."""
+    if ours.shape != reference.shape or ours.dtype != reference.dtype:
+        raise VaiomError(f"events differ: {ours.shape} {ours.dtype} against {reference.shape} {reference.dtype}")
+    different = np.argwhere(ours != reference)
+    if len(different):
+        row, field = different[0]
+        raise VaiomError(
+            f"events differ in {len(different)} values, first {CONT_FIELDS[field]} of row {row}: "
+            f"{ours[row, field]!r} against {reference[row, field]!r}"
+        )
+    return f"all {ours.size:,} float32 values, exactly"

@@ -1,0 +1,29 @@
+"""The benchmarks by name, and how to run them.
+
+Enters: names and, if given, a bar folder. Leaves: one plain dictionary per benchmark, ready for a table or JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from vaiom.errors import ConfigError
+
+# Each name is a module beside this one with a function `run`; nothing is imported before it is asked for.
+BENCHMARKS = {
+    "events": "bars to the 25 continuous inputs, against plain pandas",
+    "bars": "minute to hour bars, against pandas.resample, and the peak memory of a large folder",
+    "startup": "`vaiom --help`, against an empty Python",
+}
+
+
+def run(names: Sequence[str] = (), bars: Path | None = None) -> list[dict[str, Any]]:
+    """Run the named benchmarks, or all of them; those that read bars take them from `bars` where it suits them."""
+    for name in names:
+        if name not in BENCHMARKS:
+            raise ConfigError("unknown benchmark", expected=", ".join(BENCHMARKS), got=repr(name))
+    return [asdict(import_module(f"vaiom.bench.{name}").run(bars)) for name in names or BENCHMARKS]

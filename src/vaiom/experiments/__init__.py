@@ -1,0 +1,1 @@
+"""Named experiments: a run is a few lines over its parent."""

@@ -1,0 +1,24 @@
+"""The named experiments, each a few lines over its parent.
+
+Paper: Appendix A, "Full Experimental Configuration".
+"""
+
+from __future__ import annotations
+
+from vaiom.errors import ConfigError
+from vaiom.training.experiment import Experiment
+
+_MAIN = Experiment(name="main", about="The paper's selected model: 0.9M HybridContIn, MoMS, all auxiliaries, FullSeq.")
+_DEMO = Experiment(
+    name="demo", about="A small model that learns the simulated market on a CPU in minutes."
+).with_changes(
+    num_layers=2, num_heads=2, width=64, context=96, dropout=0.0, steps=900, validate_every=100, learning_rate=2e-3
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (_MAIN, _DEMO)}
+
+
+def experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ConfigError("unknown experiment", expected=", ".join(EXPERIMENTS), got=name)
+    return EXPERIMENTS[name]

@@ -1,0 +1,116 @@
+"""The quality report: what is wrong with prices as prices, before anything is computed from them.
+
+Enters: a bar folder, or one asset's bars in any order. Leaves: a `QualityReport`, facts and findings per asset.
+Faults of the data are findings here, never errors: the report is what a user reads to decide what to do about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from vaiom.market.clock import Clock, read_clock
+from vaiom.market.findings import Finding, Severity
+from vaiom.market.folder import PRICE_COLUMNS, conform, read_file, symbols_in
+from vaiom.market.grid import Gaps, find_gaps, stamp_findings, timeframe_seconds
+from vaiom.market.hidden import find_hidden
+from vaiom.market.prices import neighbour_findings, value_findings, zero_return_share
+
+__all__ = ["AssetQuality", "Finding", "QualityReport", "Severity", "check_bars", "check_folder"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssetQuality:
+    """Facts and findings of one asset."""
+
+    symbol: str
+    rows: int
+    first: datetime | None
+    last: datetime | None
+    timeframe_seconds: int | None
+    zero_return_share: float | None
+    gaps: Gaps
+    clock: Clock
+    findings: tuple[Finding, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts; findings are listed for all assets together by `QualityReport`."""
+        return {
+            "symbol": self.symbol,
+            "rows": self.rows,
+            "first": self.first.isoformat() if self.first else None,
+            "last": self.last.isoformat() if self.last else None,
+            "timeframe_seconds": self.timeframe_seconds,
+            "zero_return_share": self.zero_return_share,
+            "gaps": self.gaps.to_json(),
+            "clock": self.clock.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityReport:
+    """The assets of a folder, in sorted-symbol order."""
+
+    assets: tuple[AssetQuality, ...]
+
+    def worst(self) -> Severity | None:
+        """The gravest severity found, None where there is no finding."""
+        found = {finding.severity for asset in self.assets for finding in asset.findings}
+        return next((severity for severity in Severity if severity in found), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "assets": [asset.to_json() for asset in self.assets],
+            "findings": [
+                {"symbol": asset.symbol, **finding.to_json()} for asset in self.assets for finding in asset.findings
+            ],
+        }
+
+
+def check_folder(folder: Path, progress: Callable[[int, int, str], None] | None = None) -> QualityReport:
+    """Check every asset of a bar folder; `progress` is told (done, total, symbol)."""
+    symbols = symbols_in(folder)
+    assets = []
+    for done, symbol in enumerate(symbols, start=1):
+        assets.append(check_bars(symbol, read_file(folder / f"{symbol}.parquet")))
+        if progress:
+            progress(done, len(symbols), symbol)
+    return QualityReport(assets=tuple(assets))
+
+
+def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
+    """Check one asset; rows may be unordered, repeated or incomplete, which the findings then say."""
+    bars = conform(bars, Path(symbol))
+    stamped = bars.filter(pl.col("Datetime").is_not_null()).sort("Datetime", maintain_order=True)
+    stamps = stamped["Datetime"]
+    timeframe = timeframe_seconds(stamps)
+    hidden, hidden_findings = find_hidden(stamped, timeframe)
+    priced = pl.all_horizontal(pl.col(*PRICE_COLUMNS) > 0, pl.col(*PRICE_COLUMNS).is_finite())
+    # A row that is certainly wrong is reported once, and its neighbours are compared without it.
+    usable = stamped.filter(priced & ~pl.lit(pl.Series(hidden))).unique("Datetime", keep="last", maintain_order=True)
+    gaps, gap_findings = find_gaps(stamps, timeframe)
+    clock, clock_findings = read_clock(stamps, timeframe)
+    findings = (
+        *stamp_findings(bars, timeframe),
+        *value_findings(bars),
+        *hidden_findings,
+        *neighbour_findings(usable),
+        *gap_findings,
+        *clock_findings,
+    )
+    return AssetQuality(
+        symbol=symbol,
+        rows=len(bars),
+        first=stamps[0] if len(stamps) else None,
+        last=stamps[-1] if len(stamps) else None,
+        timeframe_seconds=timeframe,
+        zero_return_share=zero_return_share(usable),
+        gaps=gaps,
+        clock=clock,
+        findings=tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
+    )

@@ -1,0 +1,178 @@
+"""Asking a file server politely: one rate for all threads, patience where it helps, a clear answer where it does not.
+
+Enters: the path of a file and a check of its content. Leaves: the checked body, or None where the server has no such
+file; `UnavailableError` after the last attempt, `DataError` at once where asking again cannot help.
+Paper: "Market Data, Price Convention and Bar Construction" (the source of the one-minute bars).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from vaiom import __version__
+from vaiom.errors import ConfigError, DataError
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+LONGEST_RETRY_AFTER_S = 120.0
+LARGEST_BODY_BYTES = 1 << 20
+# The feed is known to send an empty body for a day that it has, now and then; two in a row are believed.
+EMPTY_ANSWERS_BELIEVED = 2
+
+_WORTH_RETRYING = {408, 425, 429}
+
+Checked = TypeVar("Checked")
+
+
+class UnavailableError(Exception):
+    """No usable answer this time; asking again later may help."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class StoppedError(Exception):
+    """The run is ending: whatever was being waited for is no longer wanted."""
+
+
+class RateLimit:
+    """Spaces the starts of requests evenly over all threads; a pause holds every thread back."""
+
+    def __init__(self, per_second: float, stop: threading.Event) -> None:
+        self._interval_s = 1.0 / per_second
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._next_start = time.monotonic()
+
+    def wait(self) -> None:
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                wait_s = self._next_start - now
+                if wait_s <= 0:
+                    self._next_start = now + self._interval_s
+                    return
+            self.sleep(wait_s)
+
+    def pause(self, seconds: float) -> None:
+        with self._lock:
+            self._next_start = max(self._next_start, time.monotonic() + seconds)
+
+    def sleep(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise StoppedError
+
+
+class FileServer:
+    """Files below one address, fetched with patience; safe to share among threads."""
+
+    def __init__(self, base_url: str, *, limit: RateLimit, attempts: int, timeout_s: float) -> None:
+        self._base_url = _web_address(base_url)
+        self._limit = limit
+        self._attempts = attempts
+        self._timeout_s = timeout_s
+        self._opener = build_opener(_NoRedirect)
+
+    def fetch(self, path: str, check: Callable[[bytes], Checked]) -> Checked | None:
+        """What `check` makes of the body, or None where the server has none; it raises where the body is damaged."""
+        reason, empty_answers = "", 0
+        for attempt in range(self._attempts):
+            if attempt:
+                self._limit.sleep(_back_off_s(attempt))
+            self._limit.wait()
+            try:
+                body = self._get(f"{self._base_url}/{path}")
+                if body is None:
+                    return None
+                if body:
+                    return check(body)
+                empty_answers += 1
+                reason = "an empty body that did not come twice"
+                if empty_answers >= min(EMPTY_ANSWERS_BELIEVED, self._attempts):
+                    return None
+            except UnavailableError as error:
+                reason = str(error)
+                if error.retry_after_s is not None:
+                    self._limit.pause(min(error.retry_after_s, LONGEST_RETRY_AFTER_S))
+        raise UnavailableError(reason)
+
+    def _get(self, url: str) -> bytes | None:
+        request = Request(url, headers={"User-Agent": f"vaiom/{__version__}", "Accept-Encoding": "identity"})
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
+                if response.status != 200:
+                    raise _refused(url, response.status, response.reason, response.headers)
+                body: bytes = response.read(LARGEST_BODY_BYTES + 1)
+                announced = response.headers.get("Content-Length")
+        except HTTPError as error:
+            error.close()
+            if error.code == 404:
+                return None
+            if error.code in _WORTH_RETRYING or error.code >= 500:
+                raise UnavailableError(f"HTTP {error.code}", _retry_after_s(error.headers)) from error
+            raise _refused(url, error.code, error.reason, error.headers) from error
+        except (OSError, HTTPException) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            raise UnavailableError(str(cause) or type(cause).__name__) from error
+        if len(body) > LARGEST_BODY_BYTES:
+            raise UnavailableError(f"a body of more than {LARGEST_BODY_BYTES} bytes")
+        # A bounded read does not notice a connection that closed early, so the count is compared here.
+        if announced is not None and announced != str(len(body)):
+            raise UnavailableError(f"a truncated body: {len(body)} of {announced} bytes")
+        return body
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Data is taken from the address the user named and from no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _web_address(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError("not an address to download from", expected="http://... or https://...", got=repr(text))
+    return text.rstrip("/")
+
+
+def _refused(url: str, status: int, reason: str, headers: Message) -> DataError:
+    moved = headers.get("Location")
+    return DataError(
+        "the server refuses the download",
+        where=url,
+        expected="HTTP 200, or 404 for a day without bars",
+        got=f"HTTP {status} {reason}" + (f", moved to {moved}" if moved else ""),
+        fix="open the address in a browser to see why; days that were fetched are kept",
+    )
+
+
+def _retry_after_s(headers: Message) -> float | None:
+    """The header is a number of seconds or a date."""
+    text = headers.get("Retry-After")
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _back_off_s(attempt: int) -> float:
+    """Doubles with each attempt; the jitter keeps threads that failed together from returning together."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)

@@ -1,0 +1,278 @@
+"""A simulated market: hourly bars of several assets whose true law of the next return is known.
+
+Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both.
+Paper: "Market Data, Price Convention and Bar Construction" for the shape of the bars. The market stands in for it in
+the demo and in tests, because on real bars nobody knows the best reachable bits per event.
+
+Opens, highs, lows and volumes are drawn from the observed closes and public scales alone. They tell nothing more about
+the hidden state, which keeps the filter of `truth` exact for everything a model can see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from math import exp, log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from vaiom.files import staged_folder, write_json
+from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, write_manifest, write_symbol
+from vaiom.market.truth import TRUTH_FOLDER, Dynamics, FloatArray, IntArray, Truth, draw_noise, observe
+
+Stamps = NDArray[np.datetime64]
+BoolArray = NDArray[np.bool_]
+
+MAX_ASSETS = 64
+MAX_BARS = 300_000
+
+_METALS = (("XAUSIM", 1_500.0, 10), ("XAGSIM", 20.0, 1_000), ("XPTSIM", 900.0, 10), ("XPDSIM", 1_200.0, 10))
+_FX_TICKS_PER_UNIT = 100_000
+_HOLIDAYS = ((12, 25), (1, 1))
+_WEEK_OPENS, _WEEK_CLOSES = 6 * 24 + 22, 4 * 24 + 22  # hours since Monday midnight: Sunday evening, Friday evening
+_METALS_PAUSE_HOUR = 21
+_SESSION_HOURS = np.array([1.0, 8.0, 14.0])  # Asia, London, New York
+_SESSION_FOCUS = 5.0
+_WEEKLY_NEWS = ((2, 18), (4, 12))  # (weekday, hour) at which every asset moves more
+_NEWS_FACTOR = 1.35
+_OPENING_FACTOR = 2.2
+_DAY_LEVEL = np.array([0.90, 0.98, 1.03, 1.03, 1.04, 1.0, 1.0])
+_DECIMAL_SLIP = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarketConfig:
+    """A market in a few numbers; the same numbers give the same bars."""
+
+    assets: int = 6
+    bars: int = 32_000
+    seed: int = 17
+    end: datetime = datetime(2025, 12, 31, 23)
+    faults_per_bar: float = 2e-4
+    dynamics: Dynamics = field(default_factory=Dynamics)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.assets <= MAX_ASSETS:
+            raise ValueError(f"assets must be between 1 and {MAX_ASSETS}, got {self.assets}")
+        if not 2 <= self.bars <= MAX_BARS:
+            raise ValueError(f"bars must be between 2 and {MAX_BARS}, got {self.bars}")
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, got {self.seed}")
+        if self.end.tzinfo is not None:
+            raise ValueError("end must be a naive datetime")
+        if not 0 <= self.faults_per_bar <= 0.1:
+            raise ValueError(f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asset:
+    """The public constants of one asset."""
+
+    symbol: str
+    metal: bool
+    start: float
+    ticks_per_unit: int
+    hourly_scale: float
+    sessions: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedAsset:
+    asset: Asset
+    bars: pl.DataFrame
+    truth: Truth
+
+
+def simulate(
+    config: MarketConfig | None = None, progress: Callable[[int, int, str], None] | None = None
+) -> dict[str, SimulatedAsset]:
+    """All assets of a market, by symbol; an asset does not depend on how many others there are."""
+    config = config or MarketConfig()
+    market = {}
+    for number, seed in enumerate(np.random.SeedSequence(config.seed).spawn(config.assets)):
+        rng = np.random.default_rng(seed)
+        asset = _draw_asset(number, rng)
+        if progress:
+            progress(number, config.assets, asset.symbol)
+        market[asset.symbol] = _simulate_asset(asset, config, rng)
+    if progress:
+        progress(config.assets, config.assets, "")
+    return market
+
+
+def write_market(
+    market: dict[str, SimulatedAsset], config: MarketConfig, out: Path, *, overwrite: bool = False
+) -> dict[str, Any]:
+    """Write a bar folder with the truth beside the bars; the manifest is returned."""
+    parameters = {**asdict(config), "end": config.end.isoformat()}
+    manifest = {
+        "source": "simulated",
+        "timeframe": "1h",
+        "market": parameters,
+        "symbols": {symbol: {"rows": one.bars.height} for symbol, one in market.items()},
+    }
+    with staged_folder(out, overwrite=overwrite) as folder:
+        for symbol, one in market.items():
+            write_symbol(folder, symbol, one.bars)
+            one.truth.save(folder / TRUTH_FOLDER / f"{symbol}.npz")
+        assets = {symbol: asdict(one.asset) for symbol, one in market.items()}
+        write_json(folder / TRUTH_FOLDER / "market.json", {"market": parameters, "assets": assets})
+        write_manifest(folder, manifest)
+    return manifest
+
+
+def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
+    """Every third asset is a metal while there are metals left; the rest are currency pairs."""
+    level, size, sessions = rng.uniform(-1, 1), rng.uniform(-1, 1), rng.uniform(0, 1, 3)
+    metal = number % 3 == 2 and number // 3 < len(_METALS)
+    if metal:
+        symbol, start, ticks_per_unit = _METALS[number // 3]
+    else:
+        symbol, start, ticks_per_unit = f"SIM{number + 1:02}USD", 0.9 * exp(0.3 * level), _FX_TICKS_PER_UNIT
+    return Asset(
+        symbol=symbol,
+        metal=metal,
+        start=start,
+        ticks_per_unit=ticks_per_unit,
+        hourly_scale=(0.0022 if metal else 0.0011) * exp(0.15 * size),
+        sessions=(0.1 + 0.6 * float(sessions[0]), 0.8 + 0.4 * float(sessions[1]), 0.9 + 0.5 * float(sessions[2])),
+    )
+
+
+def trading_hours(metal: bool, bars: int, end: datetime) -> tuple[Stamps, np.datetime64]:
+    """The last `bars` trading hours up to `end`, and the one that follows them."""
+    last = np.datetime64(end, "h")
+    open_share = 0.6  # a lower bound of the share of hours that trade, holidays and pauses included
+    hours = np.arange(last - np.timedelta64(int(bars / open_share) + 24 * 14, "h"), last + np.timedelta64(24 * 14, "h"))
+    days = hours.astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    month = months.astype(np.int64) % 12 + 1
+    day = (days - months).astype(np.int64) + 1
+    week_hour = _week_hour(hours)
+    closed = (week_hour >= _WEEK_CLOSES) & (week_hour < _WEEK_OPENS)
+    for holiday in _HOLIDAYS:
+        closed |= (month == holiday[0]) & (day == holiday[1])
+    if metal:
+        closed |= week_hour % 24 == _METALS_PAUSE_HOUR
+    trading = hours[~closed]
+    stop = int(np.searchsorted(trading, last, side="right"))
+    return trading[stop - bars : stop], trading[stop]
+
+
+def calendar_profile(asset: Asset, hours: Stamps) -> FloatArray:
+    """The known scale of the bar at each hour: sessions of the day, day of the week, weekly news, openings."""
+    week_hour = _week_hour(hours)
+    angle = 2 * np.pi * (np.arange(24)[:, None] - _SESSION_HOURS) / 24
+    of_day = np.exp(np.exp(_SESSION_FOCUS * (np.cos(angle) - 1)) @ np.array(asset.sessions))
+    of_day *= asset.hourly_scale / np.sqrt(np.mean(of_day**2))
+    profile: FloatArray = of_day[week_hour % 24] * _DAY_LEVEL[week_hour // 24]
+    for weekday, hour in _WEEKLY_NEWS:
+        profile[week_hour == 24 * weekday + hour] *= _NEWS_FACTOR
+    profile[_follows_closure(hours)] *= _OPENING_FACTOR
+    return profile
+
+
+def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator) -> SimulatedAsset:
+    hours, following = trading_hours(asset.metal, config.bars, config.end)
+    profile = calendar_profile(asset, np.append(hours, following))
+    faulty = _draw_faults(config, rng)
+    ticks = _walk(asset, profile, faulty, config.dynamics, rng)
+    close = ticks / asset.ticks_per_unit
+    close[faulty] = np.nan
+    truth = observe(hours.astype("datetime64[us]"), close, profile, asset.ticks_per_unit, config.dynamics)
+    bars = _bars_around(truth, asset, _follows_closure(hours), rng)
+    return SimulatedAsset(asset, _print_faults(bars, faulty, rng), truth)
+
+
+def _draw_faults(config: MarketConfig, rng: np.random.Generator) -> BoolArray:
+    """Rows at which the feed fails: never the first, never two in a row, which could hide each other."""
+    faulty = rng.random(config.bars) < config.faults_per_bar
+    faulty[0] = False
+    for row in np.flatnonzero(faulty):
+        faulty[row] = not faulty[row - 1]
+    return faulty
+
+
+def _walk(
+    asset: Asset, profile: FloatArray, faulty: BoolArray, dynamics: Dynamics, rng: np.random.Generator
+) -> IntArray:
+    """The closes in ticks: each hidden move starts from the last rounded price."""
+    noise = draw_noise(rng, len(faulty)).tolist()
+    states = _draw_states(dynamics, len(faulty), rng)
+    calendar, fails = profile.tolist(), faulty.tolist()
+    ticks = [round(asset.start * asset.ticks_per_unit)]
+    variance = 1.0
+    for row in range(1, len(faulty)):
+        last = ticks[-1]
+        if fails[row]:
+            ticks.append(last)
+            continue
+        state = states[row]
+        pull = dynamics.pull * log(ticks[0] / last)
+        move = pull + calendar[row] * sqrt(variance) * (dynamics.drift[state] + dynamics.spread[state] * noise[row])
+        ticks.append(max(1, round(last * exp(move))))
+        variance = dynamics.next_variance(variance, log(ticks[-1] / last) / calendar[row])
+    return np.array(ticks)
+
+
+def _draw_states(dynamics: Dynamics, bars: int, rng: np.random.Generator) -> list[int]:
+    """A path of the hidden chain; the state of the first bar is drawn from the long-run shares."""
+    reach = np.cumsum(dynamics.transition, axis=1)[:, :-1].tolist()
+    uniforms = rng.random(bars).tolist()
+    state = int(np.searchsorted(np.cumsum(dynamics.stationary())[:-1], uniforms[0], side="right"))
+    states = [state]
+    for uniform in uniforms[1:]:
+        state = sum(uniform >= bound for bound in reach[state])
+        states.append(state)
+    return states
+
+
+def _bars_around(truth: Truth, asset: Asset, opening: BoolArray, rng: np.random.Generator) -> pl.DataFrame:
+    """Open, High, Low and Volume given the closes and the public scales, never the hidden states."""
+    close = truth.ticks.astype(np.float64)
+    before = np.append(close[:1], close[:-1])
+    move = np.log(close / before)
+    scale = np.append(truth.scale[:1], truth.scale[:-1])
+    reopening = 0.6 * move + 0.5 * scale * rng.standard_normal(len(close))
+    gap = np.where(opening, reopening, 0.025 * scale * rng.standard_t(3, len(close)))
+    start = np.maximum(np.rint(before * np.exp(np.clip(gap, -0.5, 0.5))), 1.0)
+    # The extremes of a Brownian path that is tied to the open and the close; they reach at least as far as both.
+    path = np.log(close / start)
+    wander = -2.0 * (0.8 * scale) ** 2 * np.log(rng.random((2, len(close))))
+    high = np.rint(start * np.exp((path + np.sqrt(path**2 + wander[0])) / 2))
+    low = np.rint(start * np.exp((path - np.sqrt(path**2 + wander[1])) / 2))
+    activity = 0.5 * (scale + np.abs(move)) / asset.hourly_scale
+    volume = np.rint(1 + 3_000 * activity * np.exp(0.3 * rng.standard_normal(len(close))))
+    columns = {
+        "Datetime": truth.timestamps,
+        "Open": start / asset.ticks_per_unit,
+        "High": high / asset.ticks_per_unit,
+        "Low": np.maximum(low, 1.0) / asset.ticks_per_unit,
+        "Close": close / asset.ticks_per_unit,
+        "Volume": volume,
+    }
+    return pl.DataFrame(columns).cast(BAR_SCHEMA)  # type: ignore[arg-type]
+
+
+def _print_faults(bars: pl.DataFrame, faulty: BoolArray, rng: np.random.Generator) -> pl.DataFrame:
+    """Spoil the faulty rows: no prices at all, or a decimal point that slipped."""
+    kind = rng.integers(0, 3, len(faulty))
+    factor = np.select([kind == 1, kind == 2], [_DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
+    factor[~faulty] = 1.0
+    spoiled = [(pl.col(name) * pl.lit(pl.Series(factor))).fill_nan(None).alias(name) for name in PRICE_COLUMNS]
+    return bars.with_columns(spoiled)
+
+
+def _week_hour(hours: Stamps) -> IntArray:
+    """Hours since Monday midnight; the epoch was a Thursday."""
+    return (hours.astype("datetime64[h]").astype(np.int64) + 3 * 24) % (7 * 24)
+
+
+def _follows_closure(hours: Stamps) -> BoolArray:
+    """Bars that open after a weekend or a holiday, not after the metals' daily pause."""
+    return np.diff(hours, prepend=hours[:1]) > np.timedelta64(12, "h")

@@ -1,0 +1,1 @@
+"""Windows of events become the distribution of the next return."""

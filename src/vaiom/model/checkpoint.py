@@ -1,0 +1,142 @@
+"""A checkpoint explains itself: safetensors whose header holds configuration, tokenizer, data hashes, cutoff and seed.
+
+Enters: a model and what it was made from. Leaves: one file, or a model from one. Nothing is ever unpickled, and a file
+whose tensors are not the ones that were written is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from vaiom.errors import CheckpointError, DataError
+from vaiom.events.tokenizer import Tokenizer
+from vaiom.files import write_bytes
+from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.vaiom import Vaiom
+
+FORMAT = "vaiom-checkpoint"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where a model comes from and what it has seen."""
+
+    vaiom_version: str
+    corpus_sha256: str
+    inputs: list[dict[str, Any]]
+    splits: dict[str, Any]
+    """Boundaries of the protocol; Train ends at `train_end`."""
+    experiment: str
+    train: dict[str, Any]
+    seed: int
+    step: int
+    validation_bits: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    model: Vaiom
+    tokenizer: Tokenizer
+    provenance: Provenance
+    sha256: str
+    """Of the tensors."""
+
+
+def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: Provenance) -> str:
+    """Write a model atomically; returns the hash of its tensors."""
+    tensors = model.saved_tensors()
+    digest = tensors_sha256(tensors)
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "model": model.config.to_json(),
+        "tokenizer": tokenizer.to_json(),
+        "tokenizer_sha256": tokenizer.sha256,
+        "provenance": asdict(provenance),
+        "tensors_sha256": digest,
+    }
+    write_bytes(path, save(tensors, {"vaiom": json.dumps(header, sort_keys=True)}))
+    return digest
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """Read a model back, or say why the file cannot be trusted."""
+    header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
+    try:
+        config = ModelConfig.from_json(header["model"])
+        tokenizer = Tokenizer.from_json(header["tokenizer"], path)
+        provenance = Provenance(**header["provenance"])
+    except (KeyError, TypeError, ValueError, DataError) as error:
+        raise _foreign(path, f"a header that does not describe a model: {error}") from error
+    if tokenizer.sha256 != header["tokenizer_sha256"]:
+        raise _altered(path)
+    model = Vaiom(config, Vocabulary.of(tokenizer))
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise _foreign(path, str(error).splitlines()[0]) from error
+    return Checkpoint(model.to(device).eval(), tokenizer, provenance, header["tensors_sha256"])
+
+
+def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Header and tensors of a file written by this package, hashes checked."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise CheckpointError("no such checkpoint", where=path) from error
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            "not a readable checkpoint: truncated, damaged, or not safetensors at all",
+            where=path,
+            expected="a .safetensors file written by `vaiom train`",
+            got=str(error).splitlines()[0],
+            fix="take another checkpoint of the run, or train again; pickled weights are never read",
+        ) from error
+    try:
+        header = json.loads(metadata["vaiom"])
+    except (KeyError, ValueError) as error:
+        raise _foreign(path, "a safetensors file without a vaiom header") from error
+    if header.get("format") != kind or header.get("format_version") != version:
+        raise _foreign(path, f"{header.get('format')} version {header.get('format_version')}")
+    if tensors_sha256(tensors) != header.get("tensors_sha256"):
+        raise _altered(path)
+    return header, tensors
+
+
+def tensors_sha256(tensors: dict[str, torch.Tensor]) -> str:
+    """A hash over names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _foreign(path: Path, got: str) -> CheckpointError:
+    return CheckpointError(
+        "a file of another kind or schema",
+        where=path,
+        expected=f"{FORMAT} version {FORMAT_VERSION}",
+        got=got,
+        fix="train again with this version of vaiom, or use the version that wrote the file",
+    )
+
+
+def _altered(path: Path) -> CheckpointError:
+    return CheckpointError(
+        "the checkpoint was altered: its contents are not what was written",
+        where=path,
+        fix="take another checkpoint of the run, or train again",
+    )

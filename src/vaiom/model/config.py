@@ -1,0 +1,109 @@
+"""What a model is made of: input branch, rung, context, heads. Sizes of vocabularies come from the tokenizer.
+
+Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture Rungs and Tensor Shapes".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
+from vaiom.events.tokenizer import Tokenizer
+
+INPUTS = ("disc", "cont", "hybrid")
+RETURN_HEADS = ("moms", "independent")
+AUXILIARIES = ("gap", "vol_regime", "ordinal")
+RUNGS = {
+    "0.9M": {"num_layers": 4, "num_heads": 4, "width": 128},
+    "5M": {"num_layers": 6, "num_heads": 4, "width": 256},
+    "15M": {"num_layers": 8, "num_heads": 6, "width": 384},
+}
+FEED_FORWARD_FACTOR = 4
+MIN_EMBEDDING_WIDTH = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Sizes that the corpus decides."""
+
+    num_assets: int
+    num_gap_buckets: int
+    num_vol_regimes: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
+        buckets = tokenizer.num_buckets
+        return cls(
+            num_assets=len(tokenizer.symbols), num_gap_buckets=buckets["gap"], num_vol_regimes=buckets["vol_regime"]
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return vocabulary_sizes(self.num_assets, self.num_gap_buckets, self.num_vol_regimes)
+
+
+PAPER_VOCABULARY = Vocabulary(num_assets=11, num_gap_buckets=14, num_vol_regimes=5)
+"""The corpus that the paper describes: what a configuration is counted with where no corpus is at hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The defaults are the paper's selected model."""
+
+    input: str = "hybrid"
+    num_layers: int = 4
+    num_heads: int = 4
+    width: int = 128
+    context: int = 512
+    dropout: float = 0.1
+    return_head: str = "moms"
+    num_states: int = 4
+    auxiliaries: tuple[str, ...] = AUXILIARIES
+
+    def __post_init__(self) -> None:
+        _require(self.input in INPUTS, f"input must be one of {', '.join(INPUTS)}, not {self.input!r}")
+        _require(
+            self.return_head in RETURN_HEADS,
+            f"return_head must be one of {', '.join(RETURN_HEADS)}, not {self.return_head!r}",
+        )
+        unknown = set(self.auxiliaries) - set(AUXILIARIES)
+        _require(not unknown, f"auxiliaries must be among {', '.join(AUXILIARIES)}, not {', '.join(sorted(unknown))}")
+        _require(len(set(self.auxiliaries)) == len(self.auxiliaries), "auxiliaries must not repeat")
+        for name in ("num_layers", "num_heads", "width", "context", "num_states"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
+        _require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of each categorical embedding."""
+        return max(MIN_EMBEDDING_WIDTH, self.width // len(DISC_FIELDS)) if self.input == "disc" else MIN_EMBEDDING_WIDTH
+
+    def outputs(self, vocabulary: Vocabulary) -> dict[str, int]:
+        """Number of outputs of each head; index 0 of a target has none."""
+        if self.return_head == "moms":
+            sizes = {"state": self.num_states, "return": self.num_states * NUM_RETURN_BUCKETS}
+        else:
+            sizes = {"return": NUM_RETURN_BUCKETS}
+        auxiliary = {
+            "gap": vocabulary.num_gap_buckets,
+            "vol_regime": vocabulary.num_vol_regimes,
+            "ordinal": NUM_RETURN_BUCKETS - 1,
+        }
+        return sizes | {name: auxiliary[name] for name in AUXILIARIES if name in self.auxiliaries}
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "auxiliaries": list(self.auxiliaries)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ModelConfig:
+        return cls(**{**value, "auxiliaries": tuple(value["auxiliaries"])})
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)
+
+
+NUM_CONTINUOUS = len(CONT_FIELDS)

@@ -1,0 +1,83 @@
+"""The three input branches: an event becomes a vector of the model's width.
+
+Enters: events (B, T, 25) continuous or (B, T, 15) discrete, and the window's metadata (B, 3): windows never cross
+assets, so their metadata does not change inside one. Leaves: (B, T, D).
+Paper: Methods, "Input Representations" and "VAIOM Backbone".
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
+
+from vaiom.events.schema import META_FIELDS
+from vaiom.model.config import NUM_CONTINUOUS, ModelConfig, Vocabulary
+
+INPUT_LIMIT = 32.0
+"""Continuous inputs are clipped to this on entry to the model, and nowhere else."""
+
+
+class ContinuousEncoder(nn.Module):
+    """Pure ContIn: 25 -> D -> D."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.first = nn.Linear(NUM_CONTINUOUS, config.width)
+        self.second = nn.Linear(config.width, config.width)
+
+    def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
+        hidden: Tensor = self.second(gelu(self.first(_clipped(x_BTF))))
+        return hidden
+
+
+class HybridEncoder(nn.Module):
+    """HybridContIn: the continuous projection beside three metadata embeddings, fused by an MLP."""
+
+    def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        width, sizes = config.width, vocabulary.sizes
+        self.continuous = nn.Linear(NUM_CONTINUOUS, width)
+        self.embeddings = _tables(META_FIELDS, sizes, config)
+        self.first = nn.Linear(width + len(META_FIELDS) * config.embedding_width, width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
+        continuous = gelu(self.continuous(_clipped(x_BTF)))
+        embedded = torch.cat([table(meta_BM[:, field]) for field, table in enumerate(self.embeddings.values())], dim=-1)
+        # The concatenation of the paper, with the constant part of the product computed once per window.
+        for_events, for_window = self.first.weight.split([continuous.shape[-1], embedded.shape[-1]], dim=1)
+        fused = linear(continuous, for_events) + linear(embedded, for_window, self.first.bias)[:, None]
+        hidden: Tensor = self.second(gelu(fused))
+        return hidden
+
+
+class DiscreteEncoder(nn.Module):
+    """DiscIn: an embedding per categorical field, concatenated, then an MLP."""
+
+    def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        sizes = vocabulary.sizes
+        self.embeddings = _tables(tuple(sizes), sizes, config)
+        self.first = nn.Linear(len(sizes) * config.embedding_width, config.width)
+        self.second = nn.Linear(config.width, config.width)
+
+    def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
+        index = x_BTF.long()
+        parts = [table(index[..., field]) for field, table in enumerate(self.embeddings.values())]
+        hidden: Tensor = self.second(gelu(self.first(torch.cat(parts, dim=-1))))
+        return hidden
+
+
+def make_encoder(config: ModelConfig, vocabulary: Vocabulary) -> nn.Module:
+    if config.input == "disc":
+        return DiscreteEncoder(config, vocabulary)
+    return HybridEncoder(config, vocabulary) if config.input == "hybrid" else ContinuousEncoder(config)
+
+
+def _tables(names: tuple[str, ...], sizes: dict[str, int], config: ModelConfig) -> nn.ModuleDict:
+    return nn.ModuleDict({name: nn.Embedding(sizes[name], config.embedding_width) for name in names})
+
+
+def _clipped(x_BTF: Tensor) -> Tensor:
+    return x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)

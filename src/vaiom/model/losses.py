@@ -1,0 +1,70 @@
+"""The training objective: the negative log-likelihood of the return and its auxiliaries, in nats.
+
+Enters: logits of a batch of windows and their targets, bucket ids with 0 where a position does not count.
+Leaves: the loss and its terms. Each task is one mean over its valid positions of a micro-batch, not a mean of window
+means; micro-batches that run together are averaged afterwards, as if each had run alone.
+Paper: Methods, "Training Objective" and "Supervision Scope"; Appendix F, "FullSeq Valid-Position Logic".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from vaiom.model.heads import return_log_probs
+
+TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime": "vol_regime"}
+"""Which target each task learns from."""
+
+
+def class_ids(buckets: Tensor) -> Tensor:
+    """Bucket ids 1..K as class ids 0..K-1; invalid ones become class 0 and must be masked."""
+    return (buckets.long() - 1).clamp(min=0)
+
+
+def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The loss of every position for each task whose head is there, shape (B, T); invalid positions are not zeroed."""
+    losses = {}
+    for task, target in TARGET_OF.items():
+        if task == "return":
+            losses[task] = _nll(return_log_probs(dict(logits)), targets[target])
+        elif task == "ordinal" and task in logits:
+            losses[task] = _ordinal(logits[task], targets[target])
+        elif task in logits:
+            losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[target])
+    return losses
+
+
+def grouped_means(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
+    """(G,) the mean over valid positions of each micro-batch; 0 where it has none, which leaves its term out."""
+    per_group = torch.where(valid, losses, 0.0).view(num_groups, -1).sum(dim=1)
+    return per_group / valid.view(num_groups, -1).sum(dim=1).clamp(min=1)
+
+
+def objective(
+    logits: Mapping[str, Tensor], targets: Mapping[str, Tensor], weights: Mapping[str, float], num_groups: int = 1
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss to minimise and the mean of each task; the windows are `num_groups` equal micro-batches in a row."""
+    terms = {
+        task: grouped_means(losses, targets[TARGET_OF[task]] > 0, num_groups).mean()
+        for task, losses in position_losses(logits, targets).items()
+    }
+    total = terms["return"]
+    for task, term in terms.items():
+        if task != "return":
+            total = total + weights[task] * term
+    return total, terms
+
+
+def _nll(log_probs: Tensor, buckets: Tensor) -> Tensor:
+    return -log_probs.gather(-1, class_ids(buckets)[..., None])[..., 0]
+
+
+def _ordinal(logits: Tensor, buckets: Tensor) -> Tensor:
+    """Mean binary cross-entropy over the thresholds; threshold j is passed when the bucket is above j."""
+    thresholds = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
+    passed = (thresholds < buckets[..., None]).to(logits.dtype)
+    return binary_cross_entropy_with_logits(logits, passed, reduction="none").mean(dim=-1)

@@ -1,0 +1,1 @@
+"""A model learns from Train windows and is selected on Validation."""

@@ -1,0 +1,68 @@
+"""An experiment: a model and how it is trained, under a name. What a run folder's `config.toml` says.
+
+Enters: configuration, `key=value` changes. Leaves: a resolved, hashable configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from vaiom.config import field_names, override, parse_value, to_toml
+from vaiom.errors import ConfigError
+from vaiom.files import canonical_json, sha256_of
+from vaiom.model.config import ModelConfig
+from vaiom.training.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    name: str
+    about: str = ""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def with_changes(self, **changes: Any) -> Experiment:
+        """A copy with fields of the model or of its training changed; an unknown name lists the known ones."""
+        parts: dict[str, dict[str, Any]] = {"model": {}, "train": {}}
+        for key, value in changes.items():
+            parts[self._owner(key)][key] = value
+        return Experiment(
+            name=self.name,
+            about=self.about,
+            model=override(self.model, parts["model"]),
+            train=override(self.train, parts["train"]),
+        )
+
+    def with_settings(self, settings: Iterable[str]) -> Experiment:
+        """`with_changes` from `key=value` texts."""
+        changes = {}
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            if not equals:
+                raise ConfigError("not a setting", expected="KEY=VALUE, as in learning_rate=1e-3", got=repr(setting))
+            changes[key] = parse_value(key, text, getattr(getattr(self, self._owner(key)), key))
+        return self.with_changes(**changes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "model": self.model.to_json(), "train": self.train.to_json()}
+
+    def to_toml(self) -> str:
+        value = self.to_json()
+        return to_toml({"experiment": {"name": self.name}, "model": value["model"], "train": value["train"]})
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that decides what is learned; how long and how often it is saved may change on resuming."""
+        value = self.to_json()
+        for key in ("steps", "patience", "keep_last"):
+            value["train"].pop(key)
+        return sha256_of(canonical_json(value))
+
+    def _owner(self, key: str) -> str:
+        for part in ("model", "train"):
+            if key in field_names(getattr(self, part)):
+                return part
+        known = sorted([*field_names(self.model), *field_names(self.train)])
+        raise ConfigError("unknown setting", expected=", ".join(known), got=key)

@@ -1,0 +1,251 @@
+"""The training run: steps, Validation, checkpoints, selection, resumption.
+
+Enters: a corpus and an experiment. Leaves: a run folder with `config.toml`, `metrics.jsonl`, checkpoints and
+`best.safetensors`, the one with the fewest Validation bits per event. Anything that would make that choice a lie stops
+the run instead: an empty Validation split, a loss that is not finite, a corpus or configuration other than the run's.
+Paper: Methods, "Optimization and Reproducibility Settings"; selection on Validation alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vaiom import __version__
+from vaiom.errors import ConfigError, DataError, UserError
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import VALIDATION
+from vaiom.files import atomic_file, ensure_folder, write_bytes
+from vaiom.model.checkpoint import Provenance, save_checkpoint
+from vaiom.model.config import Vocabulary
+from vaiom.model.vaiom import Vaiom
+from vaiom.training.distributed import Team, join_team
+from vaiom.training.experiment import Experiment
+from vaiom.training.precision import resolve_device, resolve_type
+from vaiom.training.scoring import Scorer
+from vaiom.training.state import RunRecord, checkpoint_path, latest_state, load_state, save_state, state_path
+from vaiom.training.step import TrainStep
+from vaiom.training.windows import DeviceCorpus, train_sampler
+
+CONFIG_NAME = "config.toml"
+METRICS_NAME = "metrics.jsonl"
+BEST_NAME = "best.safetensors"
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class TrainingError(UserError):
+    """The run cannot go on and has no best model to offer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a finished run says of itself."""
+
+    run: Path
+    best_step: int
+    best_bits: float
+    last_step: int
+    final_bits: float
+    seconds: float
+    """Time of training and Validation, compilation apart."""
+    peak_gpu_mib: float | None
+
+
+def train(
+    corpus: Corpus,
+    experiment: Experiment,
+    run: Path,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    report: Report | None = None,
+) -> TrainResult:
+    """Train an experiment on a corpus into a run folder; with `resume`, go on where it stopped."""
+    with join_team(resolve_device(device)) as (team, own_device):
+        return _Run(corpus, experiment, run, own_device, team, report).go(resume)
+
+
+class _Run:
+    def __init__(
+        self,
+        corpus: Corpus,
+        experiment: Experiment,
+        run: Path,
+        device: torch.device,
+        team: Team,
+        report: Report | None,
+    ) -> None:
+        self.corpus, self.experiment, self.folder, self.device, self.team = corpus, experiment, run, device, team
+        self.config = experiment.train
+        self.report = report if team.leads else None
+        context = experiment.model.context
+        self.sampler = train_sampler(corpus, context, self.config.seed, self.config.windows_per_step)
+        self.validation = corpus.endpoints(VALIDATION, context)
+        if not len(self.validation):
+            raise DataError(
+                "Validation has no event to select a model on",
+                expected=f"valid targets in {corpus.splits.validation[0]:%Y-%m-%d} to "
+                f"{corpus.splits.validation[1]:%Y-%m-%d} with {context} bars of history",
+                fix="build the corpus with boundaries that its bars cover (--train-end moves them all)",
+            )
+        dtype = resolve_type(self.config.precision, device)
+        torch.manual_seed(self.config.seed)
+        model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
+        # Dropout differs between processes; everything else must not.
+        torch.manual_seed(self.config.seed + 7919 * team.rank)
+        data = DeviceCorpus(corpus, experiment.model.input, context, device)
+        self.step = TrainStep(model, data, self.config, device, dtype, team)
+        self.scorer = Scorer(model, data, device, dtype)
+        self.record = RunRecord(config_sha256=experiment.sha256, corpus_sha256=corpus.sha256)
+
+    def go(self, resume: bool) -> TrainResult:
+        self._prepare(resume)
+        self.step.model.train()
+        running = torch.zeros((), device=self.device)
+        counted, spent, final_bits = 0, 0.0, math.nan
+        clock = time.perf_counter()
+        for number in range(self.record.step + 1, self.config.steps + 1):
+            running += self.step(self.sampler.draw(number))
+            counted += 1
+            if number == self.record.step + 1:
+                self._sync()
+                clock = time.perf_counter()  # the first step compiles
+            validates = number % self.config.validate_every == 0 or number == self.config.steps
+            if validates or number % self.config.log_every == 0:
+                loss = float(self.team.sum(running)) / counted
+                running.zero_()
+                counted = 0
+                self._require_finite(loss, number)
+                entry: dict[str, Any] = {"step": number, "loss_nats": loss}
+                if validates:
+                    final_bits = self._validate(number)
+                    entry["validation_bits"] = final_bits
+                spent += time.perf_counter() - clock
+                clock = time.perf_counter()
+                self._log(entry, spent)
+                if validates and self._should_stop():
+                    break
+        if self.record.best_bits is None:
+            raise TrainingError("the run ended without a Validation", where=self.folder)
+        return TrainResult(
+            run=self.folder,
+            best_step=self.record.best_step,
+            best_bits=self.record.best_bits,
+            last_step=self.record.step,
+            final_bits=final_bits,
+            seconds=spent,
+            peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if self.device.type == "cuda" else None,
+        )
+
+    def _prepare(self, resume: bool) -> None:
+        state = latest_state(self.folder)
+        if not resume:
+            if (self.folder / CONFIG_NAME).exists():
+                raise ConfigError(
+                    "the run folder holds a run already",
+                    where=self.folder,
+                    fix="pass --resume, or choose another --out",
+                )
+            if self.team.leads:
+                ensure_folder(self.folder / "checkpoints")
+                write_bytes(self.folder / CONFIG_NAME, self.experiment.to_toml().encode())
+        elif state is not None:
+            record = load_state(state, self.step)
+            for name, ours in (
+                ("config_sha256", self.record.config_sha256),
+                ("corpus_sha256", self.record.corpus_sha256),
+            ):
+                if getattr(record, name) != ours:
+                    raise ConfigError(
+                        f"the run was started with another {name.partition('_')[0]}",
+                        where=self.folder,
+                        expected=getattr(record, name),
+                        got=ours,
+                        fix="resume with what the run was started with, or start a new one",
+                    )
+            self.record = record
+        if self.team.leads:
+            self._trim_metrics()
+        self.team.wait()
+
+    def _trim_metrics(self) -> None:
+        """Drop what was logged after the state that the run goes on from: it will be logged again."""
+        file = self.folder / METRICS_NAME
+        ensure_folder(self.folder / "checkpoints")
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= self.record.step]
+        write_bytes(file, "".join(kept).encode())
+
+    def _validate(self, number: int) -> float:
+        bits = self.scorer.mean_bits(self.validation, self.team)
+        self._require_finite(bits, number)
+        best = self.record.best_bits is None or bits < self.record.best_bits
+        self.record = replace(
+            self.record,
+            step=number,
+            best_step=number if best else self.record.best_step,
+            best_bits=bits if best else self.record.best_bits,
+            stale_validations=0 if best else self.record.stale_validations + 1,
+        )
+        if self.team.leads:
+            self._save(number, bits, best)
+        self.team.wait()
+        return bits
+
+    def _save(self, number: int, bits: float, best: bool) -> None:
+        path = checkpoint_path(self.folder, number)
+        provenance = Provenance(
+            vaiom_version=__version__,
+            corpus_sha256=self.corpus.sha256,
+            inputs=list(self.corpus.manifest["inputs"]),
+            splits=self.corpus.splits.to_json(),
+            experiment=self.experiment.name,
+            train=self.config.to_json(),
+            seed=self.config.seed,
+            step=number,
+            validation_bits=bits,
+        )
+        save_checkpoint(path, self.step.model, self.corpus.tokenizer, provenance)
+        if best:
+            with atomic_file(self.folder / BEST_NAME) as staged:
+                shutil.copyfile(path, staged)
+        # The state comes last: where it is, everything that it stands for is there too.
+        save_state(state_path(self.folder, number), self.step, self.record)
+        for file in sorted((self.folder / "checkpoints").glob("step-*.safetensors"))[: -2 * self.config.keep_last]:
+            file.unlink()
+
+    def _should_stop(self) -> bool:
+        return 0 < self.config.patience <= self.record.stale_validations
+
+    def _require_finite(self, value: float, number: int) -> None:
+        if not math.isfinite(value):
+            # A run that diverged selects nothing, whatever looked best before.
+            (self.folder / BEST_NAME).unlink(missing_ok=True)
+            raise TrainingError(
+                "the loss is not finite: the run stops and offers no model",
+                where=f"{self.folder}, step {number}",
+                got=value,
+                fix="--set learning_rate=... lower, or --set precision=fp32",
+            )
+
+    def _log(self, entry: dict[str, Any], spent: float) -> None:
+        if not self.team.leads:
+            return
+        entry |= {"seconds": round(spent, 3)}
+        with (self.folder / METRICS_NAME).open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        if self.report:
+            self.report({**entry, "steps": self.config.steps, "best_bits": self.record.best_bits})
+
+    def _sync(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

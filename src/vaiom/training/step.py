@@ -1,0 +1,134 @@
+"""One optimizer step, exact and fast: gather, forward, loss, backward, clip, update.
+
+Enters: the last rows of a step's windows. Leaves: the losses, on the device; the model has moved.
+On a GPU the loss is compiled and the whole step is replayed as one CUDA graph; on a CPU micro-batches run one by one.
+Both give each micro-batch its own means, as the paper's accumulation does.
+Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settings".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vaiom.model.losses import objective
+from vaiom.model.vaiom import Vaiom
+from vaiom.training.config import TrainConfig
+from vaiom.training.distributed import Team
+from vaiom.training.precision import autocast
+from vaiom.training.windows import DeviceCorpus, Rows
+
+_WARM_UPS = 3
+
+
+class TrainStep:
+    """Owns the optimizer and the loss scaler; call it with the rows of one step."""
+
+    def __init__(
+        self,
+        model: Vaiom,
+        data: DeviceCorpus,
+        config: TrainConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        team: Team | None = None,
+    ) -> None:
+        self.model, self.data, self.config, self.device, self.dtype = model, data, config, device, dtype
+        self.team = team or Team()
+        self.mine = self.team.share(config.num_micro_batches)
+        fused = device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=fused,
+            capturable=fused,
+        )
+        self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+        self._run: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Train on the windows that end at `rows`; returns this process's share of the mean return loss, in nats."""
+        own = rows[self.mine.start * self.config.micro_batch : self.mine.stop * self.config.micro_batch]
+        ends = torch.from_numpy(own).to(self.device)
+        if self.device.type == "cpu":
+            return self._update(list(ends.split(self.config.micro_batch)), 1)
+        if self._run is None:
+            self._run = self._capture(ends) if self.team.size == 1 else self._compiled()
+        return self._run(ends)
+
+    def loss(self, ends: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
+        """(total, return) losses of the windows that end at `ends`, which are `num_groups` micro-batches."""
+        windows = self.data.windows(ends)
+        last = self.config.scope == "last"
+        with autocast(self.device, self.dtype):
+            logits = self.model(windows.x_BTF, windows.meta_BM, last_only=last)
+        targets = {name: t[:, -1:] for name, t in windows.targets.items()} if last else windows.targets
+        total, terms = objective(logits, targets, self.config.task_weights, num_groups)
+        return total, terms["return"].detach()
+
+    def _update(self, batches: list[Tensor], groups_per_batch: int, loss: Any = None) -> Tensor:
+        """Accumulate the mean over all micro-batches of the step, then move once."""
+        share = groups_per_batch / self.config.num_micro_batches
+        self.optimizer.zero_grad(set_to_none=True)
+        reported = torch.zeros((), device=self.device)
+        for ends in batches:
+            total, of_return = (loss or self.loss)(ends, groups_per_batch)
+            self.scaler.scale(total * share).backward()
+            reported = reported + of_return * share
+        self.team.sum_gradients(self.model.parameters())
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return reported
+
+    def _compiled(self) -> Callable[[Tensor], Tensor]:
+        loss = torch.compile(self.loss, fullgraph=True, dynamic=False)
+        return lambda rows: self._update([rows], len(self.mine), loss)
+
+    def _capture(self, ends: Tensor) -> Callable[[Tensor], Tensor]:
+        """Compile, run a few times on a side stream, put everything back, and record the step as a graph."""
+        update = self._compiled()
+        static = ends.clone()
+        before = self._snapshot()
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                update(static)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            reported = update(static)
+        self._restore(before)
+
+        def replay(rows: Tensor) -> Tensor:
+            static.copy_(rows)
+            graph.replay()
+            return reported
+
+        return replay
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {
+            "model": {name: value.clone() for name, value in self.model.state_dict().items()},
+            "moments": [{k: v.clone() for k, v in self.optimizer.state[p].items()} for p in self.model.parameters()],
+            "scaler": self.scaler.state_dict(),
+            "rng": torch.cuda.get_rng_state(self.device),
+        }
+
+    def _restore(self, before: dict[str, Any]) -> None:
+        """Put values back in place: the graph refers to these very tensors."""
+        with torch.no_grad():
+            self.model.load_state_dict(before["model"])
+            for parameter, values in zip(self.model.parameters(), before["moments"], strict=True):
+                for name, tensor in self.optimizer.state[parameter].items():
+                    tensor.copy_(values[name]) if name in values else tensor.zero_()
+            for tensor, key in ((self.scaler._scale, "scale"), (self.scaler._growth_tracker, "_growth_tracker")):
+                if tensor is not None:
+                    tensor.fill_(before["scaler"][key])
+        torch.cuda.set_rng_state(before["rng"], self.device)

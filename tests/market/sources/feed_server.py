@@ -1,0 +1,156 @@
+"""A Dukascopy-like file server on loopback: it keeps a log, and misbehaves on request."""
+
+from __future__ import annotations
+
+import lzma
+import socket
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Candle = tuple[int, int, int, int, int, float]
+"""Seconds of the day, open, close, low, high as integers, volume: the order of the file."""
+
+
+def pack(candles: list[Candle]) -> bytes:
+    return lzma.compress(b"".join(struct.pack(">IIIIIf", *candle) for candle in candles), format=lzma.FORMAT_ALONE)
+
+
+def unpack(content: bytes) -> list[Candle]:
+    return list(struct.iter_unpack(">IIIIIf", lzma.decompress(content)))
+
+
+def path_of(symbol: str, day: date) -> str:
+    return f"/{symbol}/{day.year}/{day.month - 1:02d}/{day.day:02d}/BID_candles_min_1.bi5"
+
+
+def made_up_day(day: date, num_candles: int = 40) -> bytes:
+    """A day of candles that differ from day to day; every fifth is flat, as in closed hours."""
+    candles: list[Candle] = []
+    for minute in range(num_candles):
+        price = 110_000 + (day.toordinal() * 31 + minute * 7) % 500
+        flat = minute % 5 == 0
+        candles.append((60 * minute, price, price, price, price, 0.0) if flat else _moving(minute, price))
+    return pack(candles)
+
+
+def _moving(minute: int, price: int) -> Candle:
+    return (60 * minute, price, price + 3, price - 4, price + 9, 1.5 + minute)
+
+
+def made_up_feed(symbol: str, first: date, num_days: int) -> dict[str, bytes]:
+    days = (first + timedelta(days=number) for number in range(num_days))
+    return {path_of(symbol, day): made_up_day(day) for day in days}
+
+
+class FeedServer(ThreadingHTTPServer):
+    """`files` are served; the answers named in `faults[path]` come first, each of them once."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {}
+        self.faults: dict[str, list[str]] = defaultdict(list)
+        self.linger_s = 0.0
+        self.seen: list[tuple[str, float]] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._changed = threading.Condition()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def paths_seen(self) -> list[str]:
+        return [path for path, _ in self.seen]
+
+    def wait_for_requests(self, count: int, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self.seen) >= count, timeout_s)
+
+    @contextmanager
+    def counted(self, path: str) -> Iterator[str]:
+        with self._changed:
+            self.seen.append((path, time.monotonic()))
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            fault = self.faults[path].pop(0) if self.faults[path] else ""
+            self._changed.notify_all()
+        try:
+            yield fault
+        finally:
+            with self._changed:
+                self._at_once -= 1
+
+    def handle_error(self, *_: object) -> None:
+        """A client that was killed, or hung up, is what these tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FeedServer
+
+    def do_GET(self) -> None:
+        with self.server.counted(self.path) as fault:
+            time.sleep(self.server.linger_s)
+            content = self.server.files.get(self.path)
+            if not fault:
+                self._answer(404 if content is None else 200, content or b"")
+            elif fault == "drop":
+                self._hang_up()
+            elif fault == "hang":
+                time.sleep(30)
+            elif fault == "cut":
+                self._answer(200, (content or b"")[:50], announced=len(content or b""))
+            elif fault == "cut to nothing":
+                self._answer(200, b"", announced=len(content or b""))
+            elif fault == "cut unannounced":
+                self._answer(200, (content or b"")[:50], announced=None)
+            elif fault == "half a record":
+                self._answer(200, lzma.compress(bytes(35), format=lzma.FORMAT_ALONE))
+            elif fault == "another day":
+                self._answer(200, pack([(90_000, 1, 1, 1, 1, 1.0)]))
+            elif fault == "page":
+                self._answer(200, b"<html>busy</html>")
+            elif fault == "flood":
+                self._answer(200, bytes(2 << 20))
+            elif fault == "empty":
+                self._answer(200, b"")
+            else:
+                status, _, header = fault.partition(" ")
+                name, _, value = header.partition(": ")
+                self._answer(int(status), b"", **({name: value} if name else {}))
+
+    def _answer(self, status: int, content: bytes, announced: int | None = -1, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if announced is not None:
+            self.send_header("Content-Length", str(len(content) if announced == -1 else announced))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _hang_up(self) -> None:
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def running() -> Iterator[FeedServer]:
+    server = FeedServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

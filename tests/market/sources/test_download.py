@@ -1,0 +1,462 @@
+"""The downloader against a real HTTP server on loopback: whatever happens on the way, the same bytes arrive."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import feed_server
+import pytest
+from feed_server import FeedServer, made_up_feed, path_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaiom.errors import ConfigError, DataError
+from vaiom.files import STAGING_PREFIX
+from vaiom.market.folder import read_bars
+from vaiom.market.sources import download_http
+from vaiom.market.sources.download import download
+from vaiom.market.sources.download_http import RateLimit, StoppedError
+from vaiom.market.sources.imports import import_files
+
+FIRST = date(2019, 2, 4)
+FAST = {"requests_per_second": 1000.0, "timeout": 5.0}
+
+_addresses: list[object] | None = None
+
+
+def _note_address(event: str, arguments: tuple[object, ...]) -> None:
+    if _addresses is not None and event in ("socket.connect", "socket.getaddrinfo"):
+        address = arguments[1] if event == "socket.connect" else arguments[0]
+        _addresses.append(address[0] if isinstance(address, tuple) else address)
+
+
+sys.addaudithook(_note_address)
+
+
+@pytest.fixture(autouse=True)
+def _loopback_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test of this file: no address but loopback is ever looked up or connected to."""
+    global _addresses
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    _addresses = []
+    yield
+    contacted, _addresses = _addresses, None
+    assert set(contacted) <= {"127.0.0.1"}
+
+
+@pytest.fixture
+def server() -> Iterator[FeedServer]:
+    with feed_server.running() as running:
+        yield running
+
+
+def day(number: int) -> date:
+    return FIRST + timedelta(days=number)
+
+
+def path(number: int, symbol: str = "EURUSD") -> str:
+    return path_of(symbol, day(number))
+
+
+def result_of(out: Path) -> dict[str, bytes]:
+    """Every file of a download; the ledger by its last line about each day, because days may finish in any order."""
+    files = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    last_lines = {}
+    for line in files.pop("raw/ledger.jsonl").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        last_lines[f"ledger {entry['symbol']} {entry['day']}"] = line
+    return files | last_lines
+
+
+def ledger_of(out: Path) -> dict[str, str]:
+    """{day: status}"""
+    lines = (out / "raw" / "ledger.jsonl").read_text().splitlines()
+    return {entry["day"]: entry["status"] for entry in map(json.loads, lines)}
+
+
+def days_of(report: dict[str, int]) -> tuple[int, int, int]:
+    return report["days_asked_for"], report["days_already_there"], report["days_unsettled"]
+
+
+def reference_bars(content: bytes, start: date, scale: float) -> list[tuple[object, ...]]:
+    """Decoded record by record, flat candles left out."""
+    midnight = datetime.combine(start, datetime.min.time())
+    return [
+        (midnight + timedelta(seconds=second), o / scale, high / scale, low / scale, c / scale, volume)
+        for second, o, c, low, high, volume in feed_server.unpack(content)
+        if not (o == high == low == c and volume == 0)
+    ]
+
+
+def test_real_files_become_the_bars_they_hold(server: FeedServer, shared_data: Path, tmp_path: Path) -> None:
+    for number in (0, 1):
+        name = f"dukascopy_EURUSD_2019_01_{day(number).day:02d}_BID_candles_min_1.bi5"
+        server.files[path(number)] = (shared_data / "raw" / name).read_bytes()
+    report = download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+    expected = [row for number in (0, 1) for row in reference_bars(server.files[path(number)], day(number), 1e5)]
+    assert read_bars(tmp_path)["EURUSD"].rows() == expected
+    assert report["symbols"]["EURUSD"]["rows"] == len(expected) > 2800
+    for number in (0, 1):
+        assert (tmp_path / "raw" / path(number)[1:]).read_bytes() == server.files[path(number)]
+
+
+def test_several_symbols_weekends_and_months_counted_from_zero(server: FeedServer, tmp_path: Path) -> None:
+    first = date(2020, 12, 30)
+    server.files = made_up_feed("EURUSD", first, 4) | made_up_feed("XAUUSD", first, 4)
+    del server.files["/EURUSD/2021/00/01/BID_candles_min_1.bi5"]
+    seen: list[tuple[int, int, str]] = []
+    report = download(
+        ["eurusd", "XAUUSD", "EURUSD"],
+        first,
+        date(2021, 1, 3),
+        tmp_path,
+        base_url=server.url + "/",
+        progress=lambda *call: seen.append(call),
+        **FAST,
+    )
+    assert [call[:2] for call in seen] == [(done, 8) for done in range(1, 9)]
+    assert days_of(report) == (8, 0, 0)
+    entry = report["symbols"]["EURUSD"]
+    assert (entry["days"], entry["empty_days"], entry["rows"], entry["flat_dropped"]) == (4, 1, 3 * 32, 3 * 8)
+    assert json.loads((tmp_path / "manifest.json").read_bytes())["symbols"] == report["symbols"]
+    bars = read_bars(tmp_path)
+    assert bars["EURUSD"]["Datetime"][-1] == datetime(2021, 1, 2, 0, 39)
+    assert 110 < bars["XAUUSD"]["Close"][0] < 111
+    assert 1.10 < bars["EURUSD"]["Close"][0] < 1.11
+
+
+FAULTS = [
+    *("drop", "hang", "cut", "cut unannounced", "half a record", "another day", "page", "flood", "empty"),
+    *("500", "502", "503", "503 Retry-After: 0", "429 Retry-After: 0", "429 Retry-After: soon", "408"),
+    "429 Retry-After: Wed, 21 Oct 2015 07:28:00 GMT",
+]
+
+
+def test_faults_leave_no_trace(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, len(FAULTS))
+    del server.files[path(3)]
+    download(["EURUSD"], day(0), day(len(FAULTS)), tmp_path / "calm", base_url=server.url, **FAST)
+    calm_requests = len(server.seen)
+    for number, fault in enumerate(FAULTS):
+        server.faults[path(number)] = [fault]
+    options = FAST | {"timeout": 0.5, "workers": 8}
+    download(["EURUSD"], day(0), day(len(FAULTS)), tmp_path / "rough", base_url=server.url, **options)
+    assert not any(server.faults.values())
+    assert len(server.seen) == 2 * calm_requests + len(FAULTS)
+    assert result_of(tmp_path / "rough") == result_of(tmp_path / "calm")
+
+
+def test_a_body_that_was_lost_on_the_way_is_not_an_empty_day(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 2)
+    server.faults[path(1)] = ["cut to nothing", "cut to nothing", "empty"]
+    report = download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+    assert report["symbols"]["EURUSD"]["empty_days"] == 0
+
+
+def test_a_finished_download_asks_for_nothing(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 5)
+    del server.files[path(2)]
+    server.faults[path(3)] = ["empty", "empty"]
+    download(["EURUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    assert ledger_of(tmp_path)[str(day(2))] == ledger_of(tmp_path)[str(day(3))] == "empty"
+    before = result_of(tmp_path)
+    server.seen.clear()
+    report = download(["EURUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    assert server.seen == []
+    assert days_of(report) == (0, 5, 0)
+    assert result_of(tmp_path) == before
+
+
+def test_a_changed_or_missing_file_is_fetched_again(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 5)
+    del server.files[path(4)]
+    download(["EURUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    before = result_of(tmp_path)
+    raw = tmp_path / "raw"
+    changed = bytearray((raw / path(1)[1:]).read_bytes())
+    changed[40] ^= 1
+    (raw / path(1)[1:]).write_bytes(changed)
+    (raw / path(2)[1:]).rename((raw / path(2)[1:]).parent / f"{STAGING_PREFIX}left by a run that was killed")
+    (raw / path(4)[1:]).parent.mkdir(parents=True)
+    (raw / path(4)[1:]).write_bytes(server.files[path(0)])
+    server.seen.clear()
+    download(["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, **FAST)
+    assert sorted(server.paths_seen) == [path(1), path(2), path(4)]
+    assert result_of(tmp_path) == before
+
+
+def test_a_later_range_is_added_to_the_earlier(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 6) | made_up_feed("GBPUSD", FIRST, 1)
+    download(["EURUSD"], day(0), day(6), tmp_path / "whole", base_url=server.url, **FAST)
+    download(["EURUSD"], day(3), day(6), tmp_path / "parts", base_url=server.url, **FAST)
+    download(["EURUSD"], day(0), day(3), tmp_path / "parts", base_url=server.url, **FAST)
+    assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
+    download(["GBPUSD"], day(0), day(1), tmp_path / "parts", base_url=server.url, **FAST)
+    assert set(json.loads((tmp_path / "parts" / "manifest.json").read_bytes())["symbols"]) == {"EURUSD", "GBPUSD"}
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_resumes_from_a_ledger_and_files_cut_at_any_byte(data: st.DataObject) -> None:
+    with feed_server.running() as server, tempfile.TemporaryDirectory() as folder:
+        server.files = made_up_feed("EURUSD", FIRST, 4)
+        del server.files[path(2)]
+        out = Path(folder)
+        download(["EURUSD"], day(0), day(4), out, base_url=server.url, **FAST)
+        before = result_of(out)
+        for file in (out / "raw").rglob("*.*"):
+            content = file.read_bytes()
+            file.write_bytes(content[: data.draw(st.integers(0, len(content)), file.name)])
+        download(["EURUSD"], day(0), day(4), out, base_url=server.url, **FAST)
+        assert result_of(out) == before
+
+
+SCRIPT = """
+import sys
+from datetime import date
+from pathlib import Path
+from vaiom.market.sources.download import download
+url, out, last, timeout = sys.argv[1:]
+download(["EURUSD"], date(2019, 2, 4), date.fromisoformat(last), Path(out), base_url=url, workers=2,
+         requests_per_second=100.0, timeout=float(timeout))
+"""
+
+
+def start(server: FeedServer, out: Path, num_days: int, timeout: float = 5.0) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", SCRIPT, server.url, str(out), str(day(num_days)), str(timeout)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_killed_at_any_moment_it_goes_on_from_there(server: FeedServer, tmp_path: Path) -> None:
+    num_days = 40
+    server.files = made_up_feed("EURUSD", FIRST, num_days)
+    del server.files[path(7)]
+    download(["EURUSD"], day(0), day(num_days), tmp_path / "calm", base_url=server.url, **FAST)
+    moments = random.Random(17)
+    kills = 0
+    for _ in range(5):
+        process = start(server, tmp_path / "rough", num_days)
+        server.wait_for_requests(len(server.seen) + moments.randrange(2, 9), timeout_s=60)
+        time.sleep(moments.uniform(0, 0.02))
+        process.kill()
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+    assert kills == 5
+    num_seen = len(server.seen)
+    process = start(server, tmp_path / "rough", num_days)
+    assert process.communicate()[1] == b""
+    assert process.returncode == 0
+    assert len(server.seen) - num_seen < num_days, "the killed runs left nothing to go on from"
+    assert result_of(tmp_path / "rough") == result_of(tmp_path / "calm")
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_server(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 6)
+    server.faults |= {path(4): ["hang"], path(5): ["hang"]}
+    process = start(server, tmp_path, 6, timeout=25.0)
+    assert server.wait_for_requests(6, timeout_s=60)
+    wait_until(lambda: len(ledger_of(tmp_path)) == 4)
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    stderr = process.communicate()[1]
+    assert time.monotonic() - sent < 10
+    assert b"KeyboardInterrupt" in stderr
+    assert set(ledger_of(tmp_path)) == {str(day(number)) for number in range(4)}
+    server.seen.clear()
+    download(["EURUSD"], day(0), day(6), tmp_path, base_url=server.url, **FAST)
+    assert sorted(server.paths_seen) == [path(4), path(5)]
+
+
+def test_two_downloads_do_not_write_in_one_folder(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 2)
+    server.faults |= {path(0): ["hang"], path(1): ["hang"]}
+    process = start(server, tmp_path, 2, timeout=25.0)
+    assert server.wait_for_requests(2, timeout_s=60)
+    with pytest.raises(DataError, match="another download"):
+        download(["GBPUSD"], day(0), day(1), tmp_path, base_url=server.url, **FAST)
+    process.kill()
+    process.communicate()
+    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+
+
+def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 16)
+    server.linger_s = 0.2
+    began = time.monotonic()
+    options = {"workers": 3, "requests_per_second": 25.0}
+    download(["EURUSD"], day(0), day(16), tmp_path, base_url=server.url, **options)
+    assert 2 <= server.most_at_once <= 3
+    for number, (_, arrived) in enumerate(server.seen):
+        assert arrived - began >= number / 25.0
+
+
+def test_retry_after_holds_every_thread_back_within_bounds(
+    server: FeedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download_http, "LONGEST_RETRY_AFTER_S", 1.5)
+    server.files = made_up_feed("EURUSD", FIRST, 2)
+    server.faults[path(0)] = ["429 Retry-After: 3600"]
+    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, workers=1, **FAST)
+    assert server.paths_seen == [path(0), path(0), path(1)]
+    assert server.seen[1][1] - server.seen[0][1] >= 1.5
+
+    stop = threading.Event()
+    limit = RateLimit(1000.0, stop)
+    limit.pause(0.3)
+    began = time.monotonic()
+    threads = [threading.Thread(target=limit.wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began >= 0.3
+    stop.set()
+    limit.pause(60)
+    with pytest.raises(StoppedError):
+        limit.wait()
+
+
+def test_days_that_fail_are_named_and_the_others_stay(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 5) | made_up_feed("GBPUSD", FIRST, 5)
+    server.faults |= {path(1): ["503", "drop"], path(3): ["cut", "page"]}
+    with pytest.raises(DataError) as caught:
+        download(["EURUSD", "GBPUSD"], day(0), day(5), tmp_path, base_url=server.url, attempts=2, **FAST)
+    message = str(caught.value)
+    assert "2 of 10 days" in message
+    assert f"EURUSD {day(1)}" in message
+    assert f"EURUSD {day(3)}" in message
+    assert "again" in message
+    assert list(read_bars(tmp_path)) == ["GBPUSD"]
+    server.seen.clear()
+    download(["EURUSD", "GBPUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    assert sorted(server.paths_seen) == [path(1), path(3)]
+    assert sorted(read_bars(tmp_path)) == ["EURUSD", "GBPUSD"]
+
+
+def test_a_server_that_is_down_is_not_asked_for_every_day(server: FeedServer, tmp_path: Path) -> None:
+    for number in range(40):
+        server.faults[path(number)] = ["503"] * 9
+    with pytest.raises(DataError, match="does not answer"):
+        download(["EURUSD"], day(0), day(40), tmp_path, base_url=server.url, attempts=1, **FAST)
+    assert len(server.seen) < 20
+
+
+@pytest.mark.parametrize("answer", ["400", "401", "403", "202", "302 Location: http://192.0.2.1/elsewhere"])
+def test_a_refusal_ends_the_run_at_once(server: FeedServer, tmp_path: Path, answer: str) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 3)
+    server.faults[path(1)] = [answer]
+    with pytest.raises(DataError, match=f"HTTP {answer[:3]}"):
+        download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, workers=1, **FAST)
+    assert server.paths_seen.count(path(1)) == 1
+    assert ledger_of(tmp_path) == {str(day(0)): "bars"}
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_not_found_everywhere_is_not_believed(server: FeedServer, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no bars"):
+        download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+    server.files = made_up_feed("EURUSD", FIRST, 2)
+    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+    report = download(["EURUSD"], day(0), day(4), tmp_path, base_url=server.url, **FAST)
+    assert days_of(report) == (2, 2, 2)
+    server.files = made_up_feed("EURUSD", FIRST, 4)
+    del server.files[path(2)]
+    report = download(["EURUSD"], day(0), day(4), tmp_path, base_url=server.url, **FAST)
+    assert days_of(report) == (2, 2, 0)
+    assert report["symbols"]["EURUSD"]["empty_days"] == 1
+
+
+def test_days_not_over_or_not_published_are_left_for_later(server: FeedServer, tmp_path: Path) -> None:
+    today = datetime.now(UTC).date()
+    first = today - timedelta(days=3)
+    server.files = made_up_feed("EURUSD", first, 5)
+    late = path_of("EURUSD", today - timedelta(days=1))
+    content = server.files.pop(late)
+    report = download(["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST)
+    assert days_of(report) == (3, 0, 3)
+    assert sorted(ledger_of(tmp_path)) == [str(first), str(first + timedelta(days=1))]
+    assert path_of("EURUSD", today) not in server.paths_seen
+    server.files[late] = content
+    report = download(["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST)
+    assert days_of(report) == (1, 2, 2)
+    assert report["symbols"]["EURUSD"]["days"] == 3
+
+
+def test_bars_from_elsewhere_are_not_overwritten(server: FeedServer, tmp_path: Path) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 1) | made_up_feed("GBPUSD", FIRST, 1)
+    raw = tmp_path / "EURUSD_2019_01_04_BID_candles_min_1.bi5"
+    raw.write_bytes(server.files[path(0)])
+    import_files([raw], tmp_path / "out")
+    before = (tmp_path / "out" / "EURUSD.parquet").read_bytes()
+    with pytest.raises(DataError, match="not overwritten"):
+        download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+    assert server.seen == []
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["EURUSD.parquet", "manifest.json"]
+    download(["GBPUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+    with pytest.raises(DataError, match="not overwritten"):
+        download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+    assert (tmp_path / "out" / "EURUSD.parquet").read_bytes() == before
+    entries = json.loads((tmp_path / "out" / "manifest.json").read_bytes())["symbols"]
+    shared = {"rows", "first", "last", "timeframe", "clock", "flat_dropped", "sources"}
+    assert shared <= set(entries["EURUSD"]) & set(entries["GBPUSD"])
+    assert entries["EURUSD"]["first"] == entries["GBPUSD"]["first"]
+
+
+@pytest.mark.parametrize("content", ["[]", '{"symbols": 1}', "{"])
+def test_a_foreign_manifest_is_left_alone(server: FeedServer, tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(DataError, match="manifest"):
+        download(["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, **FAST)
+    assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"symbols": []}, "no symbol"),
+        ({"symbols": ["EUR/USD"]}, "symbol"),
+        ({"symbols": ["EURUDS"]}, "price scale"),
+        ({"last": FIRST}, "no day"),
+        ({"first": date(2999, 1, 1), "last": date(2999, 1, 2)}, "not over"),
+        ({"workers": 0}, "workers"),
+        ({"requests_per_second": 0.0}, "requests per second"),
+        ({"attempts": 0}, "attempts"),
+        ({"base_url": "file:///etc"}, "address"),
+        ({"base_url": "http://[oops"}, "address"),
+    ],
+)
+def test_senseless_requests_are_refused_before_anything_happens(
+    tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    asked = {"symbols": ["EURUSD"], "first": FIRST, "last": day(1), "base_url": "http://127.0.0.1:9"} | changed
+    with pytest.raises((ConfigError, DataError), match=message):
+        download(out=tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written(server: FeedServer, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(DataError, match="cannot write"):
+        download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+    assert server.seen == []

@@ -1,0 +1,209 @@
+"""The pipeline: many files, one table per symbol, a manifest that tells all, repairs that are counted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+from price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
+
+from vaiom.errors import DataError
+from vaiom.market.folder import read_bars
+from vaiom.market.sources.imports import import_files
+from vaiom.market.sources.piece import pair_in
+
+HEADER = "time,open,high,low,close,volume"
+STAMP = "%Y-%m-%d %H:%M"
+
+
+def table(path: Path, bars: list[Bar]) -> Path:
+    return write_rows(path, bars, STAMP, header=HEADER)
+
+
+def test_the_manifest_tells_where_bars_come_from(tmp_path: Path) -> None:
+    bars = some_bars(40)
+    late, early = table(tmp_path / "EURUSD_1.csv", bars[20:]), table(tmp_path / "EURUSD_2.csv", bars[:20])
+    calls: list[tuple[int, int, str]] = []
+    manifest = import_files([late, early], tmp_path / "out", progress=lambda *call: calls.append(call))
+    assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["symbols"]["EURUSD"] == {
+        "rows": 40,
+        "first": "2019-02-04 22:00:00",
+        "last": "2019-02-04 22:39:00",
+        "timeframe": "1min",
+        "clock": {"shift": "0min", "utc": False},
+        "flat_dropped": 0,
+        "repairs": {
+            "rows_reordered": 0,
+            "repeated_stamps_dropped": 0,
+            "unusable_rows_dropped": 0,
+            "volumes_blanked": 0,
+        },
+        "sources": [
+            {
+                "name": path.name,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                "bytes": path.stat().st_size,
+                "format": "table",
+                "rows": 20,
+            }
+            for path in (early, late)
+        ],
+    }
+    assert calls == [(0, 2, "EURUSD_1.csv"), (1, 2, "EURUSD_2.csv"), (2, 2, "read")]
+    assert_frame_equal(read_bars(tmp_path / "out")["EURUSD"], frame_of(bars))
+
+
+def test_a_folder_is_read_through_and_symbols_are_kept_apart(tmp_path: Path) -> None:
+    day = datetime(2019, 2, 4)
+    for symbol, number in (("EURUSD", "04"), ("EURUSD", "05"), ("GBPUSD", "04")):
+        start = day + timedelta(days=int(number) - 4)
+        path = tmp_path / "raw" / symbol / "2019" / "01" / number / "BID_candles_min_1.bi5"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(candles_bi5(some_bars(20, start), start))
+    empty = tmp_path / "raw" / "EURUSD" / "2019" / "01" / "06" / "BID_candles_min_1.bi5"
+    empty.parent.mkdir()
+    empty.write_bytes(b"")
+    (tmp_path / "raw" / "ledger.json").write_text("{}")
+    (tmp_path / "raw" / "._EURUSD.csv").write_text("left by a file manager")
+    manifest = import_files([tmp_path / "raw"], tmp_path / "out")
+    assert {name: entry["rows"] for name, entry in manifest["symbols"].items()} == {"EURUSD": 40, "GBPUSD": 20}
+    assert [source["rows"] for source in manifest["symbols"]["EURUSD"]["sources"]] == [20, 20, 0]
+
+
+def test_the_clock_moves_only_when_told(tmp_path: Path) -> None:
+    bars = some_bars()
+    path = table(tmp_path / "EURUSD.csv", bars)
+    moved = import_files([path], tmp_path / "moved", shift=timedelta(minutes=-90))["symbols"]["EURUSD"]
+    assert moved["clock"] == {"shift": "-90min", "utc": False}
+    stamps = read_bars(tmp_path / "moved")["EURUSD"]["Datetime"].to_list()
+    assert stamps == [bar[0] - timedelta(minutes=90) for bar in bars]
+
+
+def test_a_second_import_adds_symbols_and_replaces_on_demand_only(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first, second = table(tmp_path / "EURUSD.csv", some_bars(20)), table(tmp_path / "GBPUSD.csv", some_bars(30))
+    import_files([first], out)
+    import_files([second], out)
+    with pytest.raises(DataError, match="--replace"):
+        import_files([table(first, some_bars(25))], out)
+    assert {name: len(frame) for name, frame in read_bars(out).items()} == {"EURUSD": 20, "GBPUSD": 30}
+    import_files([first], out, replace=True)
+    assert {name: len(frame) for name, frame in read_bars(out).items()} == {"EURUSD": 25, "GBPUSD": 30}
+    recorded = json.loads((out / "manifest.json").read_text())["symbols"]
+    assert {name: entry["rows"] for name, entry in recorded.items()} == {"EURUSD": 25, "GBPUSD": 30}
+    assert sorted(path.name for path in out.iterdir()) == ["EURUSD.parquet", "GBPUSD.parquet", "manifest.json"]
+
+
+def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
+    lines = ["Symbol," + HEADER]
+    for when, *numbers in some_bars(12):
+        for pair in ("EUR/USD", "GBP/USD"):
+            lines.append(",".join([pair, when.strftime(STAMP), *map(repr, numbers)]))
+    path = tmp_path / "quotes.csv"
+    path.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"EURUSD, GBPUSD[\s\S]*--symbol"):
+        import_files([path], tmp_path / "out")
+    with pytest.raises(DataError, match="no rows of USDJPY"):
+        import_files([path], tmp_path / "out", symbol="USDJPY")
+    entry = import_files([path], tmp_path / "out", symbol="GBPUSD")["symbols"]["GBPUSD"]
+    assert (entry["rows"], entry["sources"][0]["rows"]) == (12, 24)
+
+
+@pytest.mark.parametrize(
+    ("name", "pair"),
+    [
+        ("DAT_ASCII_EURUSD_M1_202306.csv", "EURUSD"),
+        ("oanda-EUR_USD-2020-5.csv", "EURUSD"),
+        ("eurusd-m1-bid-2019-01-01.csv", "EURUSD"),
+        ("XAUUSD60.csv", "XAUUSD"),
+        ("EURUSD_and_GBPUSD.csv", None),
+        ("candle_export.csv", None),
+        ("EURUSDm.csv", None),
+    ],
+)
+def test_symbols_in_names(name: str, pair: str | None) -> None:
+    assert pair_in(name) == pair
+
+
+def test_a_file_without_symbol_asks_for_it(tmp_path: Path) -> None:
+    path = table(tmp_path / "bars.csv", some_bars())
+    with pytest.raises(DataError, match="--symbol"):
+        import_files([path], tmp_path / "out")
+    assert list(import_files([path], tmp_path / "out", symbol="GOLD")["symbols"]) == ["GOLD"]
+
+
+rows = st.lists(
+    st.tuples(st.integers(0, 30), st.sampled_from(["1.5", "2.5", "-1", "0", "nan", "inf", "", "1.5e0", "x"])),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(rows)
+def test_repair_keeps_what_a_plain_loop_keeps(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("repair")
+    start = datetime(2019, 2, 4)
+    lines = [HEADER]
+    kept: dict[datetime, float] = {}
+    usable = reordered = 0
+    latest = datetime.min
+    for number, (minute, price) in enumerate(rows):
+        when = start + timedelta(minutes=minute)
+        lines.append(f"{when:{STAMP}},1,2,1,{price},{number}")
+        if price not in ("1.5", "2.5", "1.5e0"):
+            continue
+        usable += 1
+        reordered += when < latest
+        latest = max(latest, when)
+        kept[when] = float(number)
+    path = folder / "EURUSD.csv"
+    path.write_text("\n".join(lines))
+    if not kept:
+        with pytest.raises(DataError, match="no bars"):
+            import_files([path], folder / "out", repair=True)
+        return
+    repairs = import_files([path], folder / "out", repair=True)["symbols"]["EURUSD"]["repairs"]
+    assert repairs == {
+        "rows_reordered": reordered,
+        "repeated_stamps_dropped": usable - len(kept),
+        "unusable_rows_dropped": len(rows) - usable,
+        "volumes_blanked": 0,
+    }
+    bars = read_bars(folder / "out")["EURUSD"]
+    assert dict(zip(bars["Datetime"], bars["Volume"], strict=True)) == dict(sorted(kept.items()))
+
+
+def test_repair_lets_the_later_file_win(tmp_path: Path) -> None:
+    bars = some_bars(40)
+    newer = [(when, *prices, volume + 1000) for when, *prices, volume in bars[15:]]
+    early = table(tmp_path / "EURUSD_1.csv", bars[:20])
+    late = table(tmp_path / "EURUSD_2.csv", newer)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"overlap[\s\S]*EURUSD_2.csv, line 2"):
+        import_files([early, late], tmp_path / "out")
+    repairs = import_files([early, late], tmp_path / "out", repair=True)["symbols"]["EURUSD"]["repairs"]
+    assert repairs["repeated_stamps_dropped"] == 5
+    expected = pl.concat([frame_of(bars[:15]), frame_of(newer)])  # type: ignore[arg-type]
+    assert_frame_equal(read_bars(tmp_path / "out")["EURUSD"], expected)
+
+
+def test_timeframes_sides_and_symbols_are_not_mixed(tmp_path: Path) -> None:
+    minutes = table(tmp_path / "EURUSD_bid_min.csv", some_bars())
+    hours = table(tmp_path / "EURUSD_bid_hour.csv", some_bars(step_min=60, start=datetime(2019, 3, 1)))
+    asks = table(tmp_path / "EURUSD_ask.csv", some_bars(start=datetime(2019, 3, 1)))
+    other = table(tmp_path / "GBPUSD.csv", some_bars(start=datetime(2019, 3, 1)))
+    for path, problem in ((hours, "different timeframes"), (asks, "bid and ask")):
+        with pytest.raises(DataError, match=problem):
+            import_files([minutes, path], tmp_path / "out", repair=True)
+    with pytest.raises(DataError, match="several symbols"):
+        import_files([minutes, other], tmp_path / "out", symbol="EURUSD")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,242 @@
+"""Resampling against pandas, against a plain loop, and its laws."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from vaiom.errors import ConfigError, DataError
+from vaiom.files import read_json, sha256_file
+from vaiom.market.bars import TIMEFRAMES, resample, resample_file, resample_folder, seen_timeframe, timeframe_of
+from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, read_bars, write_symbol
+
+# Whole volumes keep sums exact in any order; prices are only compared and picked, so they may be anything.
+PRICE = st.one_of(st.none(), st.floats(min_value=0.5, max_value=2.0), st.sampled_from([0.0, -1.0]))
+VOLUME = st.one_of(st.none(), st.integers(0, 1000).map(float))
+ROW = st.tuples(PRICE, PRICE, PRICE, PRICE, VOLUME)
+START = datetime(1969, 12, 30)
+
+
+@st.composite
+def minute_bars(draw: st.DrawFn, max_gaps: int = 30) -> pl.DataFrame:
+    """Ordered minutes on both sides of the epoch, with gaps and missing values; the commonest step is one."""
+    steps = draw(st.lists(st.sampled_from([1, 7, 60, 300, 1500]), min_size=1, max_size=max_gaps))
+    minutes = [draw(st.integers(0, 4000))]
+    for step in steps:
+        minutes += [minutes[-1] + step, minutes[-1] + step + 1]
+    rows = draw(st.lists(ROW, min_size=len(minutes), max_size=len(minutes)))
+    stamps = [START + timedelta(minutes=minute) for minute in minutes]
+    return frame_of([(stamp, *row) for stamp, row in zip(stamps, rows, strict=True)])
+
+
+def frame_of(rows: list[tuple[object, ...]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=BAR_SCHEMA, orient="row")
+
+
+def bars_every(step: timedelta, count: int, start: datetime = datetime(2024, 1, 1)) -> pl.DataFrame:
+    return frame_of([(start + i * step, 1.0 + i, 2.0 + i, 0.5 + i, 1.5 + i, float(i)) for i in range(count)])
+
+
+def plain_loop(bars: pl.DataFrame, to: str) -> pl.DataFrame:
+    """The paper's rule, one bin at a time."""
+    bins: dict[datetime, list[dict[str, object]]] = {}
+    for row in bars.iter_rows(named=True):
+        stamp = row["Datetime"]
+        midnight = datetime(stamp.year, stamp.month, stamp.day)
+        bins.setdefault(midnight + (stamp - midnight) // TIMEFRAMES[to] * TIMEFRAMES[to], []).append(row)
+
+    made = []
+    for left, rows in bins.items():
+        there = {name: [row[name] for row in rows if row[name] is not None] for name in BAR_COLUMNS}
+        made.append(
+            (
+                left,
+                next(iter(there["Open"]), None),
+                max(there["High"], default=None),
+                min(there["Low"], default=None),
+                next(reversed(there["Close"]), None),
+                math.fsum(there["Volume"]) if there["Volume"] else None,
+            )
+        )
+    return frame_of(made)
+
+
+def pandas_resample(bars: pl.DataFrame, to: str) -> pl.DataFrame:
+    rules = {"Open": "first", "High": "max", "Low": "min", "Close": "last", "Volume": "sum"}
+    binned = bars.to_pandas().resample(to.replace("d", "D"), on="Datetime")
+    made = binned.agg(rules)[binned.size() > 0].reset_index()
+    return pl.from_pandas(made).cast(BAR_SCHEMA)  # type: ignore[arg-type]
+
+
+@given(minute_bars(), st.sampled_from(["10min", "1h", "4h", "1d"]))
+def test_equals_a_plain_loop(bars: pl.DataFrame, to: str) -> None:
+    assert_frame_equal(resample(bars, to), plain_loop(bars, to), check_exact=True)
+
+
+@settings(max_examples=40)
+@given(minute_bars(max_gaps=9))
+def test_two_steps_equal_one(bars: pl.DataFrame) -> None:
+    # Two days without a gap keep each timeframe the commonest step of its own bars.
+    dense = bars_every(timedelta(minutes=1), 2880, start=bars["Datetime"][-1] + timedelta(minutes=1))
+    bars = by_steps = pl.concat([bars, dense])
+    for to in ("10min", "1h", "4h", "1d"):
+        by_steps = resample(by_steps, to)
+        assert_frame_equal(by_steps, resample(bars, to), check_exact=True)
+
+
+@settings(max_examples=40)
+@given(minute_bars(), st.integers(1, 70), st.integers(1, 50))
+def test_batch_boundaries_do_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, bars: pl.DataFrame, batch_rows: int, row_group: int
+) -> None:
+    path = tmp_path_factory.mktemp("bars") / "EURUSD.parquet"
+    bars.write_parquet(path, row_group_size=row_group)
+    assert_frame_equal(resample_file(path, "1h", batch_rows=batch_rows), resample(bars, "1h"), check_exact=True)
+
+
+@pytest.mark.parametrize("symbol", ["EURUSD", "XAUUSD"])
+@pytest.mark.parametrize("to", ["10min", "1h", "4h", "1d"])
+def test_real_minutes_equal_pandas_bit_for_bit(shared_data: Path, symbol: str, to: str) -> None:
+    path = shared_data / "bars_1m" / f"{symbol}.parquet"
+    bars = read_bars(path)[symbol]
+    expected = pandas_resample(bars, to)
+    assert_frame_equal(resample(bars, to), expected, check_exact=True)
+    assert_frame_equal(resample_file(path, to, batch_rows=10_007), expected, check_exact=True)
+
+
+@pytest.mark.parametrize("to", ["4h", "1d"])
+def test_real_hours_equal_pandas_bit_for_bit(shared_data: Path, to: str) -> None:
+    bars = read_bars(shared_data / "bars_1h" / "XAGUSD.parquet")["XAGUSD"]
+    assert_frame_equal(resample(bars, to), pandas_resample(bars, to), check_exact=True)
+
+
+def test_nan_is_as_unavailable_as_null() -> None:
+    bars = bars_every(timedelta(minutes=1), 5).with_columns(
+        Open=pl.Series([math.nan, None, 3.0, 4.0, 5.0]), Volume=pl.Series([1.0, math.nan, None, 2.0, 3.0])
+    )
+    assert resample(bars, "1h").row(0) == (datetime(2024, 1, 1), 3.0, 6.0, 0.5, 5.5, 6.0)
+
+
+def test_observed_rows_without_prices_stay_a_bar_of_nulls() -> None:
+    bars = bars_every(timedelta(minutes=30), 4).with_columns(
+        pl.when(pl.col("Datetime") >= datetime(2024, 1, 1, 1)).then(pl.col(name)).alias(name)
+        for name in BAR_COLUMNS[1:]
+    )
+    assert resample(bars, "1h").row(0) == (datetime(2024, 1, 1), None, None, None, None, None)
+
+
+def test_a_frame_without_volume_gives_null_volume() -> None:
+    made = resample(bars_every(timedelta(minutes=1), 3).drop("Volume"), "1h")
+    assert made["Volume"].to_list() == [None]
+
+
+def test_timeframes_are_named_in_any_case_and_unknown_names_list_the_known() -> None:
+    assert timeframe_of("1H") == timedelta(hours=1)
+    with pytest.raises(ConfigError, match="1min, 10min, 1h, 4h, 1d"):
+        timeframe_of("2h")
+
+
+@given(st.lists(st.integers(1, 5), max_size=30))
+def test_seen_timeframe_is_the_commonest_step(steps: list[int]) -> None:
+    stamps = [START]
+    for step in steps:
+        stamps.append(stamps[-1] + timedelta(minutes=step))
+    seen = seen_timeframe(pl.Series(stamps, dtype=pl.Datetime("us")))
+    expected = min(set(steps), key=lambda step: (-steps.count(step), step)) if steps else None
+    assert seen == (None if expected is None else timedelta(minutes=expected))
+
+
+def test_finer_targets_are_refused() -> None:
+    with pytest.raises(DataError, match="cannot be made finer"):
+        resample(bars_every(timedelta(hours=1), 5), "10min")
+
+
+def test_steps_that_do_not_divide_the_target_are_refused() -> None:
+    with pytest.raises(DataError, match="do not divide"):
+        resample(bars_every(timedelta(minutes=7), 5), "1h")
+
+
+def test_bars_that_straddle_a_bin_are_refused() -> None:
+    off_clock = bars_every(timedelta(hours=1), 30, start=datetime(2024, 1, 1, 0, 30))
+    with pytest.raises(DataError, match=r"reaches over the edge[\s\S]*2024-01-01 03:30:00[\s\S]*--shift"):
+        resample(off_clock, "4h")
+
+
+def test_unordered_rows_are_refused_wherever_the_batch_ends(tmp_path: Path) -> None:
+    bars = bars_every(timedelta(minutes=1), 6)
+    swapped = pl.concat([bars[:3], bars[4:5], bars[3:4], bars[5:]])
+    with pytest.raises(DataError, match=r"goes back in time[\s\S]*row 5"):
+        resample(swapped, "1h")
+    swapped.write_parquet(tmp_path / "EURUSD.parquet")
+    with pytest.raises(DataError, match=r"EURUSD.parquet, row 5"):
+        resample_file(tmp_path / "EURUSD.parquet", "1h", batch_rows=4)
+
+
+def test_a_folder_becomes_a_folder_that_remembers_its_source(tmp_path: Path) -> None:
+    source, out = tmp_path / "minutes", tmp_path / "hours"
+    source.mkdir()
+    for symbol in ("EURUSD", "XAUUSD"):
+        write_symbol(source, symbol, bars_every(timedelta(minutes=1), 150))
+    (source / "manifest.json").write_text('{"shift": "2h"}')
+    seen: list[tuple[int, int, str]] = []
+    manifest = resample_folder(source, "1H", out, progress=lambda *step: seen.append(step))
+
+    made = read_bars(out)
+    assert list(made) == ["EURUSD", "XAUUSD"]
+    assert_frame_equal(made["EURUSD"], resample(read_bars(source)["EURUSD"], "1h"))
+    assert manifest == read_json(out / "manifest.json")
+    assert manifest["timeframe"] == "1h"
+    assert manifest["symbols"]["XAUUSD"] == {
+        "rows": 3,
+        "first": "2024-01-01 00:00:00",
+        "last": "2024-01-01 02:00:00",
+        "source": "resample",
+        "source_sha256": sha256_file(source / "XAUUSD.parquet"),
+    }
+    assert manifest["resampled_from"] == {"shift": "2h"}
+    assert seen == [(0, 2, "EURUSD"), (1, 2, "XAUUSD"), (2, 2, "")]
+
+
+def test_a_bad_asset_leaves_nothing_behind(tmp_path: Path) -> None:
+    source, out = tmp_path / "minutes", tmp_path / "hours"
+    source.mkdir()
+    write_symbol(source, "EURUSD", bars_every(timedelta(minutes=1), 150))
+    (source / "XAUUSD.parquet").write_bytes((source / "EURUSD.parquet").read_bytes()[:-40])
+    with pytest.raises(DataError, match=r"not readable as Parquet[\s\S]*XAUUSD"):
+        resample_folder(source, "1h", out)
+    assert [path.name for path in tmp_path.iterdir()] == ["minutes"]
+
+
+def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
+    source = tmp_path / "minutes"
+    source.mkdir()
+    write_symbol(source, "EURUSD", bars_every(timedelta(minutes=1), 150))
+    for out in (source / "x" / "..", tmp_path):
+        with pytest.raises(ConfigError, match="is the source, or holds it"):
+            resample_folder(source, "1h", out, overwrite=True)
+    assert list(read_bars(source)) == ["EURUSD"]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "says"),
+    [
+        (lambda bars: bars.drop("Close"), "'Close' is missing"),
+        (lambda bars: bars.with_columns(pl.col("Datetime").dt.replace_time_zone("UTC")), "naive"),
+        (lambda bars: bars.with_columns(pl.col("Open").cast(pl.String)), "must be numeric"),
+        (lambda bars: bars.clear(), "holds no bars"),
+    ],
+)
+def test_foreign_files_are_named(tmp_path: Path, break_it: object, says: str) -> None:
+    path = tmp_path / "EURUSD.parquet"
+    break_it(bars_every(timedelta(minutes=1), 3)).write_parquet(path)  # type: ignore[operator]
+    with pytest.raises(DataError, match=rf"{says}[\s\S]*EURUSD.parquet"):
+        resample_file(path, "1h")
+    with pytest.raises(DataError, match="no such file"):
+        resample_file(tmp_path / "absent.parquet", "1h")

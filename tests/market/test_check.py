@@ -1,0 +1,153 @@
+"""The quality report as a whole: facts, order and value findings, JSON, folders, degenerate frames."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import frame_of, price_pairs, random_bars
+from vaiom.errors import DataError
+from vaiom.market.check import AssetQuality, QualityReport, Severity, check_bars, check_folder
+from vaiom.market.folder import BAR_SCHEMA, write_symbol
+from vaiom.market.synthetic import MarketConfig, simulate
+
+
+def counts(asset: AssetQuality) -> dict[str, int]:
+    return {finding.kind: finding.count for finding in asset.findings}
+
+
+def test_clean_bars_have_no_finding() -> None:
+    asset = check_bars("EURUSD", random_bars(3000))
+    assert (asset.rows, asset.timeframe_seconds, asset.findings) == (3000, 3600, ())
+    assert asset.first == datetime(2023, 11, 1)
+    assert asset.last == asset.first + timedelta(hours=2999)
+    assert asset.gaps.num_missing == 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 7])
+def test_a_handful_of_rows_is_no_trouble(rows: int) -> None:
+    asset = check_bars("EURUSD", random_bars(7).head(rows))
+    assert (asset.rows, asset.findings) == (rows, ())
+    assert (asset.first is None) == (rows == 0)
+    assert (asset.timeframe_seconds is None) == (rows < 2)
+    assert (asset.zero_return_share is None) == (rows < 2)
+    json.dumps(QualityReport(assets=(asset,)).to_json(), allow_nan=False)
+
+
+def test_a_frame_of_nulls_is_no_trouble() -> None:
+    nulls = pl.DataFrame({name: [None] * 3 for name in BAR_SCHEMA}, schema=BAR_SCHEMA)
+    assert counts(check_bars("EURUSD", nulls)) == {"missing_stamp": 3, "missing_price": 3}
+
+
+def test_a_row_without_a_stamp_does_not_disturb_the_others() -> None:
+    bars = random_bars(500)
+    asset = check_bars("EURUSD", bars.vstack(bars.head(1).with_columns(Datetime=pl.lit(None, pl.Datetime("us")))))
+    assert counts(asset) == {"missing_stamp": 1}
+    assert asset.first == bars["Datetime"][0]
+
+
+def test_the_gravest_findings_come_first() -> None:
+    bars = random_bars(50).with_columns(
+        Open=pl.when(pl.int_range(pl.len()) == 7).then(None).otherwise("Open"),
+        Low=pl.when(pl.int_range(pl.len()) == 9).then(0.0).otherwise("Low"),
+    )
+    kinds = [(finding.severity, finding.kind) for finding in check_bars("EURUSD", bars).findings]
+    assert kinds == [(Severity.ERROR, "non_positive_price"), (Severity.WARNING, "missing_price")]
+
+
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=60))
+def test_order_and_repeats_are_counted_as_a_plain_loop_counts_them(hours: list[int]) -> None:
+    bars = random_bars(len(hours)).with_columns(
+        pl.Series("Datetime", [datetime(2024, 1, 1) + timedelta(hours=hour) for hour in hours], pl.Datetime("us"))
+    )
+    repeated = sum(hour in hours[:at] for at, hour in enumerate(hours))
+    back = sum(hour < max(hours[:at]) for at, hour in enumerate(hours) if at)
+    found = counts(check_bars("EURUSD", bars))
+    assert found.get("duplicate_stamp", 0) == repeated
+    assert found.get("unordered_stamp", 0) == back
+
+
+@given(price_pairs(), st.integers(0, 2**32 - 1))
+def test_values_are_judged_as_a_plain_loop_judges_them(prices: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+    bars = frame_of(*prices)
+    rng = np.random.default_rng(seed)
+    lifted = pl.Series(rng.choice([0.999, 1.0, 1.001], len(bars)))
+    bars = bars.with_columns(pl.col("High") * lifted, pl.col("Low") * lifted)
+    missing = non_positive = senseless = 0
+    for _, open_, high, low, close, _ in bars.iter_rows():
+        known = [price for price in (open_, high, low, close) if price is not None]
+        missing += len(known) < 4
+        non_positive += any(price <= 0 for price in known)
+        senseless += (high is not None and high < max(known)) or (low is not None and low > min(known))
+    found = counts(check_bars("EURUSD", bars))
+    assert found.get("missing_price", 0) == missing
+    assert found.get("non_positive_price", 0) == non_positive
+    assert found.get("ohlc_sense", 0) == senseless
+
+
+def test_stamps_between_the_bins_are_found() -> None:
+    bars = random_bars(500)
+    late = pl.int_range(pl.len()).is_in([40, 300])
+    moved = bars.with_columns(pl.when(late).then(pl.col("Datetime").dt.offset_by("7m")).otherwise("Datetime"))
+    (finding,) = check_bars("EURUSD", moved).findings
+    assert (finding.kind, finding.count) == ("off_grid_stamp", 2)
+    assert finding.examples[0].startswith("2023-11-02 16:07")
+
+
+def test_session_bars_that_move_with_daylight_saving_are_on_the_grid() -> None:
+    summer = random_bars(300, start=datetime(2024, 4, 1, 21), step=timedelta(days=1))
+    season = pl.when(pl.col("Datetime") > datetime(2024, 11, 3)).then(pl.lit("1h")).otherwise(pl.lit("0h"))
+    bars = summer.with_columns(pl.col("Datetime").dt.offset_by(season))
+    assert "off_grid_stamp" not in counts(check_bars("EURUSD", bars))
+
+
+def test_one_stamp_far_away_is_named_instead_of_a_million_gaps() -> None:
+    bars = random_bars(2000, step=timedelta(minutes=1))
+    wrong = bars.with_columns(
+        pl.when(pl.int_range(pl.len()) == 0).then(datetime(1970, 1, 1)).otherwise("Datetime").alias("Datetime")
+    )
+    found = {finding.kind: finding for finding in check_bars("EURUSD", wrong).findings}
+    assert found["far_stamp"].examples == ("1970-01-01 00:00",)
+
+
+def test_the_faults_of_a_simulated_market_are_found_and_nothing_grave() -> None:
+    for asset in simulate(MarketConfig(assets=2, bars=6000, faults_per_bar=2e-3)).values():
+        found = counts(check_bars(asset.asset.symbol, asset.bars))
+        assert set(found) == {"missing_price", "spike"}
+        assert found["missing_price"] == asset.bars["Close"].null_count()
+
+
+def test_a_folder_is_reported_asset_by_asset(tmp_path: Path) -> None:
+    write_symbol(tmp_path, "EURUSD", random_bars(400))
+    write_symbol(tmp_path, "AUDUSD", random_bars(400).with_columns(High=pl.col("Low") * 0.9))
+    seen: list[tuple[int, int, str]] = []
+    report = check_folder(tmp_path, lambda done, total, symbol: seen.append((done, total, symbol)))
+    assert seen == [(1, 2, "AUDUSD"), (2, 2, "EURUSD")]
+    answer = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert [asset["symbol"] for asset in answer["assets"]] == ["AUDUSD", "EURUSD"]
+    (finding,) = answer["findings"]
+    assert (finding["symbol"], finding["kind"], finding["count"]) == ("AUDUSD", "ohlc_sense", 400)
+    assert len(finding["examples"]) == 5
+    assert report.worst() is Severity.WARNING
+
+
+def test_a_folder_without_bars_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="vaiom data import"):
+        check_folder(tmp_path)
+
+
+def test_real_hourly_bars_have_few_findings_and_none_grave(shared_data: Path) -> None:
+    report = check_folder(shared_data / "bars_1h")
+    assert sum(asset.rows for asset in report.assets) == 1_267_826
+    found = [(asset.symbol, finding) for asset in report.assets for finding in asset.findings]
+    assert not [symbol for symbol, finding in found if finding.kind == "hidden_higher_timeframe_bar"]
+    assert report.worst() is Severity.WARNING
+    warned = sum(finding.count for _, finding in found if finding.severity is Severity.WARNING)
+    assert warned < 1e-4 * 1_267_826

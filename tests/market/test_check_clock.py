@@ -1,0 +1,154 @@
+"""Gaps and the clock, on markets whose sessions and time zones are known."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaiom.market.clock import Clock, read_clock
+from vaiom.market.grid import _easter, find_gaps, timeframe_seconds
+
+HOUR = 3600
+WEEK_HOURS = 168
+
+
+def session(
+    zone: str,
+    opens: tuple[int, int],
+    closes: tuple[int, int],
+    first: date = date(2020, 6, 1),
+    last: date = date(2024, 6, 1),
+) -> pl.Series:
+    """Hourly stamps in UTC of a market open from (weekday, hour) to (weekday, hour), both in its own zone."""
+    hours = pl.datetime_range(first, last, "1h", time_zone="UTC", eager=True)
+    local = hours.dt.convert_time_zone(zone)
+    of_week = (local.dt.weekday().cast(pl.Int32) - 1) * 24 + local.dt.hour()
+    start, end = opens[0] * 24 + opens[1], closes[0] * 24 + closes[1]
+    return hours.filter((of_week - start) % WEEK_HOURS < (end - start) % WEEK_HOURS)
+
+
+def on_clock(stamps: pl.Series, zone: str) -> pl.Series:
+    return stamps.dt.convert_time_zone(zone).dt.replace_time_zone(None).alias("Datetime")
+
+
+@pytest.fixture(scope="module")
+def spot() -> pl.Series:
+    """Sunday 17:00 to Friday 17:00 in New York."""
+    return session("America/New_York", (6, 17), (4, 17))
+
+
+def clock_of(stamps: pl.Series) -> Clock:
+    return read_clock(stamps, timeframe_seconds(stamps))[0]
+
+
+def test_a_clock_in_utc_is_named(spot: pl.Series) -> None:
+    clock = clock_of(on_clock(spot, "UTC"))
+    assert clock.statement == (
+        "2020-2024: opens Sunday 21:00 in summer, Sunday 22:00 in winter, follows US daylight saving; "
+        "UTC if Friday closes at 17:00 New York"
+    )
+
+
+def test_a_broker_clock_seven_hours_ahead_of_new_york(spot: pl.Series) -> None:
+    stamps = on_clock(spot, "America/New_York").dt.offset_by("7h")
+    (era,) = clock_of(stamps).eras
+    assert (era.to_json()["open_summer"], era.to_json()["open_winter"]) == ("Monday 00:00", "Monday 00:00")
+    assert era.follows == "US"
+    assert "UTC+2 in winter, UTC+3 in summer" in str(era)
+
+
+def test_a_clock_that_follows_europe(spot: pl.Series) -> None:
+    (era,) = clock_of(on_clock(spot, "Europe/Helsinki")).eras
+    assert (era.follows, era.moves) == ("EU", False)
+    assert "opens Monday 00:00 all year, on a clock that moves with EU daylight saving" in str(era)
+
+
+def test_a_market_that_follows_europe() -> None:
+    stamps = session("Europe/London", (0, 8), (4, 17))
+    (era,) = clock_of(on_clock(stamps, "UTC")).eras
+    assert "opens Monday 07:00 in summer, Monday 08:00 in winter, follows EU daylight saving" in str(era)
+
+
+def test_late_first_minutes_do_not_blur_the_opening(spot: pl.Series) -> None:
+    hours = on_clock(spot, "UTC")
+    late = pl.format("{}m", pl.col("Datetime").dt.week() % 12)
+    stamps = hours.to_frame().select(pl.col("Datetime").dt.offset_by(late))["Datetime"]
+    assert read_clock(stamps, HOUR)[0].statement == clock_of(hours).statement
+
+
+def test_an_hour_more_begins_an_era(spot: pl.Series) -> None:
+    stamps = on_clock(spot, "UTC").to_frame()
+    later = pl.when(pl.col("Datetime").dt.year() >= 2022).then(pl.lit("1h")).otherwise(pl.lit("0h"))
+    clock = clock_of(stamps.select(pl.col("Datetime").dt.offset_by(later))["Datetime"])
+    assert [(era.first_year, era.follows) for era in clock.eras] == [(2020, "US"), (2022, "US")]
+
+
+def test_a_change_of_clock_begins_an_era(spot: pl.Series) -> None:
+    before = spot.filter(spot.dt.year() < 2022)
+    after = spot.filter(spot.dt.year() >= 2022)
+    stamps = pl.concat([on_clock(before, "UTC"), on_clock(after, "Europe/Helsinki")])
+    clock, (finding,) = read_clock(stamps, HOUR)
+    assert [(era.first_year, era.last_year) for era in clock.eras] == [(2020, 2021), (2022, 2024)]
+    assert finding.kind == "opening_moved"
+    assert 82 <= finding.count <= 84  # the weeks from June 2020 to the end of 2021
+    assert finding.examples[0].startswith("2020-2021: opens Sunday 21:00 in summer")
+
+
+def test_no_opening_no_statement_about_it() -> None:
+    hours = pl.datetime_range(datetime(2024, 1, 1), datetime(2024, 6, 1), "1h", eager=True)
+    assert "trades through the weekend" in clock_of(hours).statement
+    days = pl.datetime_range(datetime(2024, 1, 1), datetime(2024, 6, 1), "1d", eager=True)
+    assert "an hour or less" in clock_of(days).statement
+
+
+def test_weekends_and_daylight_saving_are_no_gaps(spot: pl.Series) -> None:
+    gaps, findings = find_gaps(on_clock(spot, "UTC"), HOUR)
+    assert (gaps.num_missing, findings) == (0, [])
+
+
+def test_weeks_between_two_daylight_savings_miss_their_last_hour_at_most(spot: pl.Series) -> None:
+    stamps = on_clock(spot, "Europe/Helsinki")
+    gaps, findings = find_gaps(stamps, HOUR)
+    assert findings == []
+    assert 0 < gaps.num_missing <= 4 * 4  # four such weeks a year
+    assert gaps.longest == ()
+
+
+def test_a_closure_is_found_across_its_weekend(spot: pl.Series) -> None:
+    stamps = on_clock(spot, "UTC")
+    closed = stamps.is_between(datetime(2022, 8, 5, 10), datetime(2022, 8, 8, 2))
+    gaps, (finding,) = find_gaps(stamps.filter(~closed), HOUR)
+    assert gaps.num_missing == closed.sum() == finding.count
+    assert str(gaps.longest[0]) == f"2022-08-05 10:00 to 2022-08-08 03:00 ({closed.sum()} bars)"
+
+
+def test_holidays_are_listed_but_no_finding(spot: pl.Series) -> None:
+    stamps = on_clock(spot, "UTC")
+    christmas = stamps.is_between(datetime(2020, 12, 24, 18), datetime(2020, 12, 27, 22))
+    new_year = stamps.is_between(datetime(2020, 12, 31, 20), datetime(2021, 1, 3, 22))
+    good_friday = stamps.dt.date() == date(2023, 4, 7)
+    gaps, findings = find_gaps(stamps.filter(~(christmas | new_year | good_friday)), HOUR)
+    assert findings == []
+    assert gaps.num_missing == gaps.num_missing_on_holidays == (christmas | new_year | good_friday).sum()
+    assert all(closure.holiday for closure in gaps.longest)
+    assert len(gaps.longest) == 3
+
+
+@settings(max_examples=30)
+@given(st.sets(st.integers(1, 12 * WEEK_HOURS - 2), max_size=12), st.sampled_from([60, 600, 3600]))
+def test_every_bin_taken_out_is_counted(taken: set[int], step: int) -> None:
+    start = datetime(2024, 1, 3)
+    stamps = pl.Series([start + timedelta(seconds=step * i) for i in range(12 * WEEK_HOURS) if i not in taken])
+    if step * 12 * WEEK_HOURS >= 12 * 7 * 86_400:
+        assert find_gaps(stamps, step)[0].num_missing == len(taken)
+    else:
+        assert find_gaps(stamps, step)[0].num_missing <= len(taken)  # too few weeks to know what is usual
+
+
+def test_easter() -> None:
+    known = [date(1961, 4, 2), date(2000, 4, 23), date(2008, 3, 23), date(2011, 4, 24), date(2038, 4, 25)]
+    assert [_easter(day.year) for day in known] == known

@@ -1,0 +1,155 @@
+"""Higher-timeframe bars among the rows: found where they are, at any clock time, and nowhere else."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies import random_bars
+from vaiom.market.check import check_bars
+from vaiom.market.folder import BAR_SCHEMA
+from vaiom.market.grid import timeframe_seconds
+from vaiom.market.hidden import find_hidden
+from vaiom.market.synthetic import MarketConfig, simulate
+
+
+def hidden_rows(bars: pl.DataFrame) -> np.ndarray:
+    return find_hidden(bars, timeframe_seconds(bars["Datetime"]))[0]
+
+
+def with_hidden_bars(
+    bars: pl.DataFrame, every: str, offset: str = "0h", keep_close: bool = True, at_the_end: bool = False
+) -> tuple[pl.DataFrame, np.ndarray]:
+    """Give one row of each whole period the High, Low and Volume (and Close) of the period; say which rows."""
+    period = pl.col("Datetime").dt.offset_by(f"-{offset}").dt.truncate(every)
+    bars = bars.with_columns(period.alias("period"), pl.int_range(pl.len()).alias("row"))
+    row = pl.col("row").max() if at_the_end else pl.col("row").min()
+    length = pl.len().over("period")
+    planted = (pl.col("row") == row.over("period")) & (length == length.median())
+    whole = [pl.col("High").max(), pl.col("Low").min(), pl.col("Volume").sum()]
+    if not keep_close:
+        whole.append(pl.col("Close").last())
+    mixed = [pl.when(planted).then(value.over("period")).otherwise(pl.col(value.meta.root_names())) for value in whole]
+    changed = bars.with_columns(
+        expr.alias(value.meta.root_names()[0]) for expr, value in zip(mixed, whole, strict=True)
+    )
+    return changed.select(*BAR_SCHEMA), bars.select(planted.alias("planted"))["planted"].to_numpy()
+
+
+@pytest.fixture(scope="module")
+def hourly() -> pl.DataFrame:
+    (asset,) = simulate(MarketConfig(assets=1, bars=4000, faults_per_bar=0.0)).values()
+    return asset.bars
+
+
+@pytest.fixture(scope="module")
+def metatrader(shared_data: Path) -> pl.DataFrame:
+    raw = pl.read_csv(shared_data / "raw" / "mt5_export_EURUSD_H1_head8000.csv", separator="\t")
+    stamp = pl.concat_str("DATE", "TIME", separator=" ").str.to_datetime("%Y.%m.%d %H:%M:%S")
+    prices = {"Open": "OPEN", "High": "HIGH", "Low": "LOW", "Close": "CLOSE", "Volume": "TICKVOL"}
+    return raw.select(stamp.alias("Datetime"), **prices).cast(BAR_SCHEMA)
+
+
+@pytest.mark.parametrize("volume", ["ticks", "none"])
+def test_the_daily_bars_of_the_metatrader_file_are_found(metatrader: pl.DataFrame, volume: str) -> None:
+    if volume == "none":
+        metatrader = metatrader.with_columns(Volume=pl.lit(None, pl.Float64))
+    rows = hidden_rows(metatrader)
+    assert set(metatrader.filter(rows)["Datetime"].dt.hour()) == {0}
+    assert rows.sum() >= 330
+    finding = check_bars("EURUSD", metatrader).findings[0]
+    assert (finding.kind, finding.count) == ("hidden_higher_timeframe_bar", rows.sum())
+    assert "following day, mostly at 00:00" in finding.summary
+
+
+def test_a_row_reported_as_hidden_is_not_reported_as_a_spike_too(metatrader: pl.DataFrame) -> None:
+    assert "spike" not in {finding.kind for finding in check_bars("EURUSD", metatrader).findings}
+
+
+@pytest.mark.parametrize("offset", ["0h", "9h", "17h", "22h"])
+@pytest.mark.parametrize("keep_close", [True, False])
+@pytest.mark.parametrize("volume", [True, False])
+def test_daily_bars_are_found_at_any_hour(hourly: pl.DataFrame, offset: str, keep_close: bool, volume: bool) -> None:
+    bars, planted = with_hidden_bars(hourly, "1d", offset, keep_close)
+    if not volume:
+        bars = bars.with_columns(Volume=pl.lit(None, pl.Float64))
+    rows = hidden_rows(bars)
+    assert not (rows & ~planted).any()
+    assert rows.sum() >= 0.95 * planted.sum()
+
+
+def test_bars_stamped_at_the_end_of_their_day_are_found(hourly: pl.DataFrame) -> None:
+    bars, planted = with_hidden_bars(hourly, "1d", at_the_end=True)
+    rows, (finding,) = find_hidden(bars, 3600)
+    assert not (rows & ~planted).any()
+    assert rows.sum() >= 0.95 * planted.sum()
+    assert "preceding day, mostly at 23:00" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("step", "every", "offset"),
+    [
+        (timedelta(minutes=10), "1d", "13h"),
+        (timedelta(minutes=10), "1h", "0h"),
+        (timedelta(minutes=10), "4h", "0h"),
+        (timedelta(hours=4), "1d", "0h"),
+        (timedelta(days=1), "1w", "0h"),
+    ],
+)
+def test_other_pairs_of_timeframes(step: timedelta, every: str, offset: str) -> None:
+    bars, planted = with_hidden_bars(random_bars(6000, start=datetime(2018, 1, 1), step=step), every, offset)
+    rows = hidden_rows(bars)
+    assert not (rows & ~planted).any()
+    assert rows.sum() >= 0.9 * planted.sum()
+
+
+def test_a_bad_season_among_good_years_is_found_alone(hourly: pl.DataFrame) -> None:
+    corrupt, planted = with_hidden_bars(hourly, "1d", "17h")
+    planted[:1500] = planted[2300:] = False
+    bars = pl.concat([corrupt.filter(planted), hourly.filter(~planted)]).sort("Datetime")
+    rows = hidden_rows(bars)
+    assert not (rows & ~planted).any()
+    assert rows.sum() >= 0.95 * planted.sum()
+
+
+def test_a_few_such_rows_are_suspicious_not_certain(hourly: pl.DataFrame) -> None:
+    corrupt, planted = with_hidden_bars(hourly, "1d", "17h")
+    few = np.zeros_like(planted)
+    few[np.flatnonzero(planted)[[60, 63, 66, 69]]] = True
+    bars = pl.concat([corrupt.filter(few), hourly.filter(~few)]).sort("Datetime")
+    certain, (finding,) = find_hidden(bars, 3600)
+    assert not certain.any()
+    assert finding.kind == "suspiciously_wide_row"
+    assert finding.count in (3, 4)  # where the row's own hour made the day's extreme, it is wider than the others
+
+
+def test_news_at_one_hour_is_not_a_hidden_bar(hourly: pl.DataFrame) -> None:
+    """Every day at 13:00 the range is many times the usual and the volume with it; the price goes beyond the day's."""
+    news = pl.col("Datetime").dt.hour() == 13
+    reach = pl.when(news).then(pl.lit(np.random.default_rng(3).exponential(0.006, len(hourly)))).otherwise(0.0)
+    bars = hourly.with_columns(
+        pl.col("High") * (1 + reach),
+        pl.col("Low") * (1 - reach.shuffle(seed=1)),
+        pl.when(news).then(pl.col("Volume") * 12).otherwise("Volume").alias("Volume"),
+    )
+    assert not hidden_rows(bars).any()
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([600, 3600, 14_400, 86_400]))
+def test_an_honest_walk_is_never_flagged(seed: int, step: int) -> None:
+    assert not hidden_rows(random_bars(2500, seed=seed, step=timedelta(seconds=step))).any()
+
+
+@pytest.mark.parametrize("every", ["1h", "4h", "1d"])
+def test_no_real_bar_is_flagged(shared_data: Path, every: str) -> None:
+    ohlcv = [pl.first("Open"), pl.max("High"), pl.min("Low"), pl.last("Close"), pl.sum("Volume")]
+    for path in sorted((shared_data / "bars_1h").glob("*.parquet")):
+        bars = pl.read_parquet(path).group_by_dynamic("Datetime", every=every).agg(ohlcv)
+        assert not hidden_rows(bars).any(), path.stem

@@ -1,0 +1,131 @@
+"""Spikes, stale stretches and copied stretches, planted in plain walks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies import random_bars
+from vaiom.market.check import Finding, check_bars
+from vaiom.market.folder import PRICE_COLUMNS
+
+ROWS = 800
+
+
+def changed(bars: pl.DataFrame, rows: slice, **factors: float) -> pl.DataFrame:
+    """Multiply columns on a stretch of rows."""
+    here = pl.int_range(pl.len()).is_between(rows.start, rows.stop - 1)
+    return bars.with_columns(
+        pl.when(here).then(pl.col(name) * factor).otherwise(name).alias(name) for name, factor in factors.items()
+    )
+
+
+def findings(bars: pl.DataFrame) -> dict[str, Finding]:
+    return {finding.kind: finding for finding in check_bars("EURUSD", bars).findings}
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [{"High": 1.05}, {"Low": 0.95}, {"Close": 1.05, "High": 1.05}, dict.fromkeys(PRICE_COLUMNS, 10.0)],
+    ids=["high", "low", "close", "decimal slip"],
+)
+def test_a_spike_that_reverts_is_found(factors: dict[str, float]) -> None:
+    found = findings(changed(random_bars(ROWS), slice(400, 401), **factors))
+    assert list(found) == ["spike"]
+    assert found["spike"].count == 1
+    assert found["spike"].examples[0].startswith(f"{random_bars(ROWS)['Datetime'][400]:%Y-%m-%d %H:%M}")
+
+
+def test_a_jump_that_stays_is_a_price() -> None:
+    assert findings(changed(random_bars(ROWS), slice(400, ROWS), **dict.fromkeys(PRICE_COLUMNS, 1.05))) == {}
+
+
+def test_a_jump_that_gives_back_a_part_is_a_price() -> None:
+    jumped = changed(random_bars(ROWS), slice(400, 401), **dict.fromkeys(PRICE_COLUMNS, 1.05))
+    assert findings(changed(jumped, slice(401, ROWS), **dict.fromkeys(PRICE_COLUMNS, 1.03))) == {}
+
+
+@pytest.mark.parametrize("at", [0, ROWS - 1])
+def test_the_first_and_last_rows_are_judged_too(at: int) -> None:
+    assert findings(changed(random_bars(ROWS), slice(at, at + 1), High=1.05))["spike"].count == 1
+
+
+@given(st.integers(1, ROWS - 40), st.integers(2, 30))
+@settings(max_examples=30)
+def test_a_stale_run_is_found_if_it_is_long(start: int, length: int) -> None:
+    moving = random_bars(ROWS, seed=1)
+    close = moving["Close"].to_numpy().copy()
+    close += np.arange(ROWS) * 1e-9  # no zero return but those planted
+    close[start : start + length] = close[start]
+    bars = moving.with_columns(Close=pl.Series(close))
+    found = findings(bars.with_columns(High=pl.max_horizontal("High", "Close"), Low=pl.min_horizontal("Low", "Close")))
+    assert ("stale_run" in found) == (length >= 8)
+    if length >= 8:
+        assert found["stale_run"].count == length
+        assert f"{length} rows at" in found["stale_run"].examples[0]
+
+
+def tick_walk(rows: int, seed: int) -> np.ndarray:
+    """Closes of which half repeat the one before: runs of eight come every few hundred rows."""
+    return 100 + 0.01 * np.cumsum(np.random.default_rng(seed).choice([-1, 0, 0, 1], rows))
+
+
+def flat_bars(close: np.ndarray) -> pl.DataFrame:
+    return random_bars(len(close)).with_columns(pl.Series(name, close) for name in PRICE_COLUMNS)
+
+
+def test_where_zero_returns_are_common_a_run_must_be_longer() -> None:
+    close = tick_walk(20_000, seed=7)
+    assert findings(flat_bars(close)) == {}
+    for start in range(0, 20_000, 50):  # most rows are stale, which must not make staleness look usual
+        close[start : start + 40] = close[start]
+    assert findings(flat_bars(close))["stale_run"].count >= 400 * 40
+
+
+@given(st.integers(0, 300), st.integers(400, 700), st.integers(3, 40))
+@settings(max_examples=30)
+def test_a_copied_stretch_is_found_if_it_is_long(source: int, target: int, length: int) -> None:
+    bars = random_bars(ROWS, seed=2)
+    values = bars.select(PRICE_COLUMNS).to_numpy().copy()
+    values[target : target + length] = values[source : source + length]
+    copied = bars.with_columns(pl.Series(name, values[:, i]) for i, name in enumerate(PRICE_COLUMNS))
+    found = findings(copied)
+    moves = np.count_nonzero(np.diff(values[source : source + length, 3]))
+    if length < 6:
+        assert "repeated_block" not in found
+    elif moves == length - 1:
+        finding = found["repeated_block"]
+        stamps = bars["Datetime"]
+        assert finding.count == length
+        assert finding.examples == (
+            f"{stamps[target]:%Y-%m-%d %H:%M} to {stamps[target + length - 1]:%Y-%m-%d %H:%M} "
+            f"repeats the bars from {stamps[source]:%Y-%m-%d %H:%M}",
+        )
+
+
+def test_coarse_prices_repeat_by_chance_and_a_copy_must_be_longer() -> None:
+    close = tick_walk(20_000, seed=8)
+    assert findings(flat_bars(close)) == {}
+    close[15_000:15_100] = close[3000:3100]
+    assert findings(flat_bars(close))["repeated_block"].count == 100
+
+
+def test_flat_stretches_are_stale_not_copies() -> None:
+    bars = random_bars(ROWS)
+    flat = pl.int_range(pl.len()).is_between(100, 129) | pl.int_range(pl.len()).is_between(500, 529)
+    same = bars.with_columns(pl.when(flat).then(1.0).otherwise(name).alias(name) for name in PRICE_COLUMNS)
+    found = findings(same)
+    assert found["stale_run"].count == 60
+    assert "repeated_block" not in found
+
+
+def test_examples_carry_the_stamp_and_the_values() -> None:
+    bars = changed(random_bars(20), slice(3, 4), Low=-1.0)
+    example = findings(bars)["non_positive_price"].examples[0]
+    assert example.startswith(f"{datetime(2023, 11, 1, 3):%Y-%m-%d %H:%M}: O ")
+    assert f"L {bars['Low'][3]:.10g}" in example

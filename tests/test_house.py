@@ -1,0 +1,93 @@
+"""The house stays in order: rooms import only to their left, and the light rooms stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vaiom
+
+PACKAGE = Path(vaiom.__file__).parent
+ROOMS = (
+    "market events model training baselines evaluation forecast experiments report audit bench serve cli".split()
+)  # in the order data flows
+COMMON = {"errors", "files", "config", "__init__"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Rooms of this package that a file imports anywhere, lazily or not."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.level, f"{path}: relative import"
+            names = [node.module] if node.module != "vaiom" else [f"vaiom.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("vaiom.")}
+    return rooms & set(ROOMS)
+
+
+def test_every_folder_is_a_known_room() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders <= set(ROOMS)
+    files = {path.stem for path in PACKAGE.glob("*.py")}
+    assert files <= COMMON
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_import_only_to_their_left(path: Path) -> None:
+    parts = path.relative_to(PACKAGE).parts
+    room = parts[0] if len(parts) > 1 else None
+    allowed = set() if room is None else set(ROOMS[: ROOMS.index(room) + 1])
+    if path == PACKAGE / "__init__.py":
+        allowed = set(ROOMS)  # public names, loaded lazily
+    assert imports_of(path) <= allowed
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+HEAVY = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotlib", "torch", "fastapi", "pydantic")
+
+
+def test_importing_the_package_and_the_command_line_is_light() -> None:
+    code = f"import sys, vaiom, vaiom.cli.main; print([m for m in {HEAVY} if m in sys.modules])"
+    result = run_python(code)
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_a_corpus_opens_with_numpy_alone(tmp_path: Path) -> None:
+    from strategies import random_bars
+
+    from vaiom.events.build import build_corpus
+    from vaiom.market.folder import write_symbol
+
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(3000))
+    build_corpus(tmp_path / "bars", tmp_path / "corpus")
+    code = f"""
+import sys
+for name in {HEAVY}:
+    sys.modules[name] = None
+import vaiom.evaluation.likelihood, vaiom.evaluation.calibration, vaiom.evaluation.oracle
+import vaiom.baselines.frequency, vaiom.baselines.markov
+from vaiom.events.corpus import open_corpus
+from vaiom.events.quality import split_quality
+from vaiom.events.pack import pack, unpack
+corpus = open_corpus({str(tmp_path / "corpus")!r})
+print(corpus.cont.shape, corpus.disc.shape, len(corpus.endpoints("train")), len(split_quality(corpus)))
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("(3000, 25) (3000, 15)")
+
+
+def test_public_names() -> None:
+    assert callable(vaiom.read_bars)
+    with pytest.raises(AttributeError, match="read_bars"):
+        vaiom.nonsense  # noqa: B018
