@@ -22,7 +22,9 @@ def frame_of(open_: np.ndarray, close: np.ndarray, start: datetime = START, step
     )
 
 
-def random_bars(rows: int, seed: int = 0, start: datetime = START, step: timedelta = timedelta(hours=1)) -> pl.DataFrame:
+def random_bars(
+    rows: int, seed: int = 0, start: datetime = START, step: timedelta = timedelta(hours=1)
+) -> pl.DataFrame:
     """A plain random walk with a few repeated closes."""
     rng = np.random.default_rng(seed)
     moves = rng.standard_t(4, rows) * 1e-3 * (rng.random(rows) > 0.02)

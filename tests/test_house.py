@@ -12,9 +12,21 @@ import pytest
 import vaiom
 
 PACKAGE = Path(vaiom.__file__).parent
-ROOMS = (
-    "market events model training baselines evaluation forecast experiments report audit bench serve cli".split()
-)  # in the order data flows
+ROOMS = [
+    "market",
+    "events",
+    "model",
+    "training",
+    "baselines",
+    "evaluation",
+    "forecast",
+    "experiments",
+    "report",
+    "audit",
+    "bench",
+    "serve",
+    "cli",
+]  # in the order data flows
 COMMON = {"errors", "files", "config", "__init__"}
 
 
@@ -64,7 +76,6 @@ def test_importing_the_package_and_the_command_line_is_light() -> None:
 
 def test_a_corpus_opens_with_numpy_alone(tmp_path: Path) -> None:
     from strategies import random_bars
-
     from vaiom.events.build import build_corpus
     from vaiom.market.folder import write_symbol
 

@@ -29,7 +29,7 @@ def plain_fields(stamp: datetime) -> dict[str, int]:
 @given(stamps)
 def test_fields_equal_the_standard_library(moments: list[datetime]) -> None:
     moments = [moment.replace(microsecond=0) for moment in moments]
-    fields = calendar_fields(np.array(moments, "datetime64[s]"))
+    fields = calendar_fields(np.array(moments, "datetime64[s]").astype(np.int64))
     names = DISC_FIELDS[6:-1]
     assert [dict(zip(names, row.tolist(), strict=True)) for row in fields] == [plain_fields(m) for m in moments]
 
@@ -38,7 +38,7 @@ def test_fields_equal_the_standard_library(moments: list[datetime]) -> None:
 def test_channels_equal_the_formula(moments: list[datetime]) -> None:
     moments = [moment.replace(microsecond=0) for moment in moments]
     out = np.empty((len(moments), 15), np.float32)
-    calendar_channels(np.array(moments, "datetime64[s]"), out)
+    calendar_channels(np.array(moments, "datetime64[s]").astype(np.int64), out)
     periods = {"month_of_year": (12, 1), "day_of_month": (31, 1), "day_of_week": (7, 0), "day_of_year": (366, 1)}
     periods |= {"hour": (24, 0), "minute": (60, 0), "second": (60, 0)}
     for row, moment in zip(out, moments, strict=True):

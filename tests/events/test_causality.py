@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import frame_of, price_pairs, random_bars
 
+from strategies import frame_of, price_pairs, random_bars
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.rows import cont_of_bars, rows_of
 from vaiom.events.splits import SplitConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from strategies import frame_of, random_bars
 
+from strategies import frame_of, random_bars
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.append import append_bars
 from vaiom.events.build import CorpusConfig, build_corpus

@@ -6,9 +6,9 @@ import math
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+
 from reference.ewma_loop import ewma_loop
 from strategies import price_pairs
-
 from vaiom.events.scales import EwmaState, ScaleState, ewma, run_scales
 
 values = st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e-4), st.just(1e-6)), max_size=80)

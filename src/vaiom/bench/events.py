@@ -15,7 +15,7 @@ import polars as pl
 
 from vaiom.bench.timing import Measurement, race, reference_library
 from vaiom.errors import VaiomError
-from vaiom.events.rows import cont_of_bars
+from vaiom.events.rows import cont_of_market
 from vaiom.events.schema import CONT_FIELDS
 from vaiom.market.folder import read_bars
 
@@ -38,7 +38,7 @@ def measure(bars: Mapping[str, pl.DataFrame], source: str, repeats: int = REPEAT
     frames = {symbol: frame.to_pandas() for symbol, frame in bars.items()}
 
     def ours() -> npt.NDArray[np.float32]:
-        return np.concatenate([cont_of_bars(bars[symbol]) for symbol in sorted(bars)])
+        return cont_of_market(bars)
 
     def reference() -> npt.NDArray[np.float32]:
         return events_pandas.cont_of_bars(frames)

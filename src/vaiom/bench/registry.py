@@ -5,7 +5,7 @@ Enters: names and, if given, a bar folder. Leaves: one plain dictionary per benc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -21,9 +21,17 @@ BENCHMARKS = {
 }
 
 
-def run(names: Sequence[str] = (), bars: Path | None = None) -> list[dict[str, Any]]:
+def run(
+    names: Sequence[str] = (), bars: Path | None = None, progress: Callable[[int, int, str], None] | None = None
+) -> list[dict[str, Any]]:
     """Run the named benchmarks, or all of them; those that read bars take them from `bars` where it suits them."""
     for name in names:
         if name not in BENCHMARKS:
             raise ConfigError("unknown benchmark", expected=", ".join(BENCHMARKS), got=repr(name))
-    return [asdict(import_module(f"vaiom.bench.{name}").run(bars)) for name in names or BENCHMARKS]
+    chosen = list(names or BENCHMARKS)
+    results = []
+    for done, name in enumerate(chosen):
+        if progress:
+            progress(done, len(chosen), name)
+        results.append(asdict(import_module(f"vaiom.bench.{name}").run(bars)))
+    return results

@@ -42,6 +42,8 @@ def download(
             progress=progress,
         )
     _print_manifest(manifest, out, json)
+    if manifest["days_unsettled"]:
+        note(f"note: {manifest['days_unsettled']} days are not settled at the source yet; run the command again later")
 
 
 @app.command("import")
@@ -117,7 +119,7 @@ def simulate(
 
     if out is None and compare is None:
         raise ConfigError("nothing to do", expected="--out DIR, --compare DIR or both")
-    chosen = {"assets": assets, "bars": bars, "seed": seed}
+    chosen: dict[str, Any] = {"assets": assets, "bars": bars, "seed": seed}
     try:
         config = MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
     except ValueError as error:
@@ -128,17 +130,16 @@ def simulate(
     if out is not None:
         answer = write_market(market, config, out, overwrite=overwrite)
     if compare is not None:
-        answer["comparison"] = _comparison(market, compare)
+        answer["comparison"] = _compare(market, config, compare)
     if json:
         print_json(answer)
         return
     if out is not None:
         _print_manifest(answer, out, as_json=False)
     if compare is not None:
-        from vaiom.cli.tables import show, table
+        from vaiom.cli.tables import print_comparison
 
-        rows = [[row["what"], f"{row['simulated']:.4f}", f"{row['real']:.4f}"] for row in answer["comparison"]]
-        show(table("Simulated beside real", ["what", "simulated", str(compare)], rows))
+        print_comparison(answer["comparison"], compare)
 
 
 @app.command()
@@ -169,6 +170,23 @@ def check(bars: BarsDir, json: Json = False) -> None:
         print_split_quality(splits)
     else:
         note(f"note: these bars cannot become a corpus yet.\n{answer['corpus_problem']}")
+
+
+def _compare(market: Any, config: Any, real: Path) -> list[dict[str, Any]]:
+    """Measure the simulated market and real bars by the definitions of the corpus."""
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
+
+    from vaiom.evaluation.likeness import compare_markets
+    from vaiom.evaluation.oracle import Oracle
+    from vaiom.events.build import corpus_in_memory
+    from vaiom.market.synthetic import write_market
+
+    with TemporaryDirectory() as folder:
+        simulated = Path(folder) / "bars"
+        write_market(market, config, simulated)
+        table = compare_markets(corpus_in_memory(simulated), Oracle.beside(simulated), corpus_in_memory(real))
+    return [asdict(row) for row in table]
 
 
 def _column_map(pairs: list[str]) -> dict[str, str]:

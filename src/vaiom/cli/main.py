@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import typer
 
-from vaiom.cli import corpus, data
+from vaiom.cli import bench, corpus, data, demo
+
+# A disk that is full or a place that may not be written to is nobody's bug.
+_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 app = typer.Typer(
     name="vaiom",
@@ -17,6 +21,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(corpus.app, name="corpus")
+app.command()(demo.demo)
+app.command()(bench.bench)
 
 
 @app.callback(invoke_without_command=True)
@@ -36,6 +42,11 @@ def main() -> None:
         app()
     except UserError as error:
         print(f"vaiom: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in _USERS_ERRNOS:
+            raise
+        print(f"vaiom: {error.strerror}\n  where:    {error.filename or 'while writing'}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("vaiom: interrupted", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from vaiom.events.corpus import Corpus
     from vaiom.events.quality import SplitQuality
+    from vaiom.market.check import QualityReport
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:
@@ -83,3 +85,67 @@ def print_split_quality(rows: Sequence[SplitQuality]) -> None:
     ]
     names = ["asset", "split", "rows", "events", "zero next", "target dropped", *masks, "low tail", "high tail"]
     show(table("What was masked and dropped, by asset and split of the target", names, body, left=2))
+
+
+def print_price_quality(report: QualityReport) -> None:
+    facts = [
+        [
+            asset.symbol,
+            f"{asset.rows:,}",
+            asset.first or "-",
+            asset.last or "-",
+            asset.timeframe_seconds or "-",
+            f"{asset.gaps.num_missing:,}",
+            percent(asset.zero_return_share or 0.0),
+        ]
+        for asset in report.assets
+    ]
+    columns = ["asset", "rows", "first bar", "last bar", "seconds a bar", "missing bars", "unmoved closes"]
+    findings = [
+        [asset.symbol, finding.severity, finding.kind, f"{finding.count:,}", finding.summary]
+        for asset in report.assets
+        for finding in asset.findings
+    ]
+    clocks = [[asset.symbol, asset.clock.statement] for asset in report.assets]
+    show(
+        table("Bars", columns, facts),
+        table("Clock, as the weekly opening and close show it", ["asset", "statement"], clocks, left=2),
+        table("Findings", ["asset", "severity", "kind", "rows", "what"], findings, left=3)
+        if findings
+        else table("Findings: none", [], []),
+    )
+
+
+def print_comparison(rows: Sequence[dict[str, Any]], real: Path) -> None:
+    def cell(value: object) -> str:
+        return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+    verdict = {None: "", True: "yes", False: "NO"}
+    body = [
+        [row["measure"], cell(row["simulated"]), cell(row["real"]), row["demand"] or "", verdict[row["met"]]]
+        for row in rows
+    ]
+    show(table("The simulated market beside real bars", ["measure", "simulated", str(real), "demanded", "met"], body))
+
+
+def print_benchmarks(results: Sequence[dict[str, Any]]) -> None:
+    body = [
+        [
+            result["name"],
+            result["input"],
+            f"{result['ours_seconds']:.4f} s",
+            f"{result['reference_seconds']:.4f} s",
+            f"{result['ratio']:.2f}",
+            "  ".join(f"{key} {value}" for key, value in result["extra"].items()),
+            result["equal"],
+        ]
+        for result in results
+    ]
+    names = ["benchmark", "input", "ours", "reference", "times faster", "also", "found equal"]
+    show(table("Ratios against plain references, measured in turns", names, body, left=2))
+
+
+def print_scores(title: str, rows: Sequence[tuple[str, float, float]]) -> None:
+    """Bits per event and the gain over Frequency."""
+    body = [[name, f"{bits:.4f}", f"{gain:+.4f}"] for name, bits, gain in rows]
+    show(table(title, ["predictor", "bits/event", "gain over Frequency"], body))

@@ -1,78 +1,82 @@
 """Clock fields of a stored timestamp, as integers and as sin/cos channels.
 
-Enters: naive timestamps. Leaves: integer fields for DiscIn, float32 channels for ContIn; both depend on the
-timestamp alone, which is why a corpus does not store them.
+Enters: seconds of the stored clock since 1970. Leaves: integer fields for DiscIn, float32 channels for ContIn; both
+depend on the timestamp alone, which is why a corpus does not store them.
 Paper: Methods, "Input Representations"; the stored provider clock is used as it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from vaiom.events.schema import MAX_YEARS_SINCE_2000, PERIODIC_FIELDS
 
+LAST_SECOND = np.iinfo(np.uint32).max
+"""The last storable moment, early in 2106."""
+
 _SECONDS_PER_DAY = 86_400
-_NUM_DAY_FIELDS = 5  # year, month, day of month, day of week, day of year
+_OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
+
+Seconds = npt.NDArray[np.integer]
 
 
-@dataclass(frozen=True)
-class _Clock:
-    """Timestamps taken apart: fields of the days that occur, the day of each row, its time of day."""
-
-    day_fields: npt.NDArray[np.int64]  # (days, 5)
-    day: npt.NDArray[np.int64]  # (N,) into day_fields
-    hour: npt.NDArray[np.int64]
-    minute: npt.NDArray[np.int64]
-    second: npt.NDArray[np.int64]
-
-
-def _take_apart(timestamps: npt.NDArray[np.datetime64]) -> _Clock:
-    seconds = timestamps.astype("datetime64[s]").astype(np.int64)
-    day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
-    first, last = (int(day.min()), int(day.max())) if len(day) else (0, 0)
-    dates = np.arange(first, last + 1).astype("datetime64[D]")
-    months, years = dates.astype("datetime64[M]"), dates.astype("datetime64[Y]")
-    fields = np.stack(
-        [
-            np.clip(years.astype(np.int64) - 30, 0, MAX_YEARS_SINCE_2000),  # NumPy counts years from 1970
-            months.astype(np.int64) % 12 + 1,
-            (dates - months).astype(np.int64) + 1,
-            (dates.astype(np.int64) + 3) % 7,  # 1970-01-01 was a Thursday; Monday is 0
-            (dates - years).astype(np.int64) + 1,
-        ],
-        axis=1,
-    )
-    return _Clock(fields, day - first, of_day // 3600, of_day // 60 % 60, of_day % 60)
-
-
-def calendar_fields(timestamps: npt.NDArray[np.datetime64]) -> npt.NDArray[np.int16]:
+def calendar_fields(seconds: Seconds) -> npt.NDArray[np.int16]:
     """(N, 8): years since 2000, month, day of month, day of week, day of year, hour, minute, second."""
-    clock = _take_apart(timestamps)
-    out = np.empty((len(timestamps), _NUM_DAY_FIELDS + 3), np.int16)
-    out[:, :_NUM_DAY_FIELDS] = clock.day_fields.astype(np.int16)[clock.day]
-    out[:, _NUM_DAY_FIELDS:] = np.stack([clock.hour, clock.minute, clock.second], axis=1)
-    return out
+    day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
+    return np.concatenate([_day_fields()[day], _time_fields()[of_day]], axis=1)
 
 
-def calendar_channels(timestamps: npt.NDArray[np.datetime64], out: npt.NDArray[np.float32]) -> None:
+def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     """Fill `out` (N, 15) with the normalised year and the sin and cos of each periodic field."""
-    clock = _take_apart(timestamps)
-    by_day = [clock.day_fields[:, :1] / MAX_YEARS_SINCE_2000]
-    for column, (_, steps, first) in enumerate(PERIODIC_FIELDS[: _NUM_DAY_FIELDS - 1], start=1):
-        by_day.append(_waves(clock.day_fields[:, column] - first, steps))
-    table = np.concatenate(by_day, axis=1).astype(np.float32)
-    width = table.shape[1]
-    out[:, :width] = table[clock.day]
-    for values, (_, steps, _) in zip(
-        (clock.hour, clock.minute, clock.second), PERIODIC_FIELDS[_NUM_DAY_FIELDS - 1 :], strict=True
-    ):
-        out[:, width : width + 2] = _waves(np.arange(steps), steps).astype(np.float32)[values]
-        width += 2
+    day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
+    by_day, by_time = _day_channels(), _time_channels()
+    # Clipping never happens; it spares the check of every index.
+    out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
+    out[:, by_day.shape[1] :] = by_time.take(of_day, axis=0, mode="clip")
 
 
-def _waves(step: npt.NDArray[np.int64], steps: int) -> npt.NDArray[np.float64]:
-    angle = 2 * np.pi * step / steps
-    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
+# Every day and every second of a day that can be stored has its row in a table: a look-up replaces the arithmetic.
+
+
+@cache
+def _day_fields() -> npt.NDArray[np.int16]:
+    dates = np.arange(LAST_SECOND // _SECONDS_PER_DAY + 1).astype("datetime64[D]")
+    months, years = dates.astype("datetime64[M]"), dates.astype("datetime64[Y]")
+    fields = (
+        np.clip(years.astype(np.int64) - 30, 0, MAX_YEARS_SINCE_2000),  # NumPy counts years from 1970
+        months.astype(np.int64) % 12 + 1,
+        (dates - months).astype(np.int64) + 1,
+        (dates.astype(np.int64) + 3) % 7,  # 1970-01-01 was a Thursday; Monday is 0
+        (dates - years).astype(np.int64) + 1,
+    )
+    return np.stack(fields, axis=1).astype(np.int16)
+
+
+@cache
+def _time_fields() -> npt.NDArray[np.int16]:
+    second = np.arange(_SECONDS_PER_DAY)
+    return np.stack([second // 3600, second // 60 % 60, second % 60], axis=1).astype(np.int16)
+
+
+@cache
+def _day_channels() -> npt.NDArray[np.float32]:
+    fields = _day_fields()
+    waves = _waves(fields[:, 1:], PERIODIC_FIELDS[:-_OF_DAY])
+    return np.concatenate([fields[:, :1] / MAX_YEARS_SINCE_2000, waves], axis=1).astype(np.float32)
+
+
+@cache
+def _time_channels() -> npt.NDArray[np.float32]:
+    return _waves(_time_fields(), PERIODIC_FIELDS[-_OF_DAY:]).astype(np.float32)
+
+
+def _waves(fields: npt.NDArray[np.int16], periods: tuple[tuple[str, int, int], ...]) -> npt.NDArray[np.float64]:
+    """sin and cos of each column, once around per period."""
+    columns = []
+    for column, (_, steps, first) in enumerate(periods):
+        angle = 2 * np.pi * (fields[:, column] - first) / steps
+        columns += [np.sin(angle), np.cos(angle)]
+    return np.stack(columns, axis=1)

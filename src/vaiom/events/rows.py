@@ -7,6 +7,9 @@ Paper: Methods, "Continuous dynamic features" and "Data-quality masks".
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +18,11 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events.buckets import bucket_of
-from vaiom.events.inputs import ANY_MASK, BAD_GAP, BAD_RETURN, MASK_BITS, continuous_inputs, has_flag
+from vaiom.events.calendar import LAST_SECOND
+from vaiom.events.inputs import ANY_MASK, BAD_GAP, BAD_RETURN, BLOCK_ROWS, MASK_BITS, fill_continuous, has_flag
 from vaiom.events.masks import bad_gap, bad_return, row_masks
-from vaiom.events.scales import Floats, ScaleState, run_scales
+from vaiom.events.scales import Floats, Scales, ScaleState, run_scales
+from vaiom.events.schema import CONT_FIELDS
 from vaiom.events.tokenizer import Tokenizer
 
 COLUMN_TYPES = {
@@ -33,8 +38,6 @@ COLUMN_TYPES = {
     "vol_regime": "|u1",
 }
 """What a corpus keeps of a row."""
-
-_LAST_STAMP = np.iinfo(np.uint32).max
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,9 +82,56 @@ class Rows:
 
 def rows_of(bars: pl.DataFrame, state: ScaleState | None = None, where: object = None) -> tuple[Rows, ScaleState]:
     """Rows of ordered bars that follow `state`, and the state after them."""
+    blocks, states = zip(*_blocks(bars, state or ScaleState(), where), strict=True)
+    joined = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in Rows.__dataclass_fields__}
+    return Rows(**joined), states[-1]
+
+
+def cont_of_bars(bars: pl.DataFrame, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
+    """(N, 25) continuous inputs of one asset's bars: the events without a corpus around them."""
+    if out is None:
+        out = np.empty((len(bars), len(CONT_FIELDS)), np.float32)
+    done = 0
+    for block, _ in _blocks(bars, ScaleState(), None):
+        fill_continuous(block.numeric_columns(), out[done : done + len(block)])
+        done += len(block)
+    return out
+
+
+def cont_of_market(bars: Mapping[str, pl.DataFrame]) -> npt.NDArray[np.float32]:
+    """(N, 25) of all assets, one after another in sorted-symbol order; a thread per core works on them."""
+    ends = np.cumsum([len(bars[symbol]) for symbol in sorted(bars)])
+    out = np.empty((int(ends[-1]), len(CONT_FIELDS)), np.float32)
+    parts = np.split(out, ends[:-1])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(cont_of_bars, (bars[symbol] for symbol in sorted(bars)), parts))
+    return out
+
+
+def _blocks(bars: pl.DataFrame, state: ScaleState, where: object) -> Iterator[tuple[Rows, ScaleState]]:
+    """Rows in blocks that stay in a processor's cache, each with the state after it."""
+    seconds = _stamps(bars, where)
+    # Nulls become NaN here.
+    open_, close = (bars[name].cast(pl.Float64).to_numpy() for name in ("Open", "Close"))
+    for start in range(0, max(len(seconds), 1), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        scales, state = run_scales(open_[block], close[block], state)
+        rows = Rows(
+            timestamp=seconds[block],
+            ret_z=scales.ret_z,
+            gap_z=scales.gap_z,
+            relative_log_vol=scales.relative_log_vol,
+            sigma20=scales.sigma20,
+            log_ret=scales.log_ret,
+            flags=_flags(scales),
+        )
+        yield rows, state
+
+
+def _stamps(bars: pl.DataFrame, where: object) -> npt.NDArray[np.int64]:
     microseconds = bars["Datetime"].dt.epoch("us").to_numpy()
     seconds, fraction = np.divmod(microseconds, 1_000_000)
-    unstorable = (fraction != 0) | (seconds < 0) | (seconds > _LAST_STAMP)
+    unstorable = (fraction != 0) | (seconds < 0) | (seconds > LAST_SECOND)
     if unstorable.any():
         row = int(unstorable.argmax())
         raise DataError(
@@ -91,28 +141,13 @@ def rows_of(bars: pl.DataFrame, state: ScaleState | None = None, where: object =
             got=bars["Datetime"][row],
             fix="resample the bars with `vaiom data resample`, or check how the stamps were parsed",
         )
-    scales, after = run_scales(_prices(bars, "Open"), _prices(bars, "Close"), state)
-    flags = np.zeros(len(seconds), np.uint8)
-    for name, mask in row_masks(scales).items():
-        flags[mask] |= MASK_BITS[name]
-    flags[bad_return(scales)] |= BAD_RETURN
-    flags[bad_gap(scales)] |= BAD_GAP
-    rows = Rows(
-        timestamp=seconds,
-        ret_z=scales.ret_z,
-        gap_z=scales.gap_z,
-        relative_log_vol=scales.relative_log_vol,
-        sigma20=scales.sigma20,
-        log_ret=scales.log_ret,
-        flags=flags,
-    )
-    return rows, after
+    return seconds
 
 
-def cont_of_bars(bars: pl.DataFrame) -> npt.NDArray[np.float32]:
-    """(N, 25) continuous inputs of one asset's bars: the events without a corpus around them."""
-    return continuous_inputs(rows_of(bars)[0].numeric_columns())
-
-
-def _prices(bars: pl.DataFrame, name: str) -> Floats:
-    return bars[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+def _flags(scales: Scales) -> npt.NDArray[np.uint8]:
+    bits = {MASK_BITS[name]: mask for name, mask in row_masks(scales).items()}
+    bits |= {BAD_RETURN: bad_return(scales), BAD_GAP: bad_gap(scales)}
+    flags = np.zeros(len(scales.log_ret), np.uint8)
+    for bit, mask in bits.items():
+        flags |= mask * bit
+    return flags

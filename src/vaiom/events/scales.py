@@ -95,13 +95,14 @@ def ewma(values: Floats, span: int, state: EwmaState) -> tuple[Floats, EwmaState
     replay = [] if state.mean is None else [state.mean, *[math.nan] * state.num_missing]
     series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
     # Polars leaves null where the value is null, pandas carries the mean on.
-    smooth = series.ewm_mean(span=span, adjust=False, ignore_nulls=False).forward_fill()
-    observed = series.is_not_null()
-    if not observed.any():
-        return np.full(len(values), math.nan), EwmaState()
-    last = len(observed) - 1 - int(observed.reverse().arg_max() or 0)
-    after = EwmaState(mean=smooth[-1], num_missing=len(series) - 1 - last)
-    return smooth.cast(pl.Float64).fill_null(math.nan).to_numpy()[len(replay) :], after
+    smooth = series.ewm_mean(span=span, adjust=False, ignore_nulls=False)
+    if series.null_count():
+        smooth = smooth.forward_fill()
+    num_missing = 0
+    if series.null_count() < len(series) and series[-1] is None:
+        num_missing = int(series.is_not_null().reverse().arg_max() or 0)
+    after = EwmaState(mean=smooth[-1] if len(smooth) else None, num_missing=num_missing)
+    return smooth.to_numpy()[len(replay) :], after
 
 
 def run_scales(open_: Floats, close: Floats, state: ScaleState | None = None) -> tuple[Scales, ScaleState]:

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.files import atomic_file, write_json
+from vaiom.files import atomic_file, read_json, write_json
 
 PRICE_COLUMNS = ("Open", "High", "Low", "Close")
 BAR_COLUMNS = ("Datetime", *PRICE_COLUMNS, "Volume")
@@ -70,10 +70,9 @@ def require_ordered(stamps: pl.Series, where: object) -> None:
     if stamps.null_count():
         row = int(stamps.is_null().arg_max() or 0)
         raise DataError("a stamp is missing", where=f"{where}, row {row + 1}", fix="remove the row")
-    step = stamps.diff()
-    bad = step.dt.total_microseconds() <= 0
+    bad = stamps.slice(1) <= stamps.slice(0, max(len(stamps) - 1, 0))
     if bad.any():
-        row = int(bad.arg_max() or 0)
+        row = int(bad.arg_max() or 0) + 1
         before, after = stamps[row - 1], stamps[row]
         kind = "is repeated" if before == after else "goes back in time"
         raise DataError(
@@ -130,6 +129,15 @@ def write_symbol(folder: Path, symbol: str, frame: pl.DataFrame) -> Path:
     with atomic_file(path) as staged:
         frame.select(BAR_COLUMNS).cast(BAR_SCHEMA).write_parquet(staged)  # type: ignore[arg-type]
     return path
+
+
+def open_manifest(folder: Path) -> dict[str, Any]:
+    """What is recorded of a folder's bars so far; an empty record where there is none."""
+    file = folder / MANIFEST_NAME
+    manifest: dict[str, Any] = read_json(file) if file.exists() else {"symbols": {}}
+    if not isinstance(manifest, dict) or not isinstance(manifest.setdefault("symbols", {}), dict):
+        raise DataError("not the manifest of a bar folder", where=file, fix="choose another --out")
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

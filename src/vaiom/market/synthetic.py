@@ -114,7 +114,14 @@ def write_market(
         "source": "simulated",
         "timeframe": "1h",
         "market": parameters,
-        "symbols": {symbol: {"rows": one.bars.height} for symbol, one in market.items()},
+        "symbols": {
+            symbol: {
+                "rows": one.bars.height,
+                "first": one.bars["Datetime"][0].isoformat(),
+                "last": one.bars["Datetime"][-1].isoformat(),
+            }
+            for symbol, one in market.items()
+        },
     }
     with staged_folder(out, overwrite=overwrite) as folder:
         for symbol, one in market.items():

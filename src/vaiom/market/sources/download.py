@@ -16,8 +16,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import read_json
-from vaiom.market.folder import BAR_SCHEMA, MANIFEST_NAME, check_symbol, write_manifest, write_symbol
+from vaiom.market.folder import BAR_SCHEMA, check_symbol, open_manifest, write_manifest, write_symbol
 from vaiom.market.sources.download_days import ONE_DAY, Body, answers_of, decode
 from vaiom.market.sources.download_http import FileServer, RateLimit, UnavailableError
 from vaiom.market.sources.download_ledger import LEDGER_NAME, Ledger, SymbolDay
@@ -58,7 +57,7 @@ def download(
     stop = threading.Event()
     limit = RateLimit(requests_per_second, stop)
     server = FileServer(base_url, limit=limit, attempts=attempts, timeout_s=timeout)
-    _open_manifest(out, symbols)
+    _own_manifest(out, symbols)
     asked = {SymbolDay(symbol, day) for symbol in symbols for day in _days(first, last)}
     unfinished = {day for day in asked if day.date >= _today()}
 
@@ -148,7 +147,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
         if bars.is_empty():
             continue
         # Read only now: a download takes hours, and the folder may have grown meanwhile.
-        manifest = _open_manifest(out, [symbol])
+        manifest = _own_manifest(out, [symbol])
         entries[symbol] = _entry(symbol, bars, flat_dropped, ledger)
         write_symbol(out, symbol, bars)
         manifest["symbols"] = dict(sorted({**manifest["symbols"], symbol: entries[symbol]}.items()))
@@ -192,12 +191,9 @@ def _entry(symbol: str, bars: pl.DataFrame, flat_dropped: int, ledger: Ledger) -
     }
 
 
-def _open_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
+def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
     """The manifest to extend; bars that came from elsewhere are not overwritten."""
-    path = out / MANIFEST_NAME
-    manifest: dict[str, Any] = read_json(path) if path.exists() else {"symbols": {}}
-    if not isinstance(manifest, dict) or not isinstance(manifest.setdefault("symbols", {}), dict):
-        raise DataError("not the manifest of a bar folder", where=path, fix="choose another --out")
+    manifest = open_manifest(out)
     for symbol in symbols:
         # A run that was killed between bars and manifest leaves bars of ours that have no entry yet.
         came_from = manifest["symbols"].get(symbol, {"source": SOURCE}).get("source")

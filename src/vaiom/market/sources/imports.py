@@ -17,8 +17,8 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import STAGING_PREFIX, ensure_folder, read_json, sha256_of, staged_folder
-from vaiom.market.folder import MANIFEST_NAME, check_symbol, write_manifest, write_symbol
+from vaiom.files import STAGING_PREFIX, ensure_folder, sha256_of, staged_folder
+from vaiom.market.folder import MANIFEST_NAME, check_symbol, open_manifest, write_manifest, write_symbol
 from vaiom.market.sources.assemble import Source, assemble
 from vaiom.market.sources.detect import FORMATS, read_any
 from vaiom.market.sources.piece import Options, Origin
@@ -141,20 +141,12 @@ def _write(out: Path, bars: Mapping[str, pl.DataFrame], entries: dict[str, Any],
                 where=out / f"{symbol}.parquet",
                 fix="pass --replace, or choose another --out",
             )
-    manifest = _manifest_of(out)
+    manifest = open_manifest(out)
     manifest["symbols"] = dict(sorted({**manifest["symbols"], **entries}.items()))
     with _staged(out) as staged:
         for symbol, frame in bars.items():
             write_symbol(staged, symbol, frame)
         write_manifest(staged, manifest)
-
-
-def _manifest_of(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST_NAME
-    manifest = read_json(path) if path.exists() else {"symbols": {}}
-    if not isinstance(manifest, dict) or not isinstance(manifest.setdefault("symbols", {}), dict):
-        raise DataError("not the manifest of a bar folder", where=path, fix="choose another --out")
-    return manifest
 
 
 @contextmanager
