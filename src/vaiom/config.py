@@ -1,4 +1,4 @@
-"""Configurations as files: frozen dataclasses to TOML and back, and `key=value` overrides that name what is known."""
+"""Configurations for people: plain tables as TOML, and `key=value` changes of frozen dataclasses."""
 
 from __future__ import annotations
 

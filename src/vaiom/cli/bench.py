@@ -11,7 +11,7 @@ from vaiom.cli.console import print_json, progress_bar
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="All, unless named.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="All, unless named.")] = None,
     bars: Annotated[Path | None, typer.Option(help="A bar folder to measure on; else the simulated market.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")] = False,
 ) -> None:

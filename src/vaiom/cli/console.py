@@ -65,10 +65,14 @@ def progress_bar(title: str) -> Iterator[Progress]:
 
 
 def parse_date(text: str) -> datetime:
+    """A date or a moment of the stored clock, which has no zone."""
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError("not a date", expected="YYYY-MM-DD", got=repr(text)) from error
+    if moment.tzinfo is not None:
+        raise ConfigError("dates are of the stored clock, without an offset", expected="YYYY-MM-DD", got=repr(text))
+    return moment
 
 
 def parse_span(text: str) -> timedelta:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Bars become a causal, self-describing corpus.", no_args_is_help=True)
 
 CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing corpus.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 
 
@@ -29,7 +30,7 @@ def build(
     test: Annotated[str, typer.Option(help="Test intervals as D:D,D:D; they become test-h1, test-h2, ...")] = "",
     seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
     classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = FX or SPOT.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing corpus.")] = False,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
@@ -54,10 +55,13 @@ def append(
 ) -> None:
     """Add new bars; history is not rebuilt, and the result equals a full build."""
     from vaiom.events.append import append_bars
+    from vaiom.events.corpus import open_corpus
 
+    before = len(open_corpus(corpus, verify=False))
     with progress_bar("appending") as progress:
         grown = append_bars(corpus, bars, progress=progress)
     _show(grown, json)
+    note(f"{len(grown) - before:,} rows added")
 
 
 @app.command()
@@ -70,25 +74,31 @@ def show(corpus: CorpusPath, json: Json = False) -> None:
 
 @app.command()
 def pack(
-    corpus: CorpusPath, file: Annotated[Path, typer.Argument(metavar="FILE", help="The packed corpus, a zip.")]
+    corpus: CorpusPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write; one that is there is replaced.")],
+    json: Json = False,
 ) -> None:
     """Write a corpus into one file that travels."""
     from vaiom.events.pack import pack as pack_corpus
 
     size = pack_corpus(corpus, file)
-    note(f"{file}: {size / 2**20:.1f} MiB")
+    if json:
+        print_json({"file": str(file), "bytes": size})
+        return
+    print(f"{file}: {size / 2**20:.1f} MiB")
 
 
 @app.command()
 def unpack(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file made by `vaiom corpus pack`.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The corpus folder to make.")],
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Restore a packed corpus; every byte is checked."""
     from vaiom.events.pack import unpack as unpack_corpus
 
-    _show(unpack_corpus(file, folder), json)
+    _show(unpack_corpus(file, folder, overwrite=overwrite), json)
 
 
 def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfig:
@@ -97,9 +107,8 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfi
     from vaiom.errors import ConfigError
     from vaiom.events.splits import SplitConfig
 
+    given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
     splits = SplitConfig()
-    if train_end and not (validation or test or seal):
-        return splits.shifted_to(parse_date(train_end))
     changes: dict[str, Any] = {}
     if train_end:
         changes["train_end"] = parse_date(train_end)
@@ -111,11 +120,13 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfi
     if seal:
         changes["seal"] = parse_date(seal)
     try:
+        if list(changes) == ["train_end"]:
+            return splits.shifted_to(changes["train_end"])
         return replace(splits, **changes)
     except ValueError as error:
         raise ConfigError(
             str(error),
-            got={name: str(value) for name, value in changes.items()},
+            got=" ".join(f"--{name} {value}" for name, value in given.items() if value),
             fix="name --train-end, --validation, --test and --seal together, or --train-end alone to move them all",
         ) from error
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vaiom.cli.console import note, parse_date, parse_span, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from vaiom.market.check import QualityReport
 
 app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
 
@@ -19,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, n
 
 @app.command()
 def download(
-    symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL...", help="For example EURUSD XAUUSD.")],
+    symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL", help="For example EURUSD XAUUSD.")],
     first: Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")],
     last: Annotated[str, typer.Option("--to", help="The day after the last, YYYY-MM-DD.")],
     out: Out,
@@ -48,7 +51,7 @@ def download(
 
 @app.command("import")
 def import_(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of files.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")],
     out: Out,
     format_: Annotated[str, typer.Option("--format", help="auto, dukascopy, histdata, metatrader or table.")] = "auto",
     symbol: Annotated[str, typer.Option(help="The asset, where a file does not say it.")] = "",
@@ -152,10 +155,10 @@ def check(bars: BarsDir, json: Json = False) -> None:
         report = check_folder(bars, progress)
     answer = report.to_json()
     try:
-        from vaiom.events.build import corpus_in_memory
+        from vaiom.events.build import CorpusConfig, corpus_in_memory
         from vaiom.events.quality import split_quality, to_json
 
-        splits = split_quality(corpus_in_memory(bars))
+        splits = split_quality(corpus_in_memory(bars, CorpusConfig(timeframe=_timeframe_of(report))))
     except DataError as error:
         # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
         splits, answer["corpus_problem"] = [], str(error)
@@ -170,6 +173,15 @@ def check(bars: BarsDir, json: Json = False) -> None:
         print_split_quality(splits)
     else:
         note(f"note: these bars cannot become a corpus yet.\n{answer['corpus_problem']}")
+
+
+def _timeframe_of(report: QualityReport) -> str:
+    """The timeframe of a corpus of these bars; minutes are to be resampled first, to the paper's main one."""
+    from vaiom.market.bars import TIMEFRAMES
+
+    seen = {asset.timeframe_seconds for asset in report.assets}
+    fitting = (name for name, step in TIMEFRAMES.items() if step.total_seconds() in seen and name != "1min")
+    return next(fitting, "1h")
 
 
 def _compare(market: Any, config: Any, real: Path) -> list[dict[str, Any]]:
@@ -205,7 +217,6 @@ def _print_manifest(manifest: dict[str, Any], out: Path, as_json: bool) -> None:
     if as_json:
         print_json(manifest)
         return
-    from vaiom.cli.tables import show, table
+    from vaiom.cli.tables import print_manifest
 
-    rows = [[symbol, f"{e['rows']:,}", e["first"], e["last"]] for symbol, e in manifest["symbols"].items()]
-    show(table(f"Bars in {out}", ["asset", "rows", "first", "last"], rows))
+    print_manifest(manifest, out)

@@ -9,8 +9,8 @@ import typer
 
 from vaiom.cli import bench, corpus, data, demo
 
-# A disk that is full or a place that may not be written to is nobody's bug.
-_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+# A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
+_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 app = typer.Typer(
     name="vaiom",
@@ -48,6 +48,3 @@ def main() -> None:
             raise
         print(f"vaiom: {error.strerror}\n  where:    {error.filename or 'while writing'}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("vaiom: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None

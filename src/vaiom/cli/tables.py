@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from vaiom.events.corpus import Corpus
     from vaiom.events.quality import SplitQuality
-    from vaiom.market.check import QualityReport
+    from vaiom.market.check import Finding, QualityReport
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> Table:
-    """A plain table; the first `left` columns are words, the others numbers."""
-    out = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1, prose: bool = False
+) -> Group:
+    """A plain table; the first `left` columns are words, the others numbers, the last one a sentence where `prose`."""
+    out = Table(header_style="bold", pad_edge=False, box=None)
     for index, name in enumerate(columns):
-        out.add_column(name, justify="left" if index < left else "right", no_wrap=index < left)
+        sentence = prose and index == len(columns) - 1
+        words = index < left
+        out.add_column(name, justify="left" if words or sentence else "right", no_wrap=words and not sentence)
     for row in rows:
         out.add_row(*(str(cell) for cell in row))
-    return out
+    # As the table's own title it would be broken to the width of the columns.
+    return Group(Text(title, style="bold"), out)
 
 
-def show(*tables: Table) -> None:
-    console = Console()
+def show(*tables: Group) -> None:
+    # Cells are paths and symbols: nothing in them is markup.
+    console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
-        console = Console(width=200)
+        console.width = 200
     for item in tables:
         console.print()
         console.print(item)
@@ -36,6 +44,21 @@ def show(*tables: Table) -> None:
 
 def percent(share: float) -> str:
     return f"{100 * share:.2f}%" if share else "-"
+
+
+def print_manifest(manifest: dict[str, Any], out: Path) -> None:
+    """The bars of a folder, and what was left out or put right on the way there."""
+    entries = manifest["symbols"]
+    rows = [[symbol, f"{e['rows']:,}", _moment(e["first"]), _moment(e["last"])] for symbol, e in entries.items()]
+    changed = [
+        [symbol, name.replace("_", " "), f"{count:,}"]
+        for symbol, e in entries.items()
+        for name, count in {"flat_dropped": e.get("flat_dropped", 0), **e.get("repairs", {})}.items()
+        if count
+    ]
+    show(table(f"Bars in {out}", ["asset", "rows", "first", "last"], rows))
+    if changed:
+        show(table("Changed on the way", ["asset", "what", "rows"], changed, left=2))
 
 
 def print_corpus(corpus: Corpus) -> None:
@@ -47,8 +70,8 @@ def print_corpus(corpus: Corpus) -> None:
         [
             symbol,
             asset["class"],
-            asset["first"].replace("T", " "),
-            asset["last"].replace("T", " "),
+            _moment(asset["first"]),
+            _moment(asset["last"]),
             f"{asset['rows']:,}",
         ]
         + [f"{counts[split][symbol]:,}" for split in corpus.splits.names]
@@ -64,13 +87,13 @@ def print_corpus(corpus: Corpus) -> None:
     facts = [
         ["data", corpus.sha256],
         ["tokenizer", manifest["tokenizer_sha256"]],
-        ["Train ends", manifest["splits"]["train_end"]],
-        ["sealed from", manifest["splits"]["seal"]],
+        ["Train ends", _moment(manifest["splits"]["train_end"])],
+        ["sealed from", _moment(manifest["splits"]["seal"])],
         ["inputs", f"{len(manifest['inputs'])} files, SHA-256 of each in the manifest"],
     ]
     show(
         table(title, ["asset", "class", "first bar", "last bar", "rows", *corpus.splits.names], rows, left=4),
-        table("Bucket edges, fitted on Train", ["map", "buckets", "inner edges"], edges),
+        table("Bucket edges, fitted on Train", ["map", "buckets", "inner edges"], edges, prose=True),
         table("Provenance", ["what", "value"], facts, left=2),
     )
 
@@ -88,29 +111,31 @@ def print_split_quality(rows: Sequence[SplitQuality]) -> None:
 
 
 def print_price_quality(report: QualityReport) -> None:
+    from vaiom.market.sources.assemble import span_label
+
     facts = [
         [
             asset.symbol,
             f"{asset.rows:,}",
             asset.first or "-",
             asset.last or "-",
-            asset.timeframe_seconds or "-",
+            span_label(timedelta(seconds=asset.timeframe_seconds)) if asset.timeframe_seconds else "-",
             f"{asset.gaps.num_missing:,}",
             percent(asset.zero_return_share or 0.0),
         ]
         for asset in report.assets
     ]
-    columns = ["asset", "rows", "first bar", "last bar", "seconds a bar", "missing bars", "unmoved closes"]
+    columns = ["asset", "rows", "first bar", "last bar", "timeframe", "missing bars", "unmoved closes"]
     findings = [
-        [asset.symbol, finding.severity, finding.kind, f"{finding.count:,}", finding.summary]
+        [asset.symbol, finding.severity, finding.kind, f"{finding.count:,}", _with_example(finding)]
         for asset in report.assets
         for finding in asset.findings
     ]
     clocks = [[asset.symbol, asset.clock.statement] for asset in report.assets]
     show(
         table("Bars", columns, facts),
-        table("Clock, as the weekly opening and close show it", ["asset", "statement"], clocks, left=2),
-        table("Findings", ["asset", "severity", "kind", "rows", "what"], findings, left=3)
+        table("Clock, as the weekly opening and close show it", ["asset", "statement"], clocks, prose=True),
+        table("Findings", ["asset", "severity", "kind", "rows", "what, and the first of them"], findings, 3, prose=True)
         if findings
         else table("Findings: none", [], []),
     )
@@ -142,10 +167,18 @@ def print_benchmarks(results: Sequence[dict[str, Any]]) -> None:
         for result in results
     ]
     names = ["benchmark", "input", "ours", "reference", "times faster", "also", "found equal"]
-    show(table("Ratios against plain references, measured in turns", names, body, left=2))
+    show(table("Ratios against plain references, measured in turns", names, body, left=2, prose=True))
 
 
 def print_scores(title: str, rows: Sequence[tuple[str, float, float]]) -> None:
     """Bits per event and the gain over Frequency."""
     body = [[name, f"{bits:.4f}", f"{gain:+.4f}"] for name, bits, gain in rows]
     show(table(title, ["predictor", "bits/event", "gain over Frequency"], body))
+
+
+def _moment(iso: str) -> str:
+    return iso.replace("T", " ")
+
+
+def _with_example(finding: Finding) -> str:
+    return "\n".join([finding.summary, *finding.examples[:1]])

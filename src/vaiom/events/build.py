@@ -162,12 +162,13 @@ def ordered_bars(file: Path, config: CorpusConfig) -> pl.DataFrame:
     require_ordered(frame["Datetime"], file)
     seen, wanted = seen_timeframe(frame["Datetime"]), timeframe_of(config.timeframe)
     if seen is not None and seen != wanted:
+        finer = seen < wanted
         raise DataError(
             "the bars are of another timeframe",
             where=file,
             expected=f"{config.timeframe} bars",
             got=f"bars mostly {seen} apart",
-            fix=f"`vaiom data resample --to {config.timeframe}`, or name the right --timeframe",
+            fix=("`vaiom data resample`, or " if finer else "") + "name the right --timeframe",
         )
     return frame
 

@@ -25,6 +25,8 @@ _CHUNK = 1 << 20
 
 def pack(path: Path, file: Path) -> int:
     """Write a corpus folder into one file; returns the file's size in bytes."""
+    if file.is_dir():
+        raise DataError("this is a folder, not a file", where=file, fix=f"name a file in it: {file / 'corpus.zip'}")
     corpus = open_corpus(path)
     folder = corpus.manifest["folder"]
     names = [MANIFEST_NAME, TOKENIZER_NAME, f"{folder}/{STATE_NAME}"]
@@ -39,7 +41,7 @@ def pack(path: Path, file: Path) -> int:
     return file.stat().st_size
 
 
-def unpack(file: Path, path: Path) -> Corpus:
+def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
     """Restore a packed corpus as a folder; nothing is left behind if any byte is not what was packed."""
     try:
         archive = zipfile.ZipFile(file)
@@ -47,7 +49,7 @@ def unpack(file: Path, path: Path) -> Corpus:
         raise DataError("no such file", where=file, expected="a file made by `vaiom corpus pack`") from error
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError("not a packed corpus", where=file, got=str(error), fix="pack it again") from error
-    with archive, staged_folder(path) as staged:
+    with archive, staged_folder(path, overwrite=overwrite) as staged:
         _refuse_hostile(archive, file)
         try:
             for info in archive.infolist():

@@ -124,8 +124,8 @@ def resample_folder(
             write_symbol(staged, symbol, bars)
             manifest["symbols"][symbol] = {
                 "rows": len(bars),
-                "first": str(bars["Datetime"][0]),
-                "last": str(bars["Datetime"][-1]),
+                "first": bars["Datetime"][0].isoformat(),
+                "last": bars["Datetime"][-1].isoformat(),
                 "source": "resample",
                 "source_sha256": sha256_file(path),
             }

@@ -1,7 +1,7 @@
 """A checkpoint explains itself: safetensors whose header holds configuration, tokenizer, data hashes, cutoff and seed.
 
 Enters: a model and what it was made from. Leaves: one file, or a model from one. Nothing is ever unpickled, and a file
-whose tensors are not the ones that were written is refused.
+whose header or tensors are not the ones that were written is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from vaiom.errors import CheckpointError, DataError
 from vaiom.events.tokenizer import Tokenizer
-from vaiom.files import write_bytes
+from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom
 
@@ -53,19 +53,13 @@ class Checkpoint:
 
 def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: Provenance) -> str:
     """Write a model atomically; returns the hash of its tensors."""
-    tensors = model.saved_tensors()
-    digest = tensors_sha256(tensors)
     header = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         "model": model.config.to_json(),
         "tokenizer": tokenizer.to_json(),
         "tokenizer_sha256": tokenizer.sha256,
         "provenance": asdict(provenance),
-        "tensors_sha256": digest,
     }
-    write_bytes(path, save(tensors, {"vaiom": json.dumps(header, sort_keys=True)}))
-    return digest
+    return write_tensors(path, FORMAT, FORMAT_VERSION, header, model.saved_tensors())
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
@@ -75,16 +69,25 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoin
         config = ModelConfig.from_json(header["model"])
         tokenizer = Tokenizer.from_json(header["tokenizer"], path)
         provenance = Provenance(**header["provenance"])
-    except (KeyError, TypeError, ValueError, DataError) as error:
-        raise _foreign(path, f"a header that does not describe a model: {error}") from error
-    if tokenizer.sha256 != header["tokenizer_sha256"]:
-        raise _altered(path)
-    model = Vaiom(config, Vocabulary.of(tokenizer))
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise _foreign(path, str(error).splitlines()[0]) from error
+        # On no device yet: what does not fit is refused before it costs memory, and no random number is drawn.
+        with torch.device("meta"):
+            model = Vaiom(config, Vocabulary.of(tokenizer))
+        model.load_state_dict(tensors, assign=True)
+    except (KeyError, TypeError, ValueError, RuntimeError, DataError) as error:
+        got = f"contents that do not describe a model: {str(error).splitlines()[0]}"
+        raise _foreign(path, FORMAT, FORMAT_VERSION, got) from error
     return Checkpoint(model.to(device).eval(), tokenizer, provenance, header["tensors_sha256"])
+
+
+def write_tensors(
+    path: Path, kind: str, version: int, contents: dict[str, Any], tensors: dict[str, torch.Tensor]
+) -> str:
+    """Write a file that `read_tensors` can check, atomically; returns the hash of the tensors."""
+    digest = tensors_sha256(tensors)
+    header = {"format": kind, "format_version": version, **contents, "tensors_sha256": digest}
+    header["header_sha256"] = sha256_of(canonical_json(header))
+    write_bytes(path, save(tensors, {"vaiom": canonical_json(header).decode()}))
+    return digest
 
 
 def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -101,16 +104,21 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
             where=path,
             expected="a .safetensors file written by `vaiom train`",
             got=str(error).splitlines()[0],
-            fix="take another checkpoint of the run, or train again; pickled weights are never read",
+            fix="take another checkpoint of the run; to resume from an earlier state, remove this one",
         ) from error
     try:
-        header = json.loads(metadata["vaiom"])
-    except (KeyError, ValueError) as error:
-        raise _foreign(path, "a safetensors file without a vaiom header") from error
+        header = dict(json.loads(metadata["vaiom"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _foreign(path, kind, version, "a safetensors file without a vaiom header") from error
+    recorded = header.pop("header_sha256", None)
     if header.get("format") != kind or header.get("format_version") != version:
-        raise _foreign(path, f"{header.get('format')} version {header.get('format_version')}")
-    if tensors_sha256(tensors) != header.get("tensors_sha256"):
-        raise _altered(path)
+        raise _foreign(path, kind, version, f"{header.get('format')} version {header.get('format_version')}")
+    if sha256_of(canonical_json(header)) != recorded or tensors_sha256(tensors) != header.get("tensors_sha256"):
+        raise CheckpointError(
+            "the file was altered: its contents are not what was written",
+            where=path,
+            fix="take another checkpoint of the run; to resume from an earlier state, remove this one",
+        )
     return header, tensors
 
 
@@ -124,19 +132,11 @@ def tensors_sha256(tensors: dict[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _foreign(path: Path, got: str) -> CheckpointError:
+def _foreign(path: Path, kind: str, version: int, got: str) -> CheckpointError:
     return CheckpointError(
         "a file of another kind or schema",
         where=path,
-        expected=f"{FORMAT} version {FORMAT_VERSION}",
+        expected=f"{kind} version {version}",
         got=got,
         fix="train again with this version of vaiom, or use the version that wrote the file",
-    )
-
-
-def _altered(path: Path) -> CheckpointError:
-    return CheckpointError(
-        "the checkpoint was altered: its contents are not what was written",
-        where=path,
-        fix="take another checkpoint of the run, or train again",
     )

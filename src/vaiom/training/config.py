@@ -5,11 +5,13 @@ Paper: Methods, "Optimization and Reproducibility Settings"; Appendix F, "Optimi
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 SCOPES = ("full", "last")
 PRECISIONS = ("auto", "fp16", "bf16", "fp32")
+SEED_LIMIT = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,13 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("seed", "patience", "gap_weight", "vol_regime_weight", "ordinal_weight", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
         for name in ("learning_rate", "clip_norm"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and positive, got {getattr(self, name)}")
+        if self.seed >= SEED_LIMIT:
+            raise ValueError(f"seed must be below {SEED_LIMIT}, got {self.seed}")
         if self.scope not in SCOPES:
             raise ValueError(f"scope must be one of {', '.join(SCOPES)}, got {self.scope!r}")
         if self.precision not in PRECISIONS:

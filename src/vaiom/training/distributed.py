@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vaiom.errors import ConfigError
+from vaiom.training.precision import resolve_device
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Team:
             dist.barrier()
 
 
+def is_leader() -> bool:
+    """Whether this process speaks for its team, before it joins and after it leaves."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def join_team(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
     """Join the processes that `torchrun` started; alone, a team of one. Gives the device of this process."""
@@ -67,7 +73,7 @@ def join_team(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
         yield Team(), device
         return
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        device = resolve_device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:

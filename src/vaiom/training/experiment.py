@@ -54,9 +54,9 @@ class Experiment:
 
     @property
     def sha256(self) -> str:
-        """Of everything that decides what is learned; how long and how often it is saved may change on resuming."""
+        """Of everything that decides what is learned; how long, what is kept and what is logged may change on resuming."""
         value = self.to_json()
-        for key in ("steps", "patience", "keep_last"):
+        for key in ("steps", "patience", "keep_last", "log_every"):
             value["train"].pop(key)
         return sha256_of(canonical_json(value))
 

@@ -31,7 +31,15 @@ from vaiom.training.distributed import Team, join_team
 from vaiom.training.experiment import Experiment
 from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
-from vaiom.training.state import RunRecord, checkpoint_path, latest_state, load_state, save_state, state_path
+from vaiom.training.state import (
+    RunRecord,
+    checkpoint_path,
+    load_state,
+    save_state,
+    saved_steps,
+    seed_dropout,
+    state_path,
+)
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
@@ -54,9 +62,9 @@ class TrainResult:
     best_step: int
     best_bits: float
     last_step: int
-    final_bits: float
+    last_bits: float
     seconds: float
-    """Time of training and Validation, compilation apart."""
+    """Time of training and Validation over all sittings, compilation apart."""
     peak_gpu_mib: float | None
 
 
@@ -98,25 +106,31 @@ class _Run:
                 fix="build the corpus with boundaries that its bars cover (--train-end moves them all)",
             )
         dtype = resolve_type(self.config.precision, device)
+        # Every process starts from the same parameters; only its dropout is its own.
         torch.manual_seed(self.config.seed)
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
-        # Dropout differs between processes; everything else must not.
-        torch.manual_seed(self.config.seed + 7919 * team.rank)
         data = DeviceCorpus(corpus, experiment.model.input, context, device)
         self.step = TrainStep(model, data, self.config, device, dtype, team)
         self.scorer = Scorer(model, data, device, dtype)
-        self.record = RunRecord(config_sha256=experiment.sha256, corpus_sha256=corpus.sha256)
+        self.record = RunRecord(
+            config_sha256=experiment.sha256,
+            tokenizer_sha256=corpus.tokenizer.sha256,
+            corpus_sha256=corpus.sha256,
+        )
 
     def go(self, resume: bool) -> TrainResult:
         self._prepare(resume)
+        self.scorer.compile()
         self.step.model.train()
-        running = torch.zeros((), device=self.device)
-        counted, spent, final_bits = 0, 0.0, math.nan
+        running, counted = torch.zeros((), device=self.device), 0
+        first = self.record.step + 1
         clock = time.perf_counter()
-        for number in range(self.record.step + 1, self.config.steps + 1):
+        for number in range(first, self.config.steps + 1):
+            if self._should_stop():
+                break
             running += self.step(self.sampler.draw(number))
             counted += 1
-            if number == self.record.step + 1:
+            if number == first:
                 self._sync()
                 clock = time.perf_counter()  # the first step compiles
             validates = number % self.config.validate_every == 0 or number == self.config.steps
@@ -125,62 +139,57 @@ class _Run:
                 running.zero_()
                 counted = 0
                 self._require_finite(loss, number)
-                entry: dict[str, Any] = {"step": number, "loss_nats": loss}
+                bits = self._validate(number) if validates else None
+                now = time.perf_counter()
+                self.record, clock = replace(self.record, seconds=self.record.seconds + now - clock), now
+                # The line comes before the state that a resumed run would go on from: none is lost, and none twice.
+                self._log(number, loss, bits)
                 if validates:
-                    final_bits = self._validate(number)
-                    entry["validation_bits"] = final_bits
-                spent += time.perf_counter() - clock
-                clock = time.perf_counter()
-                self._log(entry, spent)
-                if validates and self._should_stop():
-                    break
-        if self.record.best_bits is None:
-            raise TrainingError("the run ended without a Validation", where=self.folder)
+                    self._save()
+        assert self.record.best_bits is not None
+        assert self.record.last_bits is not None
         return TrainResult(
             run=self.folder,
             best_step=self.record.best_step,
             best_bits=self.record.best_bits,
             last_step=self.record.step,
-            final_bits=final_bits,
-            seconds=spent,
-            peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if self.device.type == "cuda" else None,
+            last_bits=self.record.last_bits,
+            seconds=self.record.seconds,
+            peak_gpu_mib=torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else None,
         )
 
     def _prepare(self, resume: bool) -> None:
-        state = latest_state(self.folder)
-        if not resume:
-            if (self.folder / CONFIG_NAME).exists():
-                raise ConfigError(
-                    "the run folder holds a run already",
-                    where=self.folder,
-                    fix="pass --resume, or choose another --out",
-                )
-            if self.team.leads:
-                ensure_folder(self.folder / "checkpoints")
-                write_bytes(self.folder / CONFIG_NAME, self.experiment.to_toml().encode())
-        elif state is not None:
-            record = load_state(state, self.step)
-            for name, ours in (
-                ("config_sha256", self.record.config_sha256),
-                ("corpus_sha256", self.record.corpus_sha256),
-            ):
-                if getattr(record, name) != ours:
-                    raise ConfigError(
-                        f"the run was started with another {name.partition('_')[0]}",
-                        where=self.folder,
-                        expected=getattr(record, name),
-                        got=ours,
-                        fix="resume with what the run was started with, or start a new one",
-                    )
-            self.record = record
-        if self.team.leads:
-            self._trim_metrics()
+        if resume:
+            self._restore()
+        elif (self.folder / CONFIG_NAME).exists():
+            raise ConfigError(
+                "the run folder holds a run already",
+                where=self.folder,
+                fix="pass --resume, or choose another --out",
+            )
+        # All have looked before one writes.
         self.team.wait()
+        if self.team.leads:
+            ensure_folder(self.folder / "checkpoints")
+            write_bytes(self.folder / CONFIG_NAME, self.experiment.to_toml().encode())
+            self._trim_metrics()
+        seed_dropout(self.config.seed, self.team.rank, self.record.step)
+
+    def _restore(self) -> None:
+        steps = saved_steps(self.folder)
+        if not steps:
+            return
+        self.record = load_state(state_path(self.folder, steps[-1]), self.step, self.record)
+        if not (self.folder / BEST_NAME).exists():
+            raise TrainingError(
+                "the run has no best model to go on from: its loss was not finite, or the file was removed",
+                where=self.folder / BEST_NAME,
+                fix="start a new run",
+            )
 
     def _trim_metrics(self) -> None:
         """Drop what was logged after the state that the run goes on from: it will be logged again."""
         file = self.folder / METRICS_NAME
-        ensure_folder(self.folder / "checkpoints")
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= self.record.step]
         write_bytes(file, "".join(kept).encode())
@@ -192,16 +201,21 @@ class _Run:
         self.record = replace(
             self.record,
             step=number,
+            last_bits=bits,
             best_step=number if best else self.record.best_step,
             best_bits=bits if best else self.record.best_bits,
             stale_validations=0 if best else self.record.stale_validations + 1,
         )
-        if self.team.leads:
-            self._save(number, bits, best)
-        self.team.wait()
         return bits
 
-    def _save(self, number: int, bits: float, best: bool) -> None:
+    def _save(self) -> None:
+        if self.team.leads:
+            self._write_checkpoint()
+        self.team.wait()
+        seed_dropout(self.config.seed, self.team.rank, self.record.step)
+
+    def _write_checkpoint(self) -> None:
+        number = self.record.step
         path = checkpoint_path(self.folder, number)
         provenance = Provenance(
             vaiom_version=__version__,
@@ -212,16 +226,17 @@ class _Run:
             train=self.config.to_json(),
             seed=self.config.seed,
             step=number,
-            validation_bits=bits,
+            validation_bits=self.record.last_bits,
         )
         save_checkpoint(path, self.step.model, self.corpus.tokenizer, provenance)
-        if best:
+        if self.record.best_step == number:
             with atomic_file(self.folder / BEST_NAME) as staged:
                 shutil.copyfile(path, staged)
         # The state comes last: where it is, everything that it stands for is there too.
         save_state(state_path(self.folder, number), self.step, self.record)
-        for file in sorted((self.folder / "checkpoints").glob("step-*.safetensors"))[: -2 * self.config.keep_last]:
-            file.unlink()
+        for old in saved_steps(self.folder)[: -self.config.keep_last]:
+            state_path(self.folder, old).unlink()
+            checkpoint_path(self.folder, old).unlink(missing_ok=True)
 
     def _should_stop(self) -> bool:
         return 0 < self.config.patience <= self.record.stale_validations
@@ -237,10 +252,13 @@ class _Run:
                 fix="--set learning_rate=... lower, or --set precision=fp32",
             )
 
-    def _log(self, entry: dict[str, Any], spent: float) -> None:
+    def _log(self, number: int, loss: float, bits: float | None) -> None:
         if not self.team.leads:
             return
-        entry |= {"seconds": round(spent, 3)}
+        entry: dict[str, Any] = {"step": number, "loss_nats": loss}
+        if bits is not None:
+            entry["validation_bits"] = bits
+        entry["seconds"] = round(self.record.seconds, 3)
         with (self.folder / METRICS_NAME).open("a") as file:
             file.write(json.dumps(entry) + "\n")
         if self.report:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vaiom.events.schema import NUM_RETURN_BUCKETS
 from vaiom.model.losses import class_ids
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.distributed import Team
@@ -34,6 +35,11 @@ class Scorer:
         self._forward: Callable[[Tensor], Tensor] = self._log_probs
         self._captured = device.type != "cuda"
 
+    def compile(self) -> None:
+        """Do now what the first call would otherwise pay for; nothing on a CPU."""
+        if not self._captured:
+            self.log_probs(np.full(1, self.data.context - 1))
+
     def log_probs(self, rows: Rows, progress: Progress | None = None) -> Tensor:
         """(n, 16) on the device."""
         training = self.model.training
@@ -49,7 +55,7 @@ class Scorer:
                 if progress:
                     progress(min(start + self.batch, len(rows)), len(rows), "events")
         self.model.train(training)
-        return torch.cat(out) if out else torch.empty(0, 0, device=self.device)
+        return torch.cat(out) if out else torch.empty(0, NUM_RETURN_BUCKETS, device=self.device)
 
     def mean_bits(self, rows: Rows, team: Team | None = None) -> float:
         """Bits per event over all rows; processes of a team share them."""

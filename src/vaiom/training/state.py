@@ -1,39 +1,44 @@
-"""What a run needs to go on after it was killed: optimizer moments, loss scale, random states. Safetensors, no pickle.
+"""What a run needs to go on after it was killed: parameters, optimizer moments, loss scale. Safetensors, no pickle.
 
 Enters: a `TrainStep` and the record of the run. Leaves: a file beside the checkpoint, or the same state restored.
+Random states are not kept: they start anew wherever a state is saved, from the seed, the process and the step.
 On a CPU the resumed run repeats the uninterrupted one to the bit.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors.torch import save
 
-from vaiom.errors import CheckpointError
-from vaiom.files import write_bytes
-from vaiom.model.checkpoint import read_tensors, tensors_sha256
+from vaiom.errors import CheckpointError, ConfigError
+from vaiom.model.checkpoint import read_tensors, write_tensors
 from vaiom.training.step import TrainStep
 
 FORMAT = "vaiom-training-state"
 FORMAT_VERSION = 1
 _STEP = re.compile(r"step-(\d+)\.state\.safetensors")
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+# What must not change under a run, the most telling first.
+_ORIGINS = {"config_sha256": "configuration", "tokenizer_sha256": "tokenizer", "corpus_sha256": "corpus"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """How far a run is and what was best so far."""
+    """How far a run is, what was best so far, and what it was started with."""
 
     step: int = 0
     best_step: int = 0
     best_bits: float | None = None
+    last_bits: float | None = None
     stale_validations: int = 0
-    config_sha256: str = ""
-    corpus_sha256: str = ""
+    seconds: float = 0.0
+    config_sha256: str
+    tokenizer_sha256: str
+    corpus_sha256: str
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -44,45 +49,36 @@ def state_path(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:07d}.state.safetensors"
 
 
+def saved_steps(run: Path) -> list[int]:
+    """Steps with a training state, oldest first."""
+    names = (path.name for path in (run / "checkpoints").glob("*.state.safetensors"))
+    return sorted(int(match[1]) for name in names if (match := _STEP.fullmatch(name)))
+
+
 def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
-    tensors = {f"model/{name}": value.detach().cpu() for name, value in step.model.state_dict().items()}
+    tensors = {f"model/{name}": value for name, value in step.model.state_dict().items()}
     for name, parameter in step.model.named_parameters():
-        for key, value in step.optimizer.state[parameter].items():
-            tensors[f"optimizer/{key}/{name}"] = value.detach().cpu()
-    tensors["rng/cpu"] = torch.get_rng_state()
-    if step.device.type == "cuda":
-        tensors["rng/cuda"] = torch.cuda.get_rng_state(step.device)
-    # A file of its own memory: safetensors refuses tensors that share any.
-    tensors = {name: value.contiguous().clone() for name, value in tensors.items()}
-    header = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "record": asdict(record),
-        "scaler": step.scaler.state_dict() if step.scaler.is_enabled() else {},
-        "tensors_sha256": tensors_sha256(tensors),
-    }
-    write_bytes(path, save(tensors, {"vaiom": json.dumps(header, sort_keys=True)}))
+        for key in _MOMENTS:
+            tensors[f"optimizer/{key}/{name}"] = step.optimizer.state[parameter][key]
+    # Memory of its own for each: safetensors refuses tensors that share any.
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    contents = {"record": asdict(record), "scaler": step.scaler.state_dict()}
+    write_tensors(path, FORMAT, FORMAT_VERSION, contents, tensors)
 
 
-def load_state(path: Path, step: TrainStep) -> RunRecord:
-    """Restore model, optimizer, scaler and random states in place."""
+def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
+    """Restore model, optimizer and scaler in place, if the run was started with what we have."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
-        names = list(step.model.state_dict())
-        step.model.load_state_dict({name: tensors[f"model/{name}"] for name in names})
+        record = RunRecord(**header["record"])
+        _require_same_origin(path, record, ours)
+        step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
         for name, parameter in step.model.named_parameters():
-            prefix, state = "optimizer/", {}
-            for key in ("step", "exp_avg", "exp_avg_sq"):
-                value = tensors[f"{prefix}{key}/{name}"]
-                on_device = key != "step" or step.device.type == "cuda"
-                state[key] = value.to(step.device) if on_device else value
-            step.optimizer.state[parameter] = state
+            state = {key: tensors[f"optimizer/{key}/{name}"] for key in _MOMENTS}
+            # On a CPU the optimizer counts its steps there; a captured step counts on the device.
+            step.optimizer.state[parameter] = {key: value.to(step.device) for key, value in state.items()}
         if header["scaler"]:
             step.scaler.load_state_dict(header["scaler"])
-        torch.set_rng_state(tensors["rng/cpu"])
-        if step.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["rng/cuda"], step.device)
-        return RunRecord(**header["record"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(
             "the training state does not fit this run",
@@ -90,9 +86,21 @@ def load_state(path: Path, step: TrainStep) -> RunRecord:
             got=str(error).splitlines()[0],
             fix="resume with the configuration and device type the run was started with, or start a new run",
         ) from error
+    return record
 
 
-def latest_state(run: Path) -> Path | None:
-    """The newest training state of a run folder."""
-    found = {int(m[1]): path for path in (run / "checkpoints").glob("*.safetensors") if (m := _STEP.match(path.name))}
-    return found[max(found)] if found else None
+def seed_dropout(seed: int, rank: int, step: int) -> None:
+    """Start the random numbers of what follows a saved state; they differ between the processes of a team."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0]))
+
+
+def _require_same_origin(path: Path, record: RunRecord, ours: RunRecord) -> None:
+    for field, name in _ORIGINS.items():
+        if getattr(record, field) != getattr(ours, field):
+            raise ConfigError(
+                f"the run was started with another {name}",
+                where=path.parents[1],
+                expected=getattr(record, field),
+                got=getattr(ours, field),
+                fix="resume with what the run was started with (its config.toml says it), or start a new run",
+            )

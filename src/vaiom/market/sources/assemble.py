@@ -73,8 +73,8 @@ def assemble(
     bars = ordered.with_columns(pl.col("Datetime") + shift)
     record = {
         "rows": len(bars),
-        "first": str(bars["Datetime"][0]),
-        "last": str(bars["Datetime"][-1]),
+        "first": bars["Datetime"][0].isoformat(),
+        "last": bars["Datetime"][-1].isoformat(),
         "timeframe": span_label(timeframe) if timeframe else None,
         "clock": {"shift": span_label(shift), "utc": utc},
         "flat_dropped": sum(piece.flat_dropped for piece in everything),

@@ -171,8 +171,8 @@ def _entry(symbol: str, bars: pl.DataFrame, flat_dropped: int, ledger: Ledger) -
     lines = ledger.lines(symbol).values()
     return {
         "rows": len(bars),
-        "first": str(bars["Datetime"][0]),
-        "last": str(bars["Datetime"][-1]),
+        "first": bars["Datetime"][0].isoformat(),
+        "last": bars["Datetime"][-1].isoformat(),
         "timeframe": "1min",
         "clock": {"shift": "0min", "utc": False},
         "flat_dropped": flat_dropped,
