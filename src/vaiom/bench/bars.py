@@ -32,7 +32,7 @@ _WEEK, _TRADING_WEEK = 7 * 24 * 60, 5 * 24 * 60
 _FIRST_MONDAY = np.datetime64("1920-01-05T00:00", "us")
 
 
-def run(bars: Path | None) -> Measurement:
+def run(bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
     measured = measure(*race_input(bars))
     measured.extra.update(measure_folder(FOLDER_ROWS))
     return measured

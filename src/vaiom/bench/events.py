@@ -22,7 +22,7 @@ from vaiom.market.folder import read_bars
 REPEATS = 7
 
 
-def run(bars: Path | None) -> Measurement:
+def run(bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
     if bars is not None:
         return measure(read_bars(bars), str(bars))
     from vaiom.market.synthetic import simulate

@@ -18,13 +18,17 @@ BENCHMARKS = {
     "events": "bars to the 25 continuous inputs, against plain pandas",
     "bars": "minute to hour bars, against pandas.resample, and the peak memory of a large folder",
     "startup": "`vaiom --help`, against an empty Python",
+    "train": "an optimizer step of the main model, against plain PyTorch",
 }
 
 
 def run(
-    names: Sequence[str] = (), bars: Path | None = None, progress: Callable[[int, int, str], None] | None = None
+    names: Sequence[str] = (),
+    bars: Path | None = None,
+    corpus: Path | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run the named benchmarks, or all of them; those that read bars take them from `bars` where it suits them."""
+    """Run the named benchmarks, or all of them, on `bars` or `corpus` where they can use them."""
     for name in names:
         if name not in BENCHMARKS:
             raise ConfigError("unknown benchmark", expected=", ".join(BENCHMARKS), got=repr(name))
@@ -33,5 +37,5 @@ def run(
     for done, name in enumerate(chosen):
         if progress:
             progress(done, len(chosen), name)
-        results.append(asdict(import_module(f"vaiom.bench.{name}").run(bars)))
+        results.append(asdict(import_module(f"vaiom.bench.{name}").run(bars, corpus)))
     return results

@@ -18,7 +18,7 @@ HELP = (sys.executable, "-c", "from vaiom.cli.main import main; main()", "--help
 NOTHING = (sys.executable, "-c", "pass")
 
 
-def run(_bars: Path | None = None, repeats: int = REPEATS) -> Measurement:
+def run(_bars: Path | None = None, _corpus: Path | None = None, repeats: int = REPEATS) -> Measurement:
     equal = require_help(_output(HELP))
     ours_seconds, reference_seconds = race(lambda: _output(HELP), lambda: _output(NOTHING), repeats)
     return Measurement(

@@ -12,7 +12,15 @@ _MAIN = Experiment(name="main", about="The paper's selected model: 0.9M HybridCo
 _DEMO = Experiment(
     name="demo", about="A small model that learns the simulated market on a CPU in minutes."
 ).with_changes(
-    num_layers=2, num_heads=2, width=64, context=96, dropout=0.0, steps=900, validate_every=100, learning_rate=2e-3
+    num_layers=2,
+    num_heads=2,
+    width=64,
+    context=64,
+    dropout=0.0,
+    num_micro_batches=2,
+    learning_rate=2e-3,
+    steps=1_000,
+    validate_every=100,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (_MAIN, _DEMO)}

@@ -40,11 +40,11 @@ _UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has varia
 class Dynamics:
     """How a price moves: hidden states, and a variance that follows the observed, de-seasonalised returns."""
 
-    spread: tuple[float, ...] = (0.6, 0.95, 1.43)
-    drift: tuple[float, ...] = (0.03, 0.0, -0.04)
-    transition: tuple[tuple[float, ...], ...] = ((0.97, 0.03, 0.0), (0.02, 0.96, 0.02), (0.0, 0.04, 0.96))
-    shock_weight: float = 0.06
-    memory: float = 0.92
+    spread: tuple[float, ...] = (0.65, 0.97, 1.35)
+    drift: tuple[float, ...] = (0.02, 0.0, -0.03)
+    transition: tuple[tuple[float, ...], ...] = ((0.98, 0.02, 0.0), (0.015, 0.97, 0.015), (0.0, 0.03, 0.97))
+    shock_weight: float = 0.05
+    memory: float = 0.93
     pull: float = 1e-4
     variance_bounds: tuple[float, float] = (0.1, 10.0)
 
