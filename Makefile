@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test lint types unit dist clean
+.PHONY: demo test lint types unit check-learning dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -20,6 +20,10 @@ types: .venv/installed
 
 unit: .venv/installed
 	$(BIN)/pytest -m "not slow and not gpu"
+
+# Three seeds of a small model on the simulated market: each must close most of the way to the true law.
+check-learning: .venv/installed
+	$(BIN)/pytest -m slow -rP tests/training/test_learning.py
 
 # A wheel, proved by installing it into an empty environment and running it there.
 dist: .venv/installed

@@ -195,8 +195,8 @@ def test_a_folder_becomes_a_folder_that_remembers_its_source(tmp_path: Path) -> 
     assert manifest["timeframe"] == "1h"
     assert manifest["symbols"]["XAUUSD"] == {
         "rows": 3,
-        "first": "2024-01-01 00:00:00",
-        "last": "2024-01-01 02:00:00",
+        "first": "2024-01-01T00:00:00",
+        "last": "2024-01-01T02:00:00",
         "source": "resample",
         "source_sha256": sha256_file(source / "XAUUSD.parquet"),
     }

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from vaiom.cli import bench, corpus, data, demo
+from vaiom.cli import bench, corpus, data, demo, experiments, train
 
 # A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
 _USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
@@ -22,6 +22,8 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(corpus.app, name="corpus")
 app.command()(demo.demo)
+app.command()(experiments.experiments)
+app.command()(train.train)
 app.command()(bench.bench)
 
 
@@ -39,7 +41,7 @@ def main() -> None:
     from vaiom.errors import UserError
 
     try:
-        app()
+        app(prog_name="vaiom")
     except UserError as error:
         print(f"vaiom: {error}", file=sys.stderr)
         raise SystemExit(2) from None

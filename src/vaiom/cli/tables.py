@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,17 @@ def table(
     """A plain table; the first `left` columns are words, the others numbers, the last one a sentence where `prose`."""
     out = Table(header_style="bold", pad_edge=False, box=None)
     for index, name in enumerate(columns):
-        sentence = prose and index == len(columns) - 1
-        words = index < left
-        out.add_column(name, justify="left" if words or sentence else "right", no_wrap=words and not sentence)
+        if prose and index == len(columns) - 1:
+            out.add_column(name)
+        elif index < left:
+            out.add_column(name, no_wrap=True)
+        else:
+            out.add_column(name.replace("_", " ").replace(" ", "\n"), justify="right", no_wrap=True)
     for row in rows:
         out.add_row(*(str(cell) for cell in row))
+    if not prose:
+        # Numbers are never cut: a terminal that is too narrow breaks the lines.
+        out.width = Console(width=10_000, markup=False, emoji=False).measure(out).maximum
     # As the table's own title it would be broken to the width of the columns.
     return Group(Text(title, style="bold"), out)
 
@@ -39,7 +45,7 @@ def show(*tables: Group) -> None:
         console.width = 200
     for item in tables:
         console.print()
-        console.print(item)
+        console.print(item, crop=False)
 
 
 def percent(share: float) -> str:
@@ -106,7 +112,7 @@ def print_split_quality(rows: Sequence[SplitQuality]) -> None:
         + [percent(sum(row.occupancy[:4])), percent(sum(row.occupancy[-4:]))]
         for row in rows
     ]
-    names = ["asset", "split", "rows", "events", "zero next", "target dropped", *masks, "low tail", "high tail"]
+    names = ["asset", "split", "rows", "valid events", "zero next", "target dropped", *masks, "low tail", "high tail"]
     show(table("What was masked and dropped, by asset and split of the target", names, body, left=2))
 
 
@@ -117,8 +123,8 @@ def print_price_quality(report: QualityReport) -> None:
         [
             asset.symbol,
             f"{asset.rows:,}",
-            asset.first or "-",
-            asset.last or "-",
+            _moment(str(asset.first or "-")),
+            _moment(str(asset.last or "-")),
             span_label(timedelta(seconds=asset.timeframe_seconds)) if asset.timeframe_seconds else "-",
             f"{asset.gaps.num_missing:,}",
             percent(asset.zero_return_share or 0.0),
@@ -170,14 +176,15 @@ def print_benchmarks(results: Sequence[dict[str, Any]]) -> None:
     show(table("Ratios against plain references, measured in turns", names, body, left=2, prose=True))
 
 
-def print_scores(title: str, rows: Sequence[tuple[str, float, float]]) -> None:
+def print_scores(title: str, bits: Mapping[str, float]) -> None:
     """Bits per event and the gain over Frequency."""
-    body = [[name, f"{bits:.4f}", f"{gain:+.4f}"] for name, bits, gain in rows]
+    body = [[name, f"{value:.4f}", f"{bits['frequency'] - value:+.4f}"] for name, value in bits.items()]
     show(table(title, ["predictor", "bits/event", "gain over Frequency"], body))
 
 
 def _moment(iso: str) -> str:
-    return iso.replace("T", " ")
+    """A stamp as people write it: seconds only where there are any."""
+    return iso.replace("T", " ").removesuffix(":00")
 
 
 def _with_example(finding: Finding) -> str:

@@ -75,3 +75,8 @@ def bucket_probabilities(truth: Truth, rows: IntArray, edges: FloatArray, sigma:
     mass[:, [zero]] = below + above
     probs: FloatArray = mass / mass.sum(axis=1, keepdims=True)
     return probs
+
+
+def share_closed(baseline_bits: float, model_bits: float, oracle_bits: float) -> float:
+    """How much of the way from a baseline to the best reachable score a model has gone: 0 at the one, 1 at the other."""
+    return (baseline_bits - model_bits) / (baseline_bits - oracle_bits)

@@ -6,6 +6,7 @@ Paper: Methods, "Corpus Construction and Split Protocol" and "Supervision Scope"
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -173,6 +174,7 @@ def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
     path = Path(path)
     manifest = _read_manifest(path)
     tokenizer_value = read_json(path / TOKENIZER_NAME)
+    _require_own_spelling(path / TOKENIZER_NAME, tokenizer_value)
     if sha256_of(canonical_json(tokenizer_value)) != manifest["tokenizer_sha256"]:
         raise _damaged(path / TOKENIZER_NAME)
     folder = path / manifest["folder"]
@@ -230,10 +232,17 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             got=manifest.get("format_version"),
             fix="build it again with this version of vaiom",
         )
+    _require_own_spelling(file, manifest)
     recorded = manifest.get("manifest_sha256")
     if sha256_of(canonical_json({k: v for k, v in manifest.items() if k != "manifest_sha256"})) != recorded:
         raise _damaged(file)
     return manifest
+
+
+def _require_own_spelling(file: Path, value: Any) -> None:
+    """The same values written otherwise, such as a seventeenth digit that changes no float, are a changed file too."""
+    if file.read_bytes() != json.dumps(value, indent=2).encode() + b"\n":
+        raise _damaged(file)
 
 
 def _verify(file: Path, recorded: str) -> None:

@@ -102,7 +102,7 @@ def symbols_in(folder: Path) -> list[str]:
 def read_file(path: Path) -> pl.DataFrame:
     """One asset's bars, types checked; order is checked by `require_ordered`."""
     try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path, glob=False)
     except FileNotFoundError as error:
         raise DataError("no such file", where=path, expected="a Parquet file of bars") from error
     except (pl.exceptions.PolarsError, OSError) as error:

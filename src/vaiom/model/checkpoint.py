@@ -85,8 +85,8 @@ def write_tensors(
     """Write a file that `read_tensors` can check, atomically; returns the hash of the tensors."""
     digest = tensors_sha256(tensors)
     header = {"format": kind, "format_version": version, **contents, "tensors_sha256": digest}
-    header["header_sha256"] = sha256_of(canonical_json(header))
-    write_bytes(path, save(tensors, {"vaiom": canonical_json(header).decode()}))
+    text = canonical_json(header)
+    write_bytes(path, save(tensors, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)}))
     return digest
 
 
@@ -95,7 +95,8 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies: what is checked and used must not follow a file that changes later.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError("no such checkpoint", where=path) from error
     except (SafetensorError, OSError) as error:
@@ -110,10 +111,10 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
         header = dict(json.loads(metadata["vaiom"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(path, kind, version, "a safetensors file without a vaiom header") from error
-    recorded = header.pop("header_sha256", None)
     if header.get("format") != kind or header.get("format_version") != version:
         raise _foreign(path, kind, version, f"{header.get('format')} version {header.get('format_version')}")
-    if sha256_of(canonical_json(header)) != recorded or tensors_sha256(tensors) != header.get("tensors_sha256"):
+    intact = sha256_of(metadata["vaiom"].encode()) == metadata.get("vaiom_sha256")
+    if not intact or tensors_sha256(tensors) != header.get("tensors_sha256"):
         raise CheckpointError(
             "the file was altered: its contents are not what was written",
             where=path,

@@ -54,7 +54,7 @@ class Experiment:
 
     @property
     def sha256(self) -> str:
-        """Of everything that decides what is learned; how long, what is kept and what is logged may change on resuming."""
+        """Of everything that decides what is learned; how long, what is kept and logged may change on resuming."""
         value = self.to_json()
         for key in ("steps", "patience", "keep_last", "log_every"):
             value["train"].pop(key)

@@ -75,7 +75,6 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
         step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
         for name, parameter in step.model.named_parameters():
             state = {key: tensors[f"optimizer/{key}/{name}"] for key in _MOMENTS}
-            # On a CPU the optimizer counts its steps there; a captured step counts on the device.
             step.optimizer.state[parameter] = {key: value.to(step.device) for key, value in state.items()}
         if header["scaler"]:
             step.scaler.load_state_dict(header["scaler"])

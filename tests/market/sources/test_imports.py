@@ -35,8 +35,8 @@ def test_the_manifest_tells_where_bars_come_from(tmp_path: Path) -> None:
     assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["symbols"]["EURUSD"] == {
         "rows": 40,
-        "first": "2019-02-04 22:00:00",
-        "last": "2019-02-04 22:39:00",
+        "first": "2019-02-04T22:00:00",
+        "last": "2019-02-04T22:39:00",
         "timeframe": "1min",
         "clock": {"shift": "0min", "utc": False},
         "flat_dropped": 0,

@@ -1,0 +1,45 @@
+"""A trained model as a predictor: the same contract as a baseline, so that both are scored by the same code.
+
+Enters: a checkpoint file. Leaves: probabilities (n, 16) of the next return bucket for any events of a corpus whose
+tokenizer is the model's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vaiom.baselines.base import Probabilities, Rows
+from vaiom.errors import CheckpointError
+from vaiom.events.corpus import Corpus
+from vaiom.model.checkpoint import Checkpoint, load_checkpoint
+from vaiom.training.precision import resolve_device, resolve_type
+from vaiom.training.scoring import Progress, Scorer
+from vaiom.training.windows import DeviceCorpus
+
+
+class ModelPredictor:
+    name = "model"
+
+    def __init__(self, checkpoint: Checkpoint, device: str = "auto", progress: Progress | None = None) -> None:
+        self.checkpoint, self.progress = checkpoint, progress
+        self.device = resolve_device(device)
+        checkpoint.model.to(self.device)
+
+    @classmethod
+    def load(cls, path: Path, device: str = "auto", progress: Progress | None = None) -> ModelPredictor:
+        return cls(load_checkpoint(path), device, progress)
+
+    def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
+        model = self.checkpoint.model
+        if corpus.tokenizer.sha256 != self.checkpoint.tokenizer.sha256:
+            raise CheckpointError(
+                "the model was trained with another tokenizer than the corpus has",
+                where=corpus.path,
+                expected=self.checkpoint.tokenizer.sha256,
+                got=corpus.tokenizer.sha256,
+                fix="score it on the corpus it was trained on, or on one that was appended to",
+            )
+        data = DeviceCorpus(corpus, model.config.input, model.config.context, self.device)
+        scorer = Scorer(model, data, self.device, resolve_type("auto", self.device))
+        probs: Probabilities = scorer.log_probs(rows, self.progress).double().exp().cpu().numpy()
+        return probs

@@ -1,0 +1,295 @@
+"""Every command does what it says: exit 0, the files it promises, one JSON object on stdout where that is asked for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import date, datetime
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+import typer
+from command_line import Vaiom
+
+import vaiom as package
+from market.sources import feed_server
+from strategies import random_bars
+from vaiom.cli.main import app
+from vaiom.events.corpus import open_corpus
+from vaiom.experiments.registry import EXPERIMENTS
+from vaiom.market.folder import BAR_COLUMNS, read_bars, write_symbol
+from vaiom.market.synthetic import MarketConfig
+
+SYMBOLS = ["SIM01USD", "SIM02USD"]
+FIRST_DAY = date(2019, 2, 4)
+PROMISED = {
+    *(f"data {name}" for name in ("download", "import", "resample", "simulate", "check")),
+    *(f"corpus {name}" for name in ("build", "append", "show", "pack", "unpack")),
+    "bench",
+    "demo",
+}
+
+
+def commands(command: object, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """All commands that the program has, groups left out."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield " ".join(words)
+    else:
+        for name, inner in below.items():
+            yield from commands(inner, (*words, name))
+
+
+COMMANDS = sorted(commands(typer.main.get_command(app)))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# The program itself
+
+
+def test_what_was_promised_is_there() -> None:
+    assert set(COMMANDS) >= PROMISED
+
+
+@pytest.mark.parametrize("command", ["", "data", "corpus", *COMMANDS])
+def test_help(vaiom: Vaiom, command: str) -> None:
+    ran = vaiom(*command.split(), "--help")
+    assert ran.code == 0
+    assert ran.err == ""
+    assert f"Usage: vaiom {command}".rstrip() in ran.out
+    assert "...}..." not in ran.out
+    if command in COMMANDS:
+        description = ran.out.split("Usage:")[1].splitlines()[2]
+        assert description.strip(), "a command says what it is for"
+
+
+def test_version(vaiom: Vaiom) -> None:
+    assert vaiom("--version").out == f"{package.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["dat"], ["data", "chek"], ["data", "check"], ["corpus", "build", "x"], ["--nope"]])
+def test_a_slip_of_the_fingers_is_exit_2(vaiom: Vaiom, words: list[str]) -> None:
+    ran = vaiom(*words)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "Usage:" in ran.err
+
+
+# Bars
+
+
+def test_simulate(vaiom: Vaiom, tmp_path: Path) -> None:
+    asked = ("data", "simulate", "--assets", 2, "--bars", 300, "--seed", 5)
+    answer = vaiom(*asked, "--out", tmp_path / "bars", "--json").json()
+    assert list(answer["symbols"]) == SYMBOLS
+    assert names_in(tmp_path / "bars") == [*(f"{symbol}.parquet" for symbol in SYMBOLS), "manifest.json", "truth"]
+    bars = read_bars(tmp_path / "bars")["SIM01USD"]
+    assert bars.columns == list(BAR_COLUMNS)
+    assert len(bars) == 300
+    shown = vaiom(*asked, "--out", tmp_path / "again")
+    assert shown.code == 0
+    assert "SIM02USD" in shown.out
+    assert read_bars(tmp_path / "again")["SIM01USD"].equals(bars)
+
+
+def test_simulate_beside_other_bars(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
+    asked = ("data", "simulate", "--assets", 1, "--bars", 14_000, "--compare", market)
+    measures = {row["measure"] for row in vaiom(*asked, "--json").json()["comparison"]}
+    shown = vaiom(*asked)
+    assert shown.code == 0
+    assert measures
+    assert all(measure in shown.out for measure in measures)
+    assert names_in(tmp_path) == []
+
+
+def test_import_resample_and_check(vaiom: Vaiom, tmp_path: Path) -> None:
+    minutes = random_bars(3_000, start=datetime(2023, 1, 2)).with_columns(
+        Datetime=pl.datetime_range(datetime(2023, 1, 2), interval="1m", end=datetime(2023, 1, 4, 1, 59), eager=True)
+    )
+    source = tmp_path / "eurusd.csv"
+    minutes.write_csv(source)
+    answer = vaiom("data", "import", source, "--shift", "2h", "--out", tmp_path / "minutes", "--json").json()
+    assert answer["symbols"]["EURUSD"]["rows"] == 3_000
+    assert answer["symbols"]["EURUSD"]["first"] == "2023-01-02T02:00:00"
+    assert answer["symbols"]["EURUSD"]["clock"] == {"shift": "2h", "utc": False}
+    assert names_in(tmp_path / "minutes") == ["EURUSD.parquet", "manifest.json"]
+
+    answer = vaiom("data", "resample", tmp_path / "minutes", "--to", "1h", "--out", tmp_path / "1h", "--json").json()
+    assert (answer["timeframe"], answer["symbols"]["EURUSD"]["rows"]) == ("1h", 50)
+    assert len(read_bars(tmp_path / "1h")["EURUSD"]) == 50
+    assert vaiom("data", "resample", tmp_path / "1h", "--to", "4H", "--out", tmp_path / "4h").code == 0
+
+    for folder, timeframe in (("minutes", "1min"), ("1h", "1h"), ("4h", "4h")):
+        shown = vaiom("data", "check", tmp_path / folder)
+        assert shown.code == 0
+        assert timeframe in shown.out
+        answer = vaiom("data", "check", tmp_path / folder, "--json").json()
+        assert answer["assets"][0]["symbol"] == "EURUSD"
+
+
+def test_import_says_what_it_changed(vaiom: Vaiom, tmp_path: Path) -> None:
+    source = tmp_path / "eurusd.csv"
+    bars = random_bars(40)
+    pl.concat([bars[20:], bars[:20], bars[:3]]).with_columns(Low=pl.col("Low").replace(bars["Low"][7], -1.0)).write_csv(
+        source
+    )
+    shown = vaiom("data", "import", source, "--repair", "--out", tmp_path / "bars")
+    assert shown.code == 0
+    for change in ("rows reordered", "repeated stamps dropped", "unusable rows dropped"):
+        assert change in shown.out
+
+
+def test_check_reports_what_it_finds(vaiom: Vaiom, tmp_path: Path, market: Path) -> None:
+    bars = read_bars(market)["SIM01USD"]
+    wrong = bars.with_columns(High=pl.when(pl.col("Datetime") == bars["Datetime"][900]).then(0.1).otherwise("High"))
+    write_symbol(tmp_path, "EURUSD", wrong)
+    answer = vaiom("data", "check", tmp_path, "--json").json()
+    [found] = [finding for finding in answer["findings"] if finding["kind"] == "ohlc_sense"]
+    assert (found["symbol"], found["count"], len(found["examples"])) == ("EURUSD", 1, 1)
+    assert {row["split"] for row in answer["splits"]} >= {"train", "validation", "test-h1", "test-h2"}
+    shown = vaiom("data", "check", tmp_path)
+    assert "ohlc_sense" in shown.out
+    assert found["examples"][0] in shown.out
+
+
+@pytest.mark.parametrize("timeframe", ["4h", "1d"])
+def test_check_takes_bars_for_what_they_are(vaiom: Vaiom, market: Path, tmp_path: Path, timeframe: str) -> None:
+    assert vaiom("data", "resample", market, "--to", timeframe, "--out", tmp_path / "bars").code == 0
+    answer = vaiom("data", "check", tmp_path / "bars", "--json").json()
+    assert "corpus_problem" not in answer
+    assert answer["splits"]
+
+
+def test_check_of_bars_too_short_for_a_corpus(vaiom: Vaiom, tmp_path: Path) -> None:
+    write_symbol(tmp_path, "EURUSD", random_bars(5))
+    assert "Train holds no usable event" in vaiom("data", "check", tmp_path, "--json").json()["corpus_problem"]
+    shown = vaiom("data", "check", tmp_path)
+    assert shown.code == 0
+    assert "cannot become a corpus yet" in shown.err
+
+
+def test_download(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with feed_server.running() as server:
+        server.files = feed_server.made_up_feed("EURUSD", FIRST_DAY, 2)
+        asked = ("data", "download", "EURUSD", "--from", "2019-02-04", "--to", "2019-02-06", "--out", tmp_path / "bars")
+        first = vaiom(*asked, "--base-url", server.url)
+        assert first.code == 0, first.err
+        assert "EURUSD" in first.out
+        assert "flat dropped" in first.out
+        assert "downloading: 2/2" in first.err
+        answer = vaiom(*asked, "--base-url", server.url, "--json").json()
+    assert (answer["days_asked_for"], answer["days_already_there"]) == (0, 2)
+    assert answer["symbols"]["EURUSD"]["first"] == "2019-02-04T00:01:00"
+    assert names_in(tmp_path / "bars") == ["EURUSD.parquet", "manifest.json", "raw"]
+    assert len(read_bars(tmp_path / "bars")["EURUSD"]) == 64
+
+
+# Corpora
+
+
+def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
+    (tmp_path / "classes.toml").write_text('SIM02USD = "spot"\n')
+    built = vaiom("corpus", "build", market, "--out", tmp_path / "c", "--classes", tmp_path / "classes.toml", "--json")
+    answer = built.json()
+    assert answer["classes"] == {"SIM01USD": "FX", "SIM02USD": "SPOT"}
+    assert "building: 2/2" in built.err
+    assert {"manifest.json", "tokenizer.json"} < set(names_in(tmp_path / "c"))
+    opened = open_corpus(tmp_path / "c")
+    assert answer["sha256"] == opened.sha256
+    assert answer["events"]["validation"] == len(opened.endpoints("validation")) > 0
+    assert vaiom("corpus", "show", tmp_path / "c", "--json").json() == answer
+    shown = vaiom("corpus", "show", tmp_path / "c")
+    assert shown.code == 0
+    assert shown.err == ""
+    for fact in ("SIM02USD", f"{answer['events']['train']:,}", answer["tokenizer_sha256"], "insufficient"):
+        assert fact in shown.out
+
+
+def test_boundaries_move_together_or_one_by_one(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
+    moved = vaiom("corpus", "build", market, "--out", tmp_path / "a", "--train-end", "2024-03-01", "--json").json()
+    assert moved["splits"]["validation"] == ["2024-09-01T00:00:00", "2025-03-01T00:00:00"]
+    assert moved["splits"]["seal"] == "2026-03-01T00:00:00"
+    named = ("--train-end", "2024-02-01", "--validation", "2024-03-01:2024-05-01", "--test", "2024-05-01:2024-06-01")
+    one = vaiom("corpus", "build", market, "--out", tmp_path / "b", *named, "--json").json()
+    assert list(one["events"]) == ["train", "buffer", "validation", "test-h1", "sealed"]
+    assert one["splits"]["seal"] == "2024-06-01T00:00:00"
+    assert one["events"]["sealed"] > 0
+
+
+def test_build_says_when_validation_is_empty(vaiom: Vaiom, tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_500))
+    ran = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", "--json")
+    assert ran.json()["events"]["validation"] == 0
+    assert "--train-end 2023-01-01" in ran.err
+
+
+def test_overwriting_is_asked_for(vaiom: Vaiom, market: Path, corpus: Path, tmp_path: Path) -> None:
+    again = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    asked = ("corpus", "build", market, "--out", again, "--train-end", "2024-03-01")
+    assert vaiom(*asked).code == 2
+    assert open_corpus(again).sha256 == open_corpus(corpus).sha256
+    assert vaiom(*asked, "--overwrite").code == 0
+    assert open_corpus(again).sha256 != open_corpus(corpus).sha256
+    assert names_in(tmp_path) == ["corpus"]
+
+
+def test_append(vaiom: Vaiom, market: Path, corpus: Path, tmp_path: Path) -> None:
+    for symbol, frame in read_bars(market).items():
+        write_symbol(tmp_path / "early", symbol, frame.filter(pl.col("Datetime") < datetime(2025, 1, 1)))
+    assert vaiom("corpus", "build", tmp_path / "early", "--out", tmp_path / "grown").code == 0
+    missing = len(open_corpus(corpus)) - len(open_corpus(tmp_path / "grown"))
+    ran = vaiom("corpus", "append", tmp_path / "grown", market, "--json")
+    assert ran.json()["sha256"] == open_corpus(corpus).sha256
+    assert ran.err.splitlines()[-1] == f"{missing:,} rows added"
+    assert vaiom("corpus", "append", tmp_path / "grown", market).err.splitlines()[-1] == "0 rows added"
+
+
+def test_pack_and_unpack_through_the_command_line(vaiom: Vaiom, corpus: Path, tmp_path: Path) -> None:
+    file = tmp_path / "corpus.zip"
+    answer = vaiom("corpus", "pack", corpus, file, "--json").json()
+    assert answer == {"file": str(file), "bytes": file.stat().st_size}
+    assert str(file) in vaiom("corpus", "pack", corpus, file).out
+    there = vaiom("corpus", "unpack", file, tmp_path / "there", "--json").json()
+    assert there["sha256"] == open_corpus(corpus).sha256
+    assert vaiom("corpus", "unpack", file, tmp_path / "there").code == 2
+    assert vaiom("corpus", "unpack", file, tmp_path / "there", "--overwrite").code == 0
+    assert names_in(tmp_path) == ["corpus.zip", "there"]
+
+
+# The rest
+
+
+def test_bench(vaiom: Vaiom, market: Path) -> None:
+    [result] = vaiom("bench", "events", "--bars", market, "--json").json()["benchmarks"]
+    assert result["name"] == "events"
+    assert result["ratio"] > 0
+    shown = vaiom("bench", "events", "--bars", market)
+    assert shown.code == 0
+    assert result["equal"] in shown.out
+
+
+def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole job, on a market and with a training of the same kind that are small enough for a test."""
+    monkeypatch.setattr("vaiom.market.synthetic.MarketConfig", partial(MarketConfig, assets=2, bars=14_000))
+    small = {"num_layers": 1, "num_heads": 1, "width": 16, "context": 4, "steps": 2, "validate_every": 2}
+    monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"].with_changes(**small))
+    ran = vaiom("demo", "--out", tmp_path / "demo", "--device", "cpu")
+    assert ran.code == 0, ran.err
+    assert {"bars", "corpus"} <= set(names_in(tmp_path / "demo"))
+    assert len(open_corpus(tmp_path / "demo" / "corpus").endpoints("validation")) > 0
+    for words in ("frequency", "markov", "oracle", "dropped", "Clock"):
+        assert words in ran.out
+
+
+def test_names_are_printed_as_they_are(vaiom: Vaiom, tmp_path: Path) -> None:
+    folder = tmp_path / "x[bold]:smile:"
+    assert str(folder) in vaiom("data", "simulate", "--assets", 1, "--bars", 50, "--out", folder).out
+    assert str(folder) in vaiom("bench", "events", "--bars", folder).out

@@ -1,0 +1,69 @@
+"""The installed program in a process of its own: what only shows there."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from vaiom import __version__
+from vaiom.events.corpus import open_corpus
+
+PROGRAM = Path(sys.executable).with_name("vaiom")
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120)
+
+
+def run_on_terminal(*words: object, columns: int) -> str:
+    """All that a person sees."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": str(columns)}
+    with subprocess.Popen([PROGRAM, *map(str, words)], stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        try:
+            while piece := os.read(ours, 65536):
+                seen += piece
+        except OSError:
+            pass  # how Linux says that the other end was closed
+    os.close(ours)
+    assert process.returncode == 0
+    return seen.decode()
+
+
+def test_the_installed_program_answers() -> None:
+    ran = run("--version")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{__version__}\n", "")
+
+
+def test_json_on_stdout_and_plain_progress_on_stderr(market: Path, tmp_path: Path) -> None:
+    ran = run("corpus", "build", market, "--out", tmp_path / "corpus", "--json")
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["symbols"] == ["SIM01USD", "SIM02USD"]
+    assert ran.stderr.splitlines() == ["building: 0/2 SIM01USD", "building: 1/2 SIM02USD", "building: 2/2"]
+
+
+def test_a_refusal_is_one_message_without_a_traceback(tmp_path: Path) -> None:
+    ran = run("corpus", "show", tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.splitlines()[0] == "vaiom: not a corpus"
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_terminal_shows_a_bar(market: Path) -> None:
+    seen = run_on_terminal("data", "check", market, columns=100)
+    assert "━" in seen
+    assert "2/2" in seen
+
+
+def test_a_narrow_terminal_cuts_no_number_and_no_sentence(market: Path, corpus: Path) -> None:
+    events = open_corpus(corpus).manifest["events"]
+    seen = run_on_terminal("corpus", "show", corpus, columns=60)
+    assert "…" not in seen
+    assert all(f"{count:,}" in seen for count in events.values())
+    assert "…" not in run_on_terminal("data", "check", market, columns=60)

@@ -1,0 +1,64 @@
+"""The GPU kernels against attention written out, with the very dropout decisions that the kernels take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SEED = 1_234_567
+
+
+def written_out(qkv: torch.Tensor, kept: torch.Tensor, rate: float) -> torch.Tensor:
+    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+    length = q.shape[-2]
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    future = torch.ones(length, length, dtype=torch.bool, device=qkv.device).triu(1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(-1) * kept / (1 - rate)
+    return (weights @ v).transpose(1, 2)
+
+
+@pytest.mark.parametrize(("heads", "size", "length"), [(4, 32, 512), (2, 32, 64), (6, 64, 192), (4, 64, 1024)])
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+def test_values_and_gradients(heads: int, size: int, length: int, rate: float) -> None:
+    from vaiom.model import attention_gpu
+
+    torch.manual_seed(0)
+    qkv = torch.randn(2, length, 3, heads, size, device="cuda", dtype=torch.float16, requires_grad=True)
+    seed = torch.tensor([SEED], device="cuda", dtype=torch.int32)
+    out, _ = attention_gpu._forward_op(qkv, seed, rate)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+
+    exact = qkv.detach().float().requires_grad_(True)
+    kept = attention_gpu.kept(SEED, 2, heads, length, rate).cuda()
+    expected = written_out(exact, kept, rate)
+    expected.backward(gradient.float())
+    torch.testing.assert_close(out.float(), expected, atol=5e-3, rtol=5e-3)
+    assert qkv.grad is not None
+    assert exact.grad is not None
+    torch.testing.assert_close(qkv.grad.float(), exact.grad, atol=1e-2, rtol=1e-2)
+
+
+def test_decisions_are_balanced_and_unrelated() -> None:
+    from vaiom.model import attention_gpu
+
+    first, second = (attention_gpu.kept(seed, 8, 4, 256, 0.1).double() for seed in (1, 2))
+    assert first.mean().item() == pytest.approx(0.9, abs=2e-3)
+    for other in (second, first.roll(1, 0), first.roll(1, 2), first.roll(1, 3)):
+        joint = ((first - 0.9) * (other - 0.9)).mean().item() / 0.09
+        assert abs(joint) < 5e-3
+
+
+def test_dropout_keeps_the_mean() -> None:
+    from vaiom.model.attention import drop
+
+    values = torch.ones(4096, 512, device="cuda")
+    dropped = drop(values, 0.1)
+    assert dropped.mean().item() == pytest.approx(1.0, abs=2e-3)
+    assert (dropped == 0).double().mean().item() == pytest.approx(0.1, abs=2e-3)
+    assert not torch.equal(dropped, drop(values, 0.1))

@@ -1,0 +1,92 @@
+"""Position s knows nothing of what comes after it: every branch, every head, both attention paths."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_models import events, tiny_model
+from torch import Tensor
+
+from vaiom.model import attention
+from vaiom.model.config import INPUTS, RETURN_HEADS
+from vaiom.model.vaiom import Vaiom
+
+LENGTH = 11
+
+
+def logits_of(model: Vaiom, x: Tensor, meta: Tensor) -> Tensor:
+    """All heads side by side; dropout, if on, decides the same every time."""
+    torch.manual_seed(5)
+    return torch.cat(list(model(x, meta).values()), dim=-1).detach()
+
+
+@pytest.fixture(params=["whole", "in blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Query blocks shorter than the window, so that every kind of block boundary is met."""
+    monkeypatch.setattr(attention, "_QUERY_BLOCK", 4)
+    return bool(request.param == "in blocks")
+
+
+@pytest.mark.parametrize("head", RETURN_HEADS)
+@pytest.mark.parametrize("input_", INPUTS)
+def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str, blocks: bool) -> None:
+    model = tiny_model(input=input_, return_head=head, dropout=0.2)
+    model.train(blocks)  # with dropout a CPU attends in blocks
+    x, meta = events(model, 2, LENGTH)
+    other, _ = events(model, 2, LENGTH, seed=1)
+    before = logits_of(model, x, meta)
+    for s in range(LENGTH - 1):
+        for changed in (slice(s + 1, s + 2), slice(s + 1, None)):
+            altered = x.clone()
+            altered[:, changed] = other[:, changed]
+            after = logits_of(model, altered, meta)
+            assert torch.equal(after[:, : s + 1], before[:, : s + 1])
+            assert not torch.equal(after[:, s + 1], before[:, s + 1])
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_gradients_of_a_position_reach_its_past_and_only_that(train: bool) -> None:
+    model = tiny_model(context=300, dropout=0.1).train(train)
+    x, meta = events(model, 1, 300)
+    x.requires_grad_()
+    torch.manual_seed(0)
+    model(x, meta)["return"][0, 150].sum().backward()
+    assert x.grad is not None
+    assert not x.grad[0, 151:].any()
+    assert x.grad[0, 150].any()
+    # Dropped weights cut a few paths, never all of the first positions'.
+    assert x.grad[0, :10].any()
+
+
+@pytest.mark.parametrize("input_", INPUTS)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_last_position_alone_equals_the_full_pass(input_: str, layers: int) -> None:
+    model = tiny_model(input=input_, num_layers=layers).eval()
+    for length in (1, 7, 32):
+        x, meta = events(model, 3, length)
+        full, last = model(x, meta), model(x, meta, last_only=True)
+        assert list(full) == list(last)
+        for name, values in last.items():
+            assert values.shape[1] == 1
+            torch.testing.assert_close(values[:, 0], full[name][:, -1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 5, 128, 129, 300])
+def test_attention_in_blocks_equals_the_fused_one(length: int) -> None:
+    torch.manual_seed(1)
+    qkv = torch.randn(2, length, 3, 2, 8)
+    fused = attention.causal_attention(qkv, 0.0)
+    # So small a rate drops nothing here, but leaves the fused path.
+    torch.testing.assert_close(attention.causal_attention(qkv, 1e-12), fused, atol=1e-5, rtol=1e-5)
+
+
+def test_attention_in_blocks_drops_at_its_rate_and_keeps_the_mean() -> None:
+    torch.manual_seed(2)
+    qkv = torch.randn(64, 130, 3, 2, 4)
+    qkv[:, :, 2] = 1.0  # with equal values the result is the sum of the kept weights
+    kept = attention.causal_attention(qkv, 0.25)
+    assert kept[:, 64:].mean().item() == pytest.approx(1.0, abs=5e-3)
+    # The first position has one weight: dropped or scaled up.
+    first = kept[:, 0]
+    assert first.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
+    assert (first == 0).float().mean().item() == pytest.approx(0.25, abs=0.12)

@@ -1,0 +1,35 @@
+"""A small model learns the simulated market: it closes most of the distance between Frequency and the true law."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vaiom.evaluation.comparison import compare_on_validation
+from vaiom.events.build import build_corpus
+from vaiom.events.corpus import Corpus
+from vaiom.experiments.registry import experiment
+from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.training.loop import train
+
+LEAST_SHARE = 0.8
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
+    folder, config = tmp_path_factory.mktemp("market"), MarketConfig()
+    write_market(simulate(config), config, folder / "bars")
+    return folder / "bars", build_corpus(folder / "bars", folder / "corpus")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [17, 29, 43])
+def test_a_small_model_learns_the_market(market: tuple[Path, Corpus], tmp_path: Path, seed: int) -> None:
+    bars, corpus = market
+    result = train(corpus, experiment("demo").with_changes(seed=seed), tmp_path / "run")
+    scores = compare_on_validation(corpus, bars, tmp_path / "run")
+    print(f"\nseed {seed}: share {scores.share_closed:.3f}, bits {scores.bits}, {result.seconds:.0f} s")
+    assert scores.share_closed >= LEAST_SHARE
+    assert scores.bits["oracle"] < scores.bits["model"] < scores.bits["markov"]

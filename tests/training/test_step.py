@@ -1,0 +1,113 @@
+"""One optimizer step against a hand-written accumulation loop, and a batch learned by heart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import TINY, make_step
+
+from vaiom.errors import ConfigError
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import TRAIN
+from vaiom.model.losses import objective
+from vaiom.training.distributed import Team
+from vaiom.training.experiment import Experiment
+from vaiom.training.precision import resolve_device, resolve_type
+from vaiom.training.step import TrainStep
+from vaiom.training.windows import Rows, train_sampler
+
+
+def by_hand(step: TrainStep, optimizer: torch.optim.Optimizer, rows: Rows, experiment: Experiment) -> float:
+    """Four micro-batches, each reduced alone, averaged, clipped, one AdamW step: as the paper says it."""
+    optimizer.zero_grad()
+    reported = 0.0
+    batches = np.split(rows, experiment.train.num_micro_batches)
+    for batch in batches:
+        windows = step.data.windows(torch.from_numpy(batch))
+        last = experiment.train.scope == "last"
+        logits = step.model(windows.x_BTF, windows.meta_BM, last_only=last)
+        targets = {name: values[:, -1:] if last else values for name, values in windows.targets.items()}
+        loss, terms = objective(logits, targets, experiment.train.task_weights)
+        (loss / len(batches)).backward()
+        reported += terms["return"].item() / len(batches)
+    torch.nn.utils.clip_grad_norm_(step.model.parameters(), experiment.train.clip_norm)
+    optimizer.step()
+    return reported
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"input": "disc", "dropout": 0.0, "return_head": "independent"},
+        {"input": "cont", "auxiliaries": (), "num_micro_batches": 1},
+        {"scope": "last", "dropout": 0.0},
+        {"clip_norm": 0.01, "weight_decay": 0.5},
+    ],
+    ids=str,
+)
+def test_a_step_equals_the_accumulation_written_by_hand(corpus: Corpus, changes: dict[str, object]) -> None:
+    experiment = TINY.with_changes(**changes)
+    ours, plain = make_step(corpus, experiment), make_step(corpus, experiment)
+    optimizer = torch.optim.AdamW(
+        plain.model.parameters(),
+        lr=experiment.train.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=experiment.train.weight_decay,
+    )
+    sampler = train_sampler(corpus, experiment.model.context, 17, experiment.train.windows_per_step)
+    for number in range(1, 5):
+        rows = sampler.draw(number)
+        torch.manual_seed(number)
+        got = ours(rows).item()
+        torch.manual_seed(number)
+        assert got == pytest.approx(by_hand(plain, optimizer, rows, experiment), rel=1e-5)
+    for (name, mine), theirs in zip(ours.model.named_parameters(), plain.model.parameters(), strict=True):
+        # Adam divides by tiny moments: parameters agree to a small share of what one step moves them.
+        torch.testing.assert_close(mine, theirs, atol=1e-2 * experiment.train.learning_rate, rtol=0, msg=name)
+
+
+def test_the_grouped_loss_equals_the_mean_of_its_micro_batches(corpus: Corpus) -> None:
+    """What a GPU runs at once and a CPU one by one."""
+    step = make_step(corpus, TINY.with_changes(dropout=0.0))
+    rows = torch.from_numpy(train_sampler(corpus, 16, 17, 16).draw(1))
+    step.loss(rows, 4)[0].backward()
+    together = [p.grad.clone() for p in step.model.parameters() if p.grad is not None]
+    step.model.zero_grad()
+    for part in rows.split(4):
+        (step.loss(part, 1)[0] / 4).backward()
+    apart = [p.grad for p in step.model.parameters()]
+    for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", ["moms", "independent"])
+def test_one_batch_is_learned_by_heart(corpus: Corpus, head: str) -> None:
+    experiment = TINY.with_changes(
+        return_head=head, width=32, dropout=0.0, auxiliaries=(), num_micro_batches=1, weight_decay=0.0
+    )
+    step = make_step(corpus, experiment)
+    rows = corpus.endpoints(TRAIN, 16)[[20, 400, 900, 1200]]
+    losses = [step(rows).item() for _ in range(300)]
+    assert losses[0] > 2.0
+    assert losses[-1] < 0.05
+
+
+def test_teams_share_whole_micro_batches() -> None:
+    assert [list(Team(rank, 2).share(4)) for rank in (0, 1)] == [[0, 1], [2, 3]]
+    with pytest.raises(ConfigError, match="shared evenly"):
+        Team(0, 3).share(4)
+
+
+def test_devices_and_number_formats() -> None:
+    assert resolve_device("cpu").type == "cpu"
+    for name in ("tpu", "mps", "cuda:99", "nonsense"):
+        with pytest.raises(ConfigError, match=r"cuda|CUDA"):
+            resolve_device(name)
+    cpu = torch.device("cpu")
+    assert resolve_type("auto", cpu) == torch.float32
+    assert resolve_type("auto", torch.device("cuda")) == torch.float16
+    with pytest.raises(ConfigError, match="FP32"):
+        resolve_type("fp16", cpu)

@@ -1,0 +1,101 @@
+"""Windows against plain slices, and a sampler that is uniform, seeded, and blind to everything but Train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import CPU, SPLITS
+
+from vaiom.errors import DataError
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import TRAIN, SplitConfig
+from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler
+
+CONTEXT = 16
+
+
+@pytest.mark.parametrize("branch", ["disc", "cont", "hybrid"])
+def test_windows_are_the_rows_up_to_their_ends(corpus: Corpus, branch: str) -> None:
+    ends = corpus.endpoints(TRAIN, CONTEXT)[[0, 5, -1]]
+    data = DeviceCorpus(corpus, branch, CONTEXT, CPU)
+    windows = data.windows(torch.from_numpy(ends))
+    for number, end in enumerate(ends):
+        rows = slice(end - CONTEXT + 1, end + 1)
+        inputs = corpus.disc if branch == "disc" else corpus.cont
+        np.testing.assert_array_equal(windows.x_BTF[number].numpy(), inputs[rows])
+        np.testing.assert_array_equal(windows.meta_BM[number].numpy(), corpus.meta[end])
+        for name in ("return", "gap", "vol_regime"):
+            target = getattr(corpus, f"target_{name}")
+            expected = [int(target[row]) if corpus.valid_base[row] else 0 for row in range(rows.start, rows.stop)]
+            assert windows.targets[name][number].tolist() == expected
+    x, meta = data.inputs(torch.from_numpy(ends))
+    assert torch.equal(x, windows.x_BTF)
+    assert torch.equal(meta, windows.meta_BM)
+
+
+def test_masked_rows_teach_nothing(corpus: Corpus) -> None:
+    data = DeviceCorpus(corpus, "cont", CONTEXT, CPU)
+    invalid = torch.from_numpy(~corpus.valid_base)
+    assert invalid.any()
+    assert corpus.target_gap[~corpus.valid_base].any()  # the corpus knows gaps there; the model is not told
+    for target in data.targets.values():
+        assert not target[invalid].any()
+
+
+def test_the_sampler_knows_exactly_the_train_endpoints_with_full_context(corpus: Corpus) -> None:
+    sampler = train_sampler(corpus, CONTEXT, 17, 8)
+    slow = [
+        row
+        for rows in corpus.asset_slices.values()
+        for row in range(rows.start, rows.stop)
+        if row - CONTEXT + 1 >= rows.start
+        and corpus.valid_base[row]
+        and corpus.target_timestamps[row] < np.datetime64(SPLITS.train_end)
+    ]
+    assert sampler.endpoints.tolist() == slow
+
+
+def test_draws_are_uniform_with_replacement() -> None:
+    sampler = Sampler(np.arange(100, 140), seed=3, windows_per_step=500)
+    drawn = np.concatenate([sampler.draw(step) for step in range(1, 81)])
+    counts = np.bincount(drawn - 100, minlength=40)
+    assert len(counts) == 40
+    expected = len(drawn) / 40
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < 39 + 5 * np.sqrt(2 * 39)
+
+
+def test_a_draw_depends_on_the_seed_and_the_step_alone(corpus: Corpus) -> None:
+    sampler = train_sampler(corpus, CONTEXT, 17, 64)
+    again = train_sampler(corpus, CONTEXT, 17, 64)
+    assert not np.array_equal(sampler.draw(1), sampler.draw(2))
+    np.testing.assert_array_equal(again.draw(2), sampler.draw(2))
+    assert not np.array_equal(train_sampler(corpus, CONTEXT, 29, 64).draw(2), sampler.draw(2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Careless(SplitConfig):
+    """Puts one row in the middle of Train into another split."""
+
+    row: int
+
+    def codes(self, target_timestamps: np.ndarray) -> np.ndarray:
+        codes = super().codes(target_timestamps)
+        codes[self.row] = self.code("validation")
+        return codes
+
+
+def test_a_train_window_that_touches_another_split_is_refused(corpus: Corpus) -> None:
+    endpoints = corpus.endpoints(TRAIN, CONTEXT)
+    careless = _Careless(**vars(SPLITS), row=int(endpoints[50]))
+    with pytest.raises(DataError, match="target outside Train") as caught:
+        train_sampler(replace(corpus, splits=careless), CONTEXT, 17, 8)
+    assert str(corpus.timestamps[endpoints[51]]) in str(caught.value)
+
+
+def test_too_short_a_history_is_refused(corpus: Corpus) -> None:
+    with pytest.raises(DataError, match="no window to learn from"):
+        train_sampler(corpus, 5_000, 17, 8)
