@@ -88,7 +88,14 @@ def read_json(path: Path) -> Any:
 def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty folder beside `path` that becomes `path` when the block ends well and vanishes otherwise."""
     if path.exists() and not overwrite:
-        raise DataError("the output folder exists already", where=path, fix="choose another --out, or pass --overwrite")
+        raise DataError("the output folder exists already", where=path, fix="choose another, or pass --overwrite")
+    if path.exists() and not _is_ours(path):
+        raise DataError(
+            "only what vaiom wrote is overwritten",
+            where=path,
+            expected="an empty folder, or one whose manifest.json lists symbols",
+            fix="choose another folder, or remove this one yourself",
+        )
     ensure_folder(path.parent)
     try:
         staged = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=path.parent))
@@ -107,6 +114,15 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         _flush(path.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
+
+
+def _is_ours(path: Path) -> bool:
+    """A bar folder or a corpus, which both have a manifest that lists symbols, or an empty folder."""
+    if not path.is_dir():
+        return False
+    manifest = path / "manifest.json"
+    known = read_json(manifest) if manifest.is_file() else {}
+    return "symbols" in known or not any(path.iterdir())
 
 
 def _flush(path: Path) -> None:

@@ -285,7 +285,7 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert ran.code == 0, ran.err
     assert {"bars", "corpus"} <= set(names_in(tmp_path / "demo"))
     assert len(open_corpus(tmp_path / "demo" / "corpus").endpoints("validation")) > 0
-    for words in ("frequency", "markov", "oracle", "dropped", "Clock"):
+    for words in ("frequency", "markov", "oracle", "dropped", "Clock", "Bucket edges"):
         assert words in ran.out
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from vaiom.evaluation.comparison import compare_on_validation
 from vaiom.events.build import build_corpus
@@ -14,6 +17,14 @@ from vaiom.market.synthetic import MarketConfig, simulate, write_market
 from vaiom.training.loop import train
 
 LEAST_SHARE = 0.8
+
+
+@pytest.fixture(autouse=True)
+def all_cores() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -38,4 +38,6 @@ def run(
         if progress:
             progress(done, len(chosen), name)
         results.append(asdict(import_module(f"vaiom.bench.{name}").run(bars, corpus)))
+    if progress:
+        progress(len(chosen), len(chosen), "")
     return results

@@ -29,7 +29,7 @@ def demo(
     from vaiom.experiments.registry import experiment
     from vaiom.market.check import check_folder
     from vaiom.market.synthetic import MarketConfig, simulate, write_market
-    from vaiom.training.loop import train
+    from vaiom.training.loop import CONFIG_NAME, train
 
     bars, run, config = out / "bars", out / "run", MarketConfig(seed=seed)
     with progress_bar("1/4 simulating a market") as progress:
@@ -42,11 +42,10 @@ def demo(
     print_split_quality(split_quality(corpus))
     print_corpus(corpus)
 
-    shutil.rmtree(run, ignore_errors=True)
+    if (run / CONFIG_NAME).exists():  # an earlier demo; anything else there stops the training
+        shutil.rmtree(run)
     with training_report("4/4 training a small model", run) as report_step:
-        result = train(
-            corpus, experiment(EXPERIMENT).with_changes(seed=seed), run, device=device, report=report_step
-        )
+        result = train(corpus, experiment(EXPERIMENT).with_changes(seed=seed), run, device=device, report=report_step)
     scores = compare_on_validation(corpus, bars, run, device)
     print_scores(f"Validation, best checkpoint (step {result.best_step})", scores.bits)
     note(

@@ -78,5 +78,5 @@ def bucket_probabilities(truth: Truth, rows: IntArray, edges: FloatArray, sigma:
 
 
 def share_closed(baseline_bits: float, model_bits: float, oracle_bits: float) -> float:
-    """How much of the way from a baseline to the best reachable score a model has gone: 0 at the one, 1 at the other."""
+    """How far a model has gone from a baseline to the best reachable score: 0 at the one, 1 at the other."""
     return (baseline_bits - model_bits) / (baseline_bits - oracle_bits)

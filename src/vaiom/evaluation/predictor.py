@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from vaiom.baselines.base import Probabilities, Rows
 from vaiom.errors import CheckpointError
 from vaiom.events.corpus import Corpus
@@ -41,5 +43,5 @@ class ModelPredictor:
             )
         data = DeviceCorpus(corpus, model.config.input, model.config.context, self.device)
         scorer = Scorer(model, data, self.device, resolve_type("auto", self.device))
-        probs: Probabilities = scorer.log_probs(rows, self.progress).double().exp().cpu().numpy()
+        probs: Probabilities = scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()
         return probs

@@ -17,9 +17,9 @@ _DEMO = Experiment(
     width=64,
     context=64,
     dropout=0.0,
-    num_micro_batches=2,
+    num_micro_batches=3,
     learning_rate=2e-3,
-    steps=1_000,
+    steps=1_200,
     validate_every=100,
 )
 

@@ -30,7 +30,7 @@ def check_symbol(symbol: str) -> str:
             "not usable as a symbol",
             expected="up to 32 letters, digits, '.', '_' or '-'",
             got=repr(symbol),
-            fix="name it with --symbol",
+            fix="write it without separators, as in EURUSD",
         )
     return symbol
 
