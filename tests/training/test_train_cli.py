@@ -49,7 +49,7 @@ def test_training_reports_for_people_and_for_scripts(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--experiment", "mian"], "main, demo"),
+        (["--experiment", "mian"], "main, main-5m"),
         (["--set", "learning_rat=1"], "learning_rate"),
         (["--set", "learning_rate=fast"], "not a value for learning_rate"),
         (["--set", "precision=fp16"], "CPUs train in FP32"),
@@ -103,4 +103,4 @@ def test_experiments_lists_and_resolves(
     assert vaiom(monkeypatch, "experiments", "main") == 0
     assert "911,582" in capsys.readouterr().out
     assert vaiom(monkeypatch, "experiments", "mian") == 2
-    assert "main, demo" in capsys.readouterr().err
+    assert "main, main-5m" in capsys.readouterr().err

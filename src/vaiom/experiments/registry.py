@@ -5,7 +5,10 @@ Paper: Appendix A, "Full Experimental Configuration".
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vaiom.errors import ConfigError
+from vaiom.model.config import RUNGS
 from vaiom.training.experiment import Experiment
 
 _MAIN = Experiment(name="main", about="The paper's selected model: 0.9M HybridContIn, MoMS, all auxiliaries, FullSeq.")
@@ -23,7 +26,15 @@ _DEMO = Experiment(
     validate_every=100,
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (_MAIN, _DEMO)}
+_LARGER = [
+    replace(_MAIN, name=f"main-{rung.lower()}", about=f"The main model at the paper's {rung} rung.").with_changes(
+        **shape
+    )
+    for rung, shape in RUNGS.items()
+    if rung != "0.9M"
+]
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (_MAIN, *_LARGER, _DEMO)}
 
 
 def experiment(name: str) -> Experiment:
