@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,17 +11,7 @@ from vaiom.baselines.base import Baseline
 from vaiom.baselines.frequency import Frequency
 from vaiom.baselines.markov import Markov
 from vaiom.errors import DataError
-from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    folder: Path = tmp_path_factory.mktemp("small")
-    config = MarketConfig(assets=2, bars=14_500)
-    write_market(simulate(config), config, folder / "bars")
-    return build_corpus(folder / "bars", folder / "corpus")
 
 
 def test_frequency_is_the_smoothed_share_of_train(corpus: Corpus) -> None:

@@ -1,17 +1,33 @@
-"""The default simulated market, its corpus and its oracle, made once."""
+"""The default simulated market with its oracle, and tiny trained runs; made once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
-from simulated_market import Market
+import torch
+from simulated_market import TINY_SPLITS, Market, TinyRuns
 
+from strategies import random_bars
+from training.tiny_runs import TINY
 from vaiom.evaluation.likelihood import asset_months
 from vaiom.evaluation.oracle import Oracle
-from vaiom.events.build import build_corpus
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.market.folder import write_symbol
 from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.training.loop import train
 
 SCORED = ("validation", "test-h1", "test-h2")
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Products this small are slower on several threads, and much slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +48,17 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Market:
         clusters=asset_months(corpus, rows),
         probs=oracle.predict_proba(corpus, rows),
     )
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
+    """Two seeds of a tiny model on a random walk with two test splits and a sealed one."""
+    folder = tmp_path_factory.mktemp("tiny")
+    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
+        write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
+    corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS))
+    runs = [folder / "seed17", folder / "seed29"]
+    for seed, run in zip((17, 29), runs, strict=True):
+        train(corpus, TINY.with_changes(seed=seed, steps=4, num_layers=1), run, device="cpu")
+    assert corpus.path is not None
+    return TinyRuns(bars=folder / "bars", corpus=corpus.path, runs=runs)

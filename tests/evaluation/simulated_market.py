@@ -1,14 +1,23 @@
-"""What the tests of this folder share: a simulated market with everything that is asked of it."""
+"""What the tests of this folder share: a simulated market with its oracle, and tiny runs on a random walk."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from vaiom.evaluation.oracle import Oracle
 from vaiom.events.corpus import Corpus
+from vaiom.events.splits import SplitConfig
+
+TINY_SPLITS = SplitConfig(
+    train_end=datetime(2023, 12, 10),
+    validation=(datetime(2023, 12, 20), datetime(2024, 1, 10)),
+    tests=((datetime(2024, 1, 10), datetime(2024, 1, 20)), (datetime(2024, 1, 20), datetime(2024, 2, 3))),
+    seal=datetime(2024, 2, 3),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,3 +30,10 @@ class Market:
     buckets: np.ndarray
     clusters: np.ndarray
     probs: np.ndarray  # the oracle's, of `rows`
+
+
+@dataclass(frozen=True, eq=False)
+class TinyRuns:
+    bars: Path
+    corpus: Path
+    runs: list[Path]  # seeds of one experiment

@@ -1,11 +1,22 @@
-"""The transform and its test: right levels when calibrated, rejections when not."""
+"""The transform and its test: right levels when calibrated, rejections when not; scores against plain loops."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vaiom.evaluation.calibration import randomised_pit, uniformity_test
+from vaiom.evaluation.calibration import (
+    calibrate,
+    randomised_pit,
+    reliability,
+    scores,
+    scores_by_group,
+    uniformity_test,
+)
 
 
 def test_transform_lies_inside_the_share_of_its_outcome() -> None:
@@ -42,3 +53,64 @@ def test_statistic_is_the_largest_excess_plus_the_largest_deficit() -> None:
     assert uniformity_test(np.linspace(0.005, 0.995, 100)).p_value == 1.0
     with pytest.raises(ValueError, match="at least one event"):
         uniformity_test(np.array([]))
+
+
+def drawn(rng: np.random.Generator, probs: np.ndarray) -> np.ndarray:
+    return 1 + (rng.random((len(probs), 1)) > np.cumsum(probs, axis=1)[:, :-1]).sum(axis=1)
+
+
+@given(seed=st.integers(0, 1_000), count=st.integers(1, 30))
+def test_scores_equal_plain_loops(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(16, 0.7), count)
+    buckets = rng.integers(1, 17, count)
+    brier = ranked = entropy = predicted = observed = 0.0
+    for row, bucket in zip(probs, buckets, strict=True):
+        brier += sum((p - (k + 1 == bucket)) ** 2 for k, p in enumerate(row)) / count
+        ranked += sum((sum(row[: k + 1]) - (bucket <= k + 1)) ** 2 for k in range(15)) / 15 / count
+        entropy -= sum(p * math.log2(p) for p in row if p > 0) / count
+        predicted += (sum(row[:4]) + sum(row[12:])) / count
+        observed += (bucket <= 4 or bucket >= 13) / count
+    got = scores("all", probs, buckets)
+    assert (got.group, got.num_events) == ("all", count)
+    assert got.brier == pytest.approx(brier, abs=1e-9)
+    assert got.ranked_probability_score == pytest.approx(ranked, abs=1e-9)
+    assert got.entropy_bits == pytest.approx(entropy, abs=1e-6)
+    assert (got.tails_predicted, got.tails_observed) == pytest.approx((predicted, observed), abs=1e-9)
+
+
+def test_reliability_groups_events_by_forecast() -> None:
+    predicted = np.repeat([0.1, 0.6], 50)
+    came = np.concatenate([np.arange(50) < 10, np.arange(50) < 30]).astype(float)
+    got = reliability("1", predicted, came)
+    assert (got.predicted, got.observed) == pytest.approx((0.35, 0.4))
+    assert sum(size for _, _, size in got.bins) == 100
+    assert [forecast for forecast, _, _ in got.bins] == pytest.approx([0.1] * 5 + [0.6] * 5)
+    assert got.error == pytest.approx(sum(size * abs(p - o) for p, o, size in got.bins) / 100)
+
+
+def test_a_true_law_is_reliable_everywhere_and_a_sharpened_one_is_not() -> None:
+    rng = np.random.default_rng(6)
+    probs = rng.dirichlet(np.full(16, 3.0), 20_000)
+    buckets = drawn(rng, probs)
+    got = calibrate(probs, buckets)
+    assert [item.outcome for item in got.tails] == ["negative", "positive", "both"]
+    assert (len(got.buckets), len(got.cumulative), sum(got.pit_histogram)) == (16, 15, 20_000)
+    for item in (*got.buckets, *got.cumulative, *got.tails):
+        assert item.observed == pytest.approx(item.predicted, abs=0.015)
+        assert item.error < 0.02
+    sharp = probs**2 / (probs**2).sum(axis=1, keepdims=True)
+    worse = calibrate(sharp, buckets)
+    assert max(item.error for item in got.buckets) < 0.01 < 0.02 < min(item.error for item in worse.buckets)
+    assert worse.overall.entropy_bits < got.overall.entropy_bits
+    assert worse.overall.brier > got.overall.brier
+    assert worse.overall.ranked_probability_score > got.overall.ranked_probability_score
+
+
+def test_groups_are_scored_apart() -> None:
+    rng = np.random.default_rng(7)
+    probs = rng.dirichlet(np.full(16, 3.0), 40)
+    buckets, hours = drawn(rng, probs), np.repeat([3, 21], 20)
+    first, second = scores_by_group(probs, buckets, hours)
+    assert first == scores("3", probs[:20], buckets[:20])
+    assert second == scores("21", probs[20:], buckets[20:])

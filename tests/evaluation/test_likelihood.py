@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_market import Market
 
-from vaiom.evaluation.likelihood import MIN_PROBABILITY, asset_months, class_ids, event_bits, paired_gain
+from vaiom.evaluation.likelihood import (
+    MIN_PROBABILITY,
+    asset_months,
+    bits_by_group,
+    class_ids,
+    event_bits,
+    paired_gain,
+    tail_masks,
+)
 
 weights = st.lists(st.floats(0, 1), min_size=16, max_size=16).filter(lambda values: sum(values) > 1e-3)
 
@@ -72,3 +80,22 @@ def test_asset_months_are_one_number_per_asset_and_month_of_the_target(market: M
     months = corpus.target_timestamps[rows].astype("datetime64[M]")
     pairs = set(zip(corpus.meta[rows, 0].tolist(), months.tolist(), asset_months(corpus, rows).tolist(), strict=True))
     assert len(pairs) == len({number for _, _, number in pairs}) == len({pair[:2] for pair in pairs})
+
+
+@given(events=st.lists(st.tuples(st.floats(0, 8), st.floats(0, 8), st.integers(1, 5)), min_size=1, max_size=30))
+def test_means_by_group_equal_a_plain_loop(events: list[tuple[float, float, int]]) -> None:
+    model, baseline, labels = (np.array(column) for column in zip(*events, strict=True))
+    got = bits_by_group({"model": model, "frequency": baseline}, labels)
+    assert [group.group for group in got] == [str(label) for label in sorted(set(labels.tolist()))]
+    assert sum(group.num_events for group in got) == len(events)
+    for group in got:
+        own = [(m, b) for m, b, label in events if str(label) == group.group]
+        assert group.bits["model"] == pytest.approx(sum(m for m, _ in own) / len(own))
+        assert group.bits["frequency"] == pytest.approx(sum(b for _, b in own) / len(own))
+
+
+def test_tails_are_the_first_and_last_four_buckets() -> None:
+    masks = tail_masks(np.arange(1, 17))
+    assert np.flatnonzero(masks["negative"]).tolist() == [0, 1, 2, 3]
+    assert np.flatnonzero(masks["positive"]).tolist() == [12, 13, 14, 15]
+    assert np.flatnonzero(masks["both"]).tolist() == [0, 1, 2, 3, 12, 13, 14, 15]

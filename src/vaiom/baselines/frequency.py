@@ -10,11 +10,19 @@ from typing import Self
 
 import numpy as np
 
-from vaiom.baselines.base import Probabilities, Rows, num_return_buckets, smoothed, targets_to_fit
+from vaiom.baselines.base import (
+    Probabilities,
+    Rows,
+    TableFit,
+    num_return_buckets,
+    require_fitted,
+    smoothed,
+    targets_to_fit,
+)
 from vaiom.events.corpus import Corpus
 
 
-class Frequency:
+class Frequency(TableFit):
     name = "frequency"
 
     probs_: Probabilities  # (K,)
@@ -25,4 +33,5 @@ class Frequency:
         return self
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
+        require_fitted(self)
         return np.broadcast_to(self.probs_, (len(rows), len(self.probs_)))

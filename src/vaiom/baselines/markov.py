@@ -10,14 +10,22 @@ from typing import Self
 
 import numpy as np
 
-from vaiom.baselines.base import Probabilities, Rows, num_return_buckets, smoothed, targets_to_fit
+from vaiom.baselines.base import (
+    Probabilities,
+    Rows,
+    TableFit,
+    num_return_buckets,
+    require_fitted,
+    smoothed,
+    targets_to_fit,
+)
 from vaiom.events.corpus import Corpus
 from vaiom.events.schema import DISC_FIELDS
 
 _RETURN_BUCKET = DISC_FIELDS.index("return_bucket")
 
 
-class Markov:
+class Markov(TableFit):
     name = "markov"
 
     probs_: Probabilities  # (K + 1, K), row 0 for a missing current bucket
@@ -30,5 +38,6 @@ class Markov:
         return self
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
+        require_fitted(self)
         probs: Probabilities = self.probs_[corpus.disc[rows, _RETURN_BUCKET]]
         return probs

@@ -18,6 +18,7 @@ BENCHMARKS = {
     "events": "bars to the 25 continuous inputs, against plain pandas",
     "bars": "minute to hour bars, against pandas.resample, and the peak memory of a large folder",
     "startup": "`vaiom --help`, against an empty Python",
+    "bootstrap": "10,000 block-bootstrap replicates, against a plain loop",
     "train": "an optimizer step of the main model, against plain PyTorch",
 }
 

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from vaiom.cli import bench, corpus, data, demo, experiments, train
+from vaiom.cli import baselines, bench, corpus, data, demo, evaluate, experiments, train
 
 # A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
 _USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
@@ -24,6 +24,8 @@ app.add_typer(corpus.app, name="corpus")
 app.command()(demo.demo)
 app.command()(experiments.experiments)
 app.command()(train.train)
+app.command()(baselines.baselines)
+app.command()(evaluate.evaluate)
 app.command()(bench.bench)
 
 

@@ -1,23 +1,32 @@
-"""Whether probabilities mean what they say: the randomised probability integral transform and a test of it.
+"""Whether probabilities mean what they say: the randomised transform and its test, reliability, proper scores, tails.
 
 If a return was drawn from the predicted distribution, the predicted probability of everything below it is uniform on
 (0, 1). With buckets, a uniform draw inside the outcome's own share restores that: the transform of every event is
 exactly uniform when the prediction is the true law, and successive events are then independent. Predictions that are
 too narrow pile up values at both ends, too wide ones in the middle, shifted ones on one side. Kuiper's statistic, the
 sum of the largest excess and the largest deficit of the empirical distribution, is as sensitive to the first two as to
-the third.
+the third. Reliability says it without randomness: among events to which a bucket was given some probability, that
+share should have ended there; likewise for everything up to an edge. The Brier and the ranked probability score are
+squared distances between forecast and outcome, the second one with regard to the order of the buckets. Sharpness is
+the entropy of the forecasts alone: of two calibrated forecasts the one with the lower entropy knows more.
 
-Enters: probabilities (n, K) and the buckets that came, 1..K. Leaves: transforms (n,), a statistic and its p-value.
+Enters: probabilities (n, K) and the buckets that came, 1..K. Leaves: transforms (n,), a test of them, a `Calibration`.
 Paper: reports no calibration ("No ... calibration analysis is reported"); this is an addition.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from vaiom.evaluation.likelihood import Buckets, Floats, class_ids, clipped
+from vaiom.evaluation.likelihood import TAIL_BUCKETS, Buckets, Floats, class_ids, clipped
+
+PIT_SEED = 17
+PIT_BINS = 20
+RELIABILITY_BINS = 10
 
 _SERIES_TERMS = 100
 _CERTAIN_BELOW = 0.4  # the series converges slowly here, where the p-value is one to many digits
@@ -30,6 +39,109 @@ class CalibrationTest:
     statistic: float
     p_value: float
     num_events: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reliability:
+    """Forecast and observed share of one kind of outcome, overall and in equal-sized groups by forecast."""
+
+    outcome: str
+    predicted: float
+    observed: float
+    error: float
+    """Mean distance between forecast and observed share over the groups, weighted by their events."""
+    bins: list[tuple[float, float, int]]
+    """(predicted, observed, events), lowest forecasts first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What one group of events says of the forecasts."""
+
+    group: str
+    num_events: int
+    brier: float
+    ranked_probability_score: float
+    entropy_bits: float
+    tails_predicted: float
+    tails_observed: float
+    pit_p_value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """All of it for one predictor on one split."""
+
+    overall: Scores
+    pit: CalibrationTest
+    pit_histogram: list[int]
+    buckets: list[Reliability]
+    cumulative: list[Reliability]
+    """Outcomes up to each inner edge."""
+    tails: list[Reliability]
+
+
+def calibrate(probs: Floats, buckets: Buckets) -> Calibration:
+    """Measure forecasts (n, K) against the buckets (n,) that came."""
+    shares, hits = clipped(probs), _outcomes(buckets, probs.shape[-1])
+    pit = randomised_pit(probs, buckets, PIT_SEED)
+    num_buckets = probs.shape[-1]
+    below, hits_below = np.cumsum(shares, axis=1), np.cumsum(hits, axis=1)
+    low, high = slice(0, TAIL_BUCKETS), slice(num_buckets - TAIL_BUCKETS, num_buckets)
+    tails = {
+        "negative": (shares[:, low].sum(axis=1), hits[:, low].sum(axis=1)),
+        "positive": (shares[:, high].sum(axis=1), hits[:, high].sum(axis=1)),
+    }
+    tails["both"] = (tails["negative"][0] + tails["positive"][0], tails["negative"][1] + tails["positive"][1])
+    return Calibration(
+        overall=scores("all", probs, buckets),
+        pit=uniformity_test(pit),
+        pit_histogram=np.histogram(pit, bins=PIT_BINS, range=(0, 1))[0].tolist(),
+        buckets=[reliability(str(k + 1), shares[:, k], hits[:, k]) for k in range(num_buckets)],
+        cumulative=[reliability(f"<= {k + 1}", below[:, k], hits_below[:, k]) for k in range(num_buckets - 1)],
+        tails=[reliability(name, *pair) for name, pair in tails.items()],
+    )
+
+
+def scores(group: str, probs: Floats, buckets: Buckets) -> Scores:
+    """The proper scores, sharpness and tail coverage of some events."""
+    shares, hits = clipped(probs), _outcomes(buckets, probs.shape[-1])
+    misses_below = (np.cumsum(shares - hits, axis=1)[:, :-1]) ** 2
+    tail = np.r_[0:TAIL_BUCKETS, shares.shape[1] - TAIL_BUCKETS : shares.shape[1]]
+    return Scores(
+        group=group,
+        num_events=len(shares),
+        brier=float(((shares - hits) ** 2).sum(axis=1).mean()),
+        ranked_probability_score=float(misses_below.mean()),
+        entropy_bits=float(-(shares * np.log2(shares)).sum(axis=1).mean()),
+        tails_predicted=float(shares[:, tail].sum(axis=1).mean()),
+        tails_observed=float(hits[:, tail].sum(axis=1).mean()),
+        pit_p_value=uniformity_test(randomised_pit(probs, buckets, PIT_SEED)).p_value,
+    )
+
+
+def scores_by_group(probs: Floats, buckets: Buckets, groups: npt.NDArray[Any]) -> list[Scores]:
+    """`scores` for the events of each label in `groups` (n,)."""
+    return [scores(str(label), probs[groups == label], buckets[groups == label]) for label in np.unique(groups)]
+
+
+def reliability(outcome: str, predicted: Floats, came: Floats) -> Reliability:
+    """Compare forecast probabilities (n,) with whether the outcome came (n,), 1 or 0."""
+    order = np.argsort(predicted, kind="stable")
+    groups = [part for part in np.array_split(order, RELIABILITY_BINS) if len(part)]
+    bins = [(float(predicted[part].mean()), float(came[part].mean()), len(part)) for part in groups]
+    return Reliability(
+        outcome=outcome,
+        predicted=float(predicted.mean()),
+        observed=float(came.mean()),
+        error=sum(size * abs(forecast - share) for forecast, share, size in bins) / len(predicted),
+        bins=bins,
+    )
+
+
+def _outcomes(buckets: Buckets, num_buckets: int) -> Floats:
+    """One in the column of the bucket that came, zero elsewhere, (n, K)."""
+    return np.eye(num_buckets)[class_ids(buckets, num_buckets)]
 
 
 def randomised_pit(probs: Floats, buckets: Buckets, seed: int) -> Floats:

@@ -6,23 +6,29 @@ that someone with this prediction could use. A uniform guess costs log2(K) bits.
 the true law, so a lower mean loss on events that were not fitted on means a prediction nearer to the truth. A gain of g
 bits over a baseline means that the outcomes were, in geometric mean, 2**g times as probable as the baseline said.
 
-Enters: probabilities (n, K) and the buckets that came, 1..K. Leaves: bits per event (n,); a gain and its error.
+Enters: probabilities (n, K) and the buckets that came, 1..K. Leaves: bits per event (n,), their means by
+asset, month or whatever labels the events; a gain and its error.
 Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation protocol.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vaiom.events.corpus import Corpus
+from vaiom.events.schema import NUM_RETURN_BUCKETS
 
 Floats = npt.NDArray[np.float64]
 Buckets = npt.NDArray[np.integer]
 
 MIN_PROBABILITY = 1e-12
+TAIL_BUCKETS = 4
+"""Buckets beyond the fixed cutoffs on each side."""
 
 
 def class_ids(buckets: Buckets, num_buckets: int) -> npt.NDArray[np.int64]:
@@ -77,3 +83,32 @@ def asset_months(corpus: Corpus, rows: npt.NDArray[np.integer]) -> npt.NDArray[n
     assets = corpus.meta[rows, 0].astype(np.int64)
     numbers: npt.NDArray[np.int64] = months * (int(assets.max(initial=0)) + 1) + assets
     return numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupBits:
+    """Mean bits per event of every predictor over the events with one label."""
+
+    group: str
+    num_events: int
+    bits: dict[str, float]
+
+
+def bits_by_group(bits: Mapping[str, Floats], groups: npt.NDArray[Any]) -> list[GroupBits]:
+    """Means over the events of each label in `groups` (n,), in the labels' order; labels that never come are absent."""
+    labels, group_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    sums = {name: np.bincount(group_of, weights=losses, minlength=len(labels)) for name, losses in bits.items()}
+    return [
+        GroupBits(
+            group=str(label),
+            num_events=int(count),
+            bits={name: float(total[index] / count) for name, total in sums.items()},
+        )
+        for index, (label, count) in enumerate(zip(labels, counts, strict=True))
+    ]
+
+
+def tail_masks(buckets: Buckets) -> dict[str, npt.NDArray[np.bool_]]:
+    """Which events (n,) ended in the negative tail, in the positive one, in either."""
+    negative, positive = buckets <= TAIL_BUCKETS, buckets > NUM_RETURN_BUCKETS - TAIL_BUCKETS
+    return {"negative": negative, "positive": positive, "both": negative | positive}

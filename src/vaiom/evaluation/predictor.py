@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vaiom.baselines.base import Probabilities, Rows
-from vaiom.errors import CheckpointError
+from vaiom.evaluation.heldout import require_tokenizer
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.training.precision import resolve_device, resolve_type
@@ -33,14 +33,7 @@ class ModelPredictor:
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
         model = self.checkpoint.model
-        if corpus.tokenizer.sha256 != self.checkpoint.tokenizer.sha256:
-            raise CheckpointError(
-                "the model was trained with another tokenizer than the corpus has",
-                where=corpus.path,
-                expected=self.checkpoint.tokenizer.sha256,
-                got=corpus.tokenizer.sha256,
-                fix="score it on the corpus it was trained on, or on one that was appended to",
-            )
+        require_tokenizer(corpus, self.checkpoint)
         data = DeviceCorpus(corpus, model.config.input, model.config.context, self.device)
         scorer = Scorer(model, data, self.device, resolve_type("auto", self.device))
         probs: Probabilities = scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()

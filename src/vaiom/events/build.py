@@ -25,6 +25,7 @@ from vaiom.events.corpus import (
     TOKENIZER_NAME,
     Corpus,
     count_events,
+    keep_ledger,
     open_corpus,
     slices_of,
 )
@@ -84,6 +85,7 @@ def build_corpus(
         write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
         states = {symbol: part.state for symbol, part in parts.items()}
         write_generation(staged, corpus, states, [part.source for part in parts.values()])
+        keep_ledger(out, staged)
     return open_corpus(out, verify=False)
 
 

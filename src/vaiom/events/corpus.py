@@ -7,6 +7,7 @@ Paper: Methods, "Corpus Construction and Split Protocol" and "Supervision Scope"
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,8 @@ FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 STATE_NAME = "state.json"
+LEDGER_NAME = "ledger.jsonl"
+"""Who looked at the test splits; it outlives every rebuild of the folder."""
 DEFAULT_CONTEXT = 512
 
 
@@ -194,6 +197,12 @@ def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
         asset_slices=slices_of({symbol: manifest["assets"][symbol]["rows"] for symbol in manifest["symbols"]}),
         path=path,
     )
+
+
+def keep_ledger(old: Path, staged: Path) -> None:
+    """Carry the record of test looks over to the folder that replaces `old`."""
+    if (old / LEDGER_NAME).is_file():
+        shutil.copyfile(old / LEDGER_NAME, staged / LEDGER_NAME)
 
 
 def slices_of(sizes: Mapping[str, int]) -> dict[str, slice]:

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 from vaiom.errors import DataError
-from vaiom.events.corpus import MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME, Corpus, open_corpus
+from vaiom.events.corpus import MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME, Corpus, keep_ledger, open_corpus
 from vaiom.files import atomic_file, staged_folder
 
 # Nothing else is ever written by `unpack`, so that no packed name can lead out of the target folder.
@@ -60,6 +60,7 @@ def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
         except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
             raise DataError("the packed corpus is damaged", where=file, got=str(error), fix="pack it again") from error
         open_corpus(staged)
+        keep_ledger(path, staged)
     return open_corpus(path, verify=False)
 
 

@@ -12,6 +12,7 @@ import json
 import math
 import shutil
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from vaiom import __version__
+from vaiom.config import to_toml
 from vaiom.errors import ConfigError, DataError, UserError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
@@ -48,6 +50,16 @@ METRICS_NAME = "metrics.jsonl"
 BEST_NAME = "best.safetensors"
 
 Report = Callable[[dict[str, Any]], None]
+
+
+def corpus_of_run(run: Path) -> Path:
+    """Where the corpus of a run was when it was trained."""
+    try:
+        return Path(tomllib.loads((run / CONFIG_NAME).read_text())["corpus"]["path"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            "the run does not say where its corpus is", where=run / CONFIG_NAME, fix="name it with --corpus"
+        ) from error
 
 
 class TrainingError(UserError):
@@ -171,9 +183,14 @@ class _Run:
         self.team.wait()
         if self.team.leads:
             ensure_folder(self.folder / "checkpoints")
-            write_bytes(self.folder / CONFIG_NAME, self.experiment.to_toml().encode())
+            write_bytes(self.folder / CONFIG_NAME, self._config_text().encode())
             self._trim_metrics()
         seed_dropout(self.config.seed, self.team.rank, self.record.step)
+
+    def _config_text(self) -> str:
+        """The experiment, and where its corpus was."""
+        path = str(self.corpus.path.resolve()) if self.corpus.path else None
+        return "\n".join([self.experiment.to_toml(), to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})])
 
     def _restore(self) -> None:
         steps = saved_steps(self.folder)

@@ -1,0 +1,165 @@
+"""The loss of every event as a file, so that anyone can compare without running a model.
+
+Enters: symbols, target times, buckets and bits of each predictor on one split. Leaves: `events-<split>.parquet` in the
+run folder, or `.npz` with the same columns where no Parquet writer is installed; either is read back the same.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.errors import DataError
+from vaiom.evaluation.likelihood import Buckets, Floats
+from vaiom.events.corpus import Corpus
+from vaiom.files import atomic_file
+
+MODEL = "model"
+
+_KEYS = ("symbol", "target_time", "bucket")
+_BITS_PREFIX = "bits_"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredEvents:
+    """The events of a split in the order of the corpus, (n,) each; `bits` has the model first."""
+
+    symbols: npt.NDArray[np.str_]
+    target_times: npt.NDArray[np.datetime64]
+    buckets: Buckets
+    bits: dict[str, Floats]
+
+    def __post_init__(self) -> None:
+        sizes = {name: len(losses) for name, losses in self.bits.items() if len(losses) != len(self.buckets)}
+        if sizes:
+            raise DataError(
+                "a predictor was scored on other events than the model",
+                expected=f"{len(self.buckets)} losses",
+                got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
+                fix="score the baselines again on this corpus, split and context",
+            )
+
+    def __len__(self) -> int:
+        return len(self.buckets)
+
+
+def scored_events(corpus: Corpus, rows: npt.NDArray[np.int64], bits: dict[str, Floats]) -> ScoredEvents:
+    """Name the events of these rows beside what they cost each predictor."""
+    names = np.array(["", *corpus.tokenizer.symbols])
+    return ScoredEvents(
+        symbols=names[corpus.meta[rows, 0]],
+        target_times=corpus.target_timestamps[rows].astype("datetime64[s]"),
+        buckets=corpus.target_return[rows],
+        bits=bits,
+    )
+
+
+def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
+    """Write the events of a split into a run folder, in place of an earlier file of that split."""
+    columns: dict[str, npt.NDArray[Any]] = {
+        "symbol": events.symbols,
+        "target_time": events.target_times.astype("datetime64[ms]"),  # the coarsest unit that Parquet has
+        "bucket": events.buckets,
+        **{_BITS_PREFIX + name: losses for name, losses in events.bits.items()},
+    }
+    polars = _polars()
+    file = _path(run, split, "parquet" if polars else "npz")
+    with atomic_file(file) as staged:
+        if polars:
+            frame = polars.DataFrame({name: polars.Series(name, values) for name, values in columns.items()})
+            frame.write_parquet(staged)
+        else:
+            with staged.open("wb") as stream:
+                np.savez_compressed(stream, **columns)  # type: ignore[arg-type]
+    _path(run, split, "npz" if polars else "parquet").unlink(missing_ok=True)
+    return file
+
+
+def read_events(run: Path, split: str) -> ScoredEvents:
+    """Read what `write_events` wrote, whichever form it has."""
+    table, packed = _path(run, split, "parquet"), _path(run, split, "npz")
+    if table.is_file():
+        columns = _read_parquet(table)
+    elif packed.is_file():
+        columns = _read_npz(packed)
+    else:
+        raise DataError(
+            "this split of the run has no scored events", where=table, fix=f"vaiom evaluate {run} --split {split}"
+        )
+    missing = [name for name in (*_KEYS, _BITS_PREFIX + MODEL) if name not in columns]
+    if missing:
+        raise DataError(
+            "not a file of scored events",
+            where=table if table.is_file() else packed,
+            expected=f"columns {', '.join((*_KEYS, _BITS_PREFIX + MODEL))}",
+            got=", ".join(columns),
+        )
+    return ScoredEvents(
+        symbols=columns["symbol"].astype(np.str_),
+        target_times=columns["target_time"].astype("datetime64[s]"),
+        buckets=columns["bucket"],
+        bits={
+            name.removeprefix(_BITS_PREFIX): values for name, values in columns.items() if name.startswith(_BITS_PREFIX)
+        },
+    )
+
+
+def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
+    """Refuse to compare losses of different events; names the first that differs."""
+    same = len(ours) == len(theirs)
+    if same:
+        differs = (
+            (ours.symbols != theirs.symbols)
+            | (ours.target_times != theirs.target_times)
+            | (ours.buckets != theirs.buckets)
+        )
+        same = not differs.any()
+    if not same:
+        first = f"event {int(differs.argmax())}" if len(ours) == len(theirs) else f"{len(theirs)} events"
+        raise DataError(
+            "the two event sets differ, and losses of different events are not compared",
+            where=where,
+            expected=f"the same {len(ours)} events in the same order",
+            got=f"{first} differs" if len(ours) == len(theirs) else first,
+            fix="evaluate both on one corpus and split, with the same context",
+        )
+
+
+def _path(run: Path, split: str, suffix: str) -> Path:
+    return run / f"events-{split}.{suffix}"
+
+
+def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
+    polars = _polars()
+    if polars is None:
+        raise DataError("reading this file needs polars", where=file, fix="install polars, or evaluate again here")
+    try:
+        frame = polars.read_parquet(file)
+    except (polars.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(file, error) from error
+    return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def _read_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    return DataError("not readable as scored events", where=file, got=str(error).splitlines()[0], fix="evaluate again")
+
+
+def _polars() -> Any:
+    try:
+        import polars
+    except ImportError:
+        return None
+    return polars

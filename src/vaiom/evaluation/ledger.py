@@ -1,0 +1,99 @@
+"""Who looked at Test, and how often: every scoring of a test split leaves one line in the corpus.
+
+A test split is evidence only as long as nobody chose anything by it, so each look is counted where the data lies, for
+all who use that corpus. Validation is there to be looked at and is not recorded. The line is written before the first
+event is scored: a scoring that fails on the way counts too.
+
+Enters: an open corpus, a checkpoint's hash and run. Leaves: lines in `ledger.jsonl` in the corpus folder, and counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vaiom.errors import DataError
+from vaiom.events.corpus import LEDGER_NAME, Corpus
+from vaiom.events.splits import SEALED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One scoring of one split."""
+
+    when: str
+    """UTC."""
+    split: str
+    run: str
+    checkpoint_sha256: str
+    corpus_sha256: str
+    num_events: int
+
+
+def is_recorded(corpus: Corpus, split: str) -> bool:
+    """Whether a look at the split is one that counts."""
+    return split in (*corpus.splits.test_names, SEALED)
+
+
+def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int) -> Look:
+    """Add a line, on disk before this returns."""
+    look = Look(
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        split=split,
+        run=run,
+        checkpoint_sha256=checkpoint_sha256,
+        corpus_sha256=corpus.sha256,
+        num_events=num_events,
+    )
+    file = _file_of(corpus)
+    read_ledger(corpus)  # never add to a ledger that cannot be read
+    try:
+        # One short write in append mode: lines of processes that score at the same time do not mix.
+        with file.open("ab") as stream:
+            stream.write((json.dumps(asdict(look)) + "\n").encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise DataError(
+            "a look at a test split must be recorded, and the ledger cannot be written",
+            where=file,
+            got=error.strerror,
+            fix="use a copy of the corpus in a folder that you may write to",
+        ) from error
+    return look
+
+
+def read_ledger(corpus: Corpus) -> list[Look]:
+    """All looks, oldest first."""
+    file = _file_of(corpus)
+    try:
+        lines = file.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    looks = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            looks.append(Look(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                "the ledger of test looks is damaged",
+                where=f"{file}, line {number}",
+                expected="one JSON object per look, as `vaiom evaluate` writes it",
+                got=line[:80].decode(errors="replace"),
+                fix="restore the file: without it nobody knows how often Test was looked at",
+            ) from error
+    return looks
+
+
+def looks(corpus: Corpus, split: str) -> int:
+    """How often a split was scored."""
+    return sum(look.split == split for look in read_ledger(corpus))
+
+
+def _file_of(corpus: Corpus) -> Path:
+    if corpus.path is None:
+        raise DataError("only a corpus folder keeps a ledger", fix="open the corpus from its folder")
+    return corpus.path / LEDGER_NAME

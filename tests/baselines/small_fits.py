@@ -1,0 +1,26 @@
+"""Every baseline as the registry makes it, but with few trees; a corpus with other columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from vaiom.baselines.base import Baseline
+from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+from vaiom.baselines.registry import baseline
+from vaiom.events.corpus import Corpus
+
+FEW_TREES = TreeConfig(rounds=15, learning_rate=0.1, min_child_samples=60)
+
+
+def small(name: str, config: TreeConfig = FEW_TREES) -> Baseline:
+    made = baseline(name)
+    return LightGBM(name, made.features, config) if isinstance(made, LightGBM) else made
+
+
+def with_columns(corpus: Corpus, **columns: np.ndarray) -> Corpus:
+    """The corpus with some stored columns replaced."""
+    changed: dict[str, Any] = {**corpus.columns, **columns}
+    return dataclasses.replace(corpus, columns=changed)

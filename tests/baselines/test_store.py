@@ -1,0 +1,163 @@
+"""Stored losses and fits, and the command that makes them: the same events or a refusal, one fit for all splits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_fits import with_columns
+
+from vaiom.baselines.cache import FITS_FOLDER, fitted
+from vaiom.baselines.frequency import Frequency
+from vaiom.baselines.store import load_losses, save_losses
+from vaiom.cli.main import main
+from vaiom.errors import ConfigError, DataError
+from vaiom.events.corpus import Corpus
+
+QUICK = ("frequency", "markov", "hour_of_week", "ewma_t")
+
+
+def some_losses(corpus: Corpus, split: str = "validation", context: int = 512) -> np.ndarray:
+    return np.random.default_rng(2).random(len(corpus.endpoints(split, context)))
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_losses_come_back_and_later_ones_join_them(corpus: Corpus, tmp_path: Path) -> None:
+    one = some_losses(corpus)
+    save_losses(tmp_path, corpus, "validation", {"a": one, "b": one + 1})
+    save_losses(tmp_path, corpus, "validation", {"b": one + 2})
+    got = load_losses(tmp_path, corpus, "validation")
+    assert list(got) == ["a", "b"]
+    np.testing.assert_array_equal(got["a"], one)
+    np.testing.assert_array_equal(got["b"], one + 2)
+    assert [file.name for file in tmp_path.iterdir()] == ["validation.npz"]
+
+
+def test_losses_of_anything_else_are_refused(corpus: Corpus, tmp_path: Path) -> None:
+    save_losses(tmp_path, corpus, "validation", {"a": some_losses(corpus)})
+    file = tmp_path / "validation.npz"
+    with pytest.raises(DataError, match="not of this context"):
+        load_losses(tmp_path, corpus, "validation", 64)
+    with pytest.raises(DataError, match="not of this context"):
+        save_losses(tmp_path, corpus, "validation", {"a": some_losses(corpus, context=64)}, 64)
+    with pytest.raises(DataError, match="no stored losses"):
+        load_losses(tmp_path, corpus, "test-h1")
+    with pytest.raises(ConfigError, match="sealed"):
+        load_losses(tmp_path, corpus, "sealed")
+    file.rename(tmp_path / "test-h1.npz")
+    with pytest.raises(DataError, match="not of this split"):
+        load_losses(tmp_path, corpus, "test-h1")
+    (tmp_path / "test-h1.npz").rename(file)
+
+    # Other events under the same hash, as a damaged file would have them.
+    event = corpus.endpoints("validation")[3]
+    flags, buckets = np.array(corpus.columns["flags"]), np.array(corpus.columns["return_bucket"])
+    flags[event] |= 1
+    with pytest.raises(DataError, match="not of this set of events"):
+        load_losses(tmp_path, with_columns(corpus, flags=flags), "validation")
+    buckets[event + 1] = buckets[event + 1] % 16 + 1
+    with pytest.raises(DataError, match="other buckets"):
+        load_losses(tmp_path, with_columns(corpus, return_bucket=buckets), "validation")
+
+
+def test_losses_of_another_corpus_are_refused(corpus: Corpus, tmp_path: Path) -> None:
+    save_losses(tmp_path, corpus, "validation", {"a": some_losses(corpus)})
+    other = with_columns(corpus)
+    other.__dict__["sha256"] = "0" * 64
+    with pytest.raises(DataError, match="not of this corpus"):
+        load_losses(tmp_path, other, "validation")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"\x93NUMPY"])
+def test_a_damaged_file_is_named(corpus: Corpus, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "validation.npz").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read"):
+        load_losses(tmp_path, corpus, "validation")
+
+
+def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path: Path) -> None:
+    class Counted(Frequency):
+        fits = 0
+
+        def fit(self, corpus: Corpus, rows: np.ndarray) -> Counted:
+            Counted.fits += 1
+            return super().fit(corpus, rows)
+
+    one, two = (fitted(Counted(), corpus, 512, tmp_path) for _ in range(2))
+    assert Counted.fits == 1
+    np.testing.assert_array_equal(one.probs_, two.probs_)
+    fitted(Counted(), corpus, 64, tmp_path)
+    assert Counted.fits == 2
+    assert len(list((tmp_path / FITS_FOLDER).iterdir())) == 2
+
+
+def test_the_command_scores_stores_and_says_the_same(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("baselines", corpus.path, "--out", tmp_path, "--only", ",".join(QUICK))
+    assert run(monkeypatch, *command, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    stored = load_losses(tmp_path, corpus, "validation")
+    assert answer["split"] == "validation"
+    assert answer["events"] == len(corpus.endpoints("validation"))
+    assert answer["bits"] == {name: float(stored[name].mean()) for name in QUICK}
+    assert run(monkeypatch, *command, "--split", "test-h1") == 0
+    assert f"{load_losses(tmp_path, corpus, 'test-h1')['markov'].mean():.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--only", "markov,catboost"), "unknown baseline"),
+        (("--only", ""), "unknown baseline"),
+        (("--split", "sealed"), "sealed"),
+        (("--split", "buffer"), "never scored"),
+        (("--split", "test"), "unknown split"),
+        (("--context", "0"), "context"),
+        (("--context", "99999"), "no events in this split"),
+    ],
+)
+def test_the_command_refuses_before_it_fits_anything(
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    says: str,
+) -> None:
+    assert run(monkeypatch, "baselines", corpus.path, "--out", tmp_path / "new", *words, "--json") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_losses_and_counts_need_no_library_but_numpy(corpus: Corpus, tmp_path: Path) -> None:
+    save_losses(tmp_path, corpus, "validation", {"a": some_losses(corpus)})
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(["lightgbm", "arch", "scipy", "polars", "pandas", "pyarrow", "torch"]))
+from pathlib import Path
+from vaiom.baselines.registry import baseline
+from vaiom.baselines.store import load_losses
+from vaiom.events.corpus import open_corpus
+corpus = open_corpus(sys.argv[1])
+train = corpus.endpoints("train")
+shapes = [baseline(n).fit(corpus, train).predict_proba(corpus, train[:2]).shape for n in ("markov", "hour_of_week")]
+print(shapes, list(load_losses(Path(sys.argv[2]), corpus, "validation")))
+"""
+    command = [sys.executable, "-c", code, str(corpus.path), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[(2, 16), (2, 16)] ['a']", "")

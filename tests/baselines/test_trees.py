@@ -1,0 +1,139 @@
+"""The trees: what they see, what is held out, the gate, and the same answer twice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_fits import FEW_TREES, small
+
+from vaiom.baselines.features import CONT, DISC, HYBRID
+from vaiom.baselines.garch import clean_returns
+from vaiom.baselines.lags import LAGS, lagged, recent_mean, rolling_max, rolling_mean, seasonal_forecast
+from vaiom.baselines.lightgbm import LightGBM, TreeConfig, split_holdout
+from vaiom.errors import DataError
+from vaiom.evaluation.likelihood import event_bits
+from vaiom.events.corpus import Corpus
+
+ROWS = np.arange(700, 900)
+
+
+def test_the_papers_three_field_sets(corpus: Corpus) -> None:
+    assert [len(each.fields) for each in (DISC, CONT, HYBRID)] == [15, 25, 28]
+    assert [each.categories for each in (DISC, CONT, HYBRID)] == [list(range(15)), [], [25, 26, 27]]
+    np.testing.assert_array_equal(DISC.of(corpus, ROWS), corpus.disc[ROWS])
+    np.testing.assert_array_equal(HYBRID.of(corpus, ROWS)[:, :25], CONT.of(corpus, ROWS))
+    np.testing.assert_array_equal(HYBRID.of(corpus, ROWS)[:, 25:], corpus.meta[ROWS])
+
+
+@given(count=st.integers(2, 500), cap=st.integers(2, 600), share=st.floats(0.05, 0.9), seed=st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_the_holdout_is_a_seeded_part_of_the_drawn_events(count: int, cap: int, share: float, seed: int) -> None:
+    rows = np.arange(0, 3 * count, 3)
+    config = TreeConfig(max_events=cap, holdout_share=share, seed=seed)
+    moments = np.random.default_rng(seed).permutation(count).astype("datetime64[h]")
+    fitted, held_out = split_holdout(rows, moments, config)
+    together = np.concatenate([fitted, held_out])
+    assert len(together) == min(count, cap) == len(set(together.tolist()))
+    assert set(together.tolist()) <= set(rows.tolist())
+    assert len(held_out) == round(share * len(together))
+    for part, again in zip((fitted, held_out), split_holdout(rows, moments, config), strict=True):
+        np.testing.assert_array_equal(part, again)
+        assert (np.diff(part) > 0).all()
+    by_time = dataclasses.replace(config, chronological=True)
+    earlier, later = (moments[part // 3] for part in split_holdout(rows, moments, by_time))
+    assert len(later) == len(held_out)
+    assert not len(later) or not len(earlier) or earlier.max() < later.min()
+
+
+def test_the_same_seed_gives_the_same_trees_and_progress_is_told(corpus: Corpus) -> None:
+    train, seen = corpus.endpoints("train"), []
+    one = LightGBM("lightgbm", HYBRID, FEW_TREES, lambda *step: seen.append(step)).fit(corpus, train)
+    two = small("lightgbm").fit(corpus, train)
+    other = small("lightgbm", dataclasses.replace(FEW_TREES, seed=18)).fit(corpus, train)
+    rows = corpus.endpoints("validation")
+    np.testing.assert_array_equal(one.predict_proba(corpus, rows), two.predict_proba(corpus, rows))
+    assert not np.array_equal(one.predict_proba(corpus, rows), other.predict_proba(corpus, rows))
+    assert [step[:2] for step in seen] == [(done, FEW_TREES.rounds) for done in range(1, FEW_TREES.rounds + 1)]
+
+
+def test_the_holdout_score_is_that_of_the_kept_trees(corpus: Corpus) -> None:
+    """Trees that overfit at once: what is kept are the rounds up to the best one."""
+    greedy = TreeConfig(rounds=60, learning_rate=0.3, min_child_samples=60, patience=5)
+    train = corpus.endpoints("train")
+    model = LightGBM("lightgbm", HYBRID, greedy)
+    model.fit(corpus, train)
+    _, held_out = split_holdout(train, corpus.target_timestamps[train], greedy)
+    bits = event_bits(model.predict_proba(corpus, held_out), corpus.target_return[held_out]).mean()
+    assert model.holdout_bits_ == pytest.approx(bits, abs=1e-6)
+    assert model.booster_.current_iteration() < 60 - greedy.patience
+
+
+def test_the_gate_refuses_trees_that_are_worse_than_frequency(corpus: Corpus) -> None:
+    train = corpus.endpoints("train")
+    wild = TreeConfig(rounds=1, learning_rate=20.0, min_child_samples=2, l2=0.0)
+    with pytest.raises(DataError, match="worse than Frequency"):
+        LightGBM("lightgbm", HYBRID, wild).fit(corpus, train)
+    with pytest.raises(DataError, match="too few events"):
+        LightGBM("lightgbm", HYBRID).fit(corpus, train[:1])
+
+
+def series(seed: int, size: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(size) < 0.2, np.nan, rng.normal(size=size))
+
+
+def mean_of(values: list[float]) -> float:
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else np.nan
+
+
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 50), window=st.integers(1, 12))
+@settings(max_examples=50, deadline=None)
+def test_windows_against_plain_loops(seed: int, size: int, window: int) -> None:
+    values = series(seed, size)
+    slots, asked = np.random.default_rng(seed).integers(0, 4, (2, size))
+    for at in range(size):
+        part = values[max(0, at - window + 1) : at + 1]
+        np.testing.assert_allclose(rolling_mean(values, window)[at], mean_of(part.tolist()), atol=1e-12)
+        largest = max((value for value in part if np.isfinite(value)), default=np.nan)
+        np.testing.assert_array_equal(rolling_max(values, window)[at], largest)
+        np.testing.assert_array_equal(lagged(values, window)[at], values[at - window] if at >= window else np.nan)
+        of_slot = [values[row] for row in range(at + 1) if slots[row] == asked[at]]
+        np.testing.assert_allclose(
+            recent_mean(values, slots, asked, window)[at], mean_of(of_slot[-window:]), atol=1e-12
+        )
+
+
+def test_a_daily_season_is_forecast_exactly() -> None:
+    day = np.array([1.0, 4.0, 2.0])
+    slots = np.tile(np.arange(3), 40)
+    size = day[slots] * np.repeat([1.0, 1.0, 1.0, 1.0], 30)
+    np.testing.assert_allclose(seasonal_forecast(size, slots, (slots + 1) % 3, 5)[3:], day[(slots + 1) % 3][3:])
+
+
+def test_lag_features_of_a_row_by_hand(corpus: Corpus) -> None:
+    second = list(corpus.asset_slices.values())[1]
+    row = second.start + 3_000
+    got = dict(zip(LAGS.fields, LAGS.of(corpus, np.array([row]))[0], strict=True))
+    returns, scale = clean_returns(corpus, slice(second.start, row + 1)), corpus.sigma20[row]
+    stamps = corpus.timestamps[second.start : row + 1].astype("datetime64[h]")
+    expected_hour = (stamps[-1] + 1).item().hour
+    same_hour = [abs(r) for r, stamp in zip(returns, stamps, strict=True) if stamp.item().hour == expected_hour]
+    assert got["return_lag_3"] == pytest.approx(returns[-4] / scale, rel=1e-5, nan_ok=True)
+    assert got["abs_return_mean_24"] == pytest.approx(mean_of(np.abs(returns[-24:]).tolist()) / scale, rel=1e-5)
+    assert got["next_slot_of_day_5"] == pytest.approx(mean_of(same_hour[-5:]) / scale, rel=1e-5)
+    assert got["relative_log_vol_lag_6"] == pytest.approx(corpus.columns["relative_log_vol"][row - 6])
+    assert got["seconds_since_lag_1"] == (corpus.timestamps[row] - corpus.timestamps[row - 1]).astype(int)
+    moment = stamps[-1].item()
+    assert (got["slot_of_day"], got["slot_of_week"]) == (moment.hour, 24 * moment.weekday() + moment.hour)
+    assert got["asset_id"] == 2
+
+
+def test_an_assets_first_rows_know_nothing_of_the_asset_before(corpus: Corpus) -> None:
+    second = list(corpus.asset_slices.values())[1]
+    got = dict(zip(LAGS.fields, LAGS.of(corpus, np.array([second.start + 1]))[0], strict=True))
+    assert np.isnan([got["return_lag_2"], got["relative_log_vol_lag_3"], got["seconds_since_lag_6"]]).all()

@@ -1,0 +1,193 @@
+"""`vaiom evaluate` from a trained run to its figures, and everything it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_market import TINY_SPLITS, TinyRuns
+
+from vaiom.baselines.frequency import Frequency
+from vaiom.baselines.store import save_losses
+from vaiom.cli.main import main
+from vaiom.evaluation.events_file import read_events
+from vaiom.evaluation.ledger import LEDGER_NAME, looks
+from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.splits import SplitConfig
+from vaiom.training.loop import BEST_NAME
+
+
+@pytest.fixture
+def place(tiny: TinyRuns, tmp_path: Path) -> Path:
+    """Copies of the corpus and both runs that nobody has evaluated."""
+    shutil.copytree(tiny.corpus, tmp_path / "corpus")
+    for run in tiny.runs:
+        shutil.copytree(run, tmp_path / run.name)
+    return tmp_path
+
+
+class Ran:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> Ran:
+    monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return Ran(int(caught.value.code or 0), *capsys.readouterr())
+
+
+def test_figures_are_those_of_the_events_and_each_test_look_counts(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, run = open_corpus(place / "corpus"), place / "seed17"
+    base = ["evaluate", run, "--corpus", corpus.path, "--device", "cpu"]
+    ran = vaiom(monkeypatch, capsys, *base, "--split", "validation", "--json")
+    assert ran.code == 0, ran.err
+    got = json.loads(ran.out)
+    assert got == json.loads((run / "evaluation-validation.json").read_text())
+    rows = corpus.endpoints("validation", 16)
+    events = read_events(run, "validation")
+    model = event_bits(ModelPredictor.load(run / BEST_NAME, "cpu").predict_proba(corpus, rows), events.buckets)
+    np.testing.assert_allclose(events.bits["model"], model, atol=1e-5)
+    fitted = Frequency().fit(corpus, corpus.endpoints("train", 16))
+    frequency = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
+    np.testing.assert_array_equal(events.bits["frequency"], frequency)
+    assert list(got["bits"]) == ["model", "frequency", "markov"]
+    assert got["bits"]["model"] == pytest.approx(model.mean(), abs=1e-5)
+    gain = got["against"][0]["gain"]
+    assert gain["gain_bits"] == pytest.approx((frequency - model).mean(), abs=1e-5)
+    assert gain["asset_months"]["num_blocks"] == 4
+    assert set(got["by"]) == {"asset", "month", "hour", "bucket", "vol_regime"}
+    assert sum(each["num_events"] for each in got["by"]["hour"]) == got["num_events"] == len(rows)
+    assert (got["looks"], got["seeds"], got["all_tests"]) == (None, None, None)
+    assert len(got["mixture"]["mean_weight"]) == 4
+    assert not (place / "corpus" / LEDGER_NAME).exists()
+
+    for count, split in ((1, "test-h1"), (2, "test-h1"), (1, "test-h2")):
+        ran = vaiom(monkeypatch, capsys, *base, "--split", split)
+        assert ran.code == 0, ran.err
+        assert looks(corpus, split) == count
+        times = "once, now" if count == 1 else f"{count} times, this one included"
+        assert f"looked at {times}" in ran.err
+    assert "All test splits together" in ran.out
+    both = json.loads((run / "evaluation-test-h2.json").read_text())["all_tests"][0]["gain"]
+    assert both["num_events"] == len(read_events(run, "test-h1")) + len(read_events(run, "test-h2"))
+
+
+def test_a_single_month_prints_what_cannot_be_said(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = vaiom(
+        monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / "corpus", "--split", "test-h1",
+        "--device", "cpu",
+    )  # fmt: skip
+    assert "One month only: the month-clustered interval is undefined." in ran.err
+    assert "undefined" in ran.out
+    assert "non-zero next return" in ran.err
+    for heading in ("Paired gain", "by asset", "by month", "Calibration", "Value at risk"):
+        assert heading in ran.out
+
+
+def test_stored_losses_and_other_seeds_stand_beside_the_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = open_corpus(place / "corpus")
+    rows = corpus.endpoints("validation", 16)
+    save_losses(place / "stored", corpus, "validation", {"guess": np.full(len(rows), 4.0)}, 16)
+    common = ["--corpus", corpus.path, "--split", "validation", "--baselines", place / "stored", "--device", "cpu"]
+    refused = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed29")
+    assert refused.code == 2
+    assert "no scored events" in refused.err
+    first = vaiom(monkeypatch, capsys, "evaluate", place / "seed29", *common)
+    assert first.code == 0, first.err
+    ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed29", "--json")
+    got = json.loads(ran.out)
+    assert list(got["bits"]) == ["model", "guess"]
+    assert got["bits"]["guess"] == 4.0
+    seeds = got["seeds"]["guess"]
+    assert len(seeds["bits"]) == 2
+    assert seeds["seed_sd_bits"] == pytest.approx(np.std(list(seeds["bits"].values()), ddof=1))
+    itself = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed17")
+    assert itself.code == 2
+    assert "another seed of itself" in itself.err
+
+
+def earlier_boundaries(tiny: TinyRuns, place: Path) -> Corpus:
+    """The same tokenizer, but a test interval that the run was selected on."""
+    splits = SplitConfig(
+        train_end=TINY_SPLITS.train_end,
+        validation=(TINY_SPLITS.train_end, TINY_SPLITS.validation[0]),
+        tests=(TINY_SPLITS.validation, TINY_SPLITS.tests[0]),
+        seal=TINY_SPLITS.seal,
+    )
+    return build_corpus(tiny.bars, place / "earlier", CorpusConfig(splits=splits))
+
+
+def test_refusals_are_clear_and_leave_nothing(
+    place: Path, tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = SplitConfig(
+        train_end=TINY_SPLITS.validation[0],
+        validation=TINY_SPLITS.validation,
+        tests=TINY_SPLITS.tests,
+        seal=TINY_SPLITS.seal,
+    )
+    build_corpus(tiny.bars, place / "later", CorpusConfig(splits=later))
+    earlier_boundaries(tiny, place)
+    cases = [
+        ("corpus", ["--split", "train"], "not held out"),
+        ("corpus", ["--split", "buffer"], "not held out"),
+        ("corpus", ["--split", "test-h3"], "test-h1, test-h2"),
+        ("corpus", ["--split", "sealed"], "--unseal sealed"),
+        ("corpus", ["--split", "sealed", "--unseal", "test-h1"], "must name the split"),
+        ("corpus", ["--split", "test-h1", "--unseal", "sealed"], "must name the split"),
+        ("corpus", ["--split", "test-h1", "--baselines", place / "nowhere"], "no stored losses"),
+        ("later", ["--split", "test-h1"], "another tokenizer"),
+        ("earlier", ["--split", "test-h1"], "selected on targets of this split"),
+        ("nowhere", ["--split", "test-h1"], "not a corpus"),
+    ]
+    before = sorted(path.name for path in (place / "seed17").iterdir())
+    for corpus, words, says in cases:
+        ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / corpus, *words)
+        assert (ran.code, ran.out) == (2, ""), (words, ran.err)
+        assert says in ran.err, (words, ran.err)
+    assert sorted(path.name for path in (place / "seed17").iterdir()) == before
+    assert not list(place.rglob(LEDGER_NAME))
+
+
+def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--corpus", place / "corpus", "--split", "sealed", "--unseal", "sealed", "--device", "cpu", "--json"]
+    ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *words)
+    assert json.loads(ran.out)["looks"] == looks(open_corpus(place / "corpus"), "sealed") == 1
+
+
+def test_it_works_where_only_numpy_and_pytorch_are(place: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+blocked = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotlib", "rich", "fastapi", "pydantic")
+sys.modules.update(dict.fromkeys(blocked))
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.events_file import read_events
+from vaiom.events.corpus import open_corpus
+run = Path(sys.argv[1])
+result = evaluate_run(run, open_corpus(sys.argv[2]), "validation", device="cpu")
+assert len(read_events(run, "validation")) == result.num_events
+print(result.confidence_set, sorted(path.name for path in run.glob("ev*")))
+"""
+    command = [sys.executable, "-c", code, str(place / "seed17"), str(place / "corpus")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "None ['evaluation-validation.json', 'events-validation.npz']"

@@ -1,0 +1,76 @@
+"""Looks at a test split are counted in the corpus and disturb nothing there."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from simulated_market import TinyRuns
+
+from vaiom.errors import DataError
+from vaiom.evaluation.ledger import LEDGER_NAME, is_recorded, looks, read_ledger, record_look
+from vaiom.events.append import append_bars
+from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.pack import pack, unpack
+from vaiom.market.folder import read_bars, write_symbol
+
+
+@pytest.fixture
+def corpus(tiny: TinyRuns, tmp_path: Path) -> Corpus:
+    shutil.copytree(tiny.corpus, tmp_path / "corpus", ignore=shutil.ignore_patterns(LEDGER_NAME))
+    return open_corpus(tmp_path / "corpus")
+
+
+def look(corpus: Corpus, split: str) -> None:
+    record_look(corpus, split, run="main", checkpoint_sha256="ab" * 32, num_events=7)
+
+
+def test_looks_are_counted_by_split(corpus: Corpus) -> None:
+    assert looks(corpus, "test-h1") == 0
+    for split in ("test-h1", "test-h2", "test-h1"):
+        look(corpus, split)
+    assert (looks(corpus, "test-h1"), looks(corpus, "test-h2"), looks(corpus, "sealed")) == (2, 1, 0)
+    first = read_ledger(corpus)[0]
+    assert (first.run, first.num_events, first.checkpoint_sha256) == ("main", 7, "ab" * 32)
+    assert first.corpus_sha256 == corpus.sha256
+    assert datetime.now(UTC) - datetime.fromisoformat(first.when) < timedelta(minutes=5)
+    assert [split for split in corpus.splits.names if is_recorded(corpus, split)] == ["test-h1", "test-h2", "sealed"]
+
+
+def test_the_corpus_opens_packs_and_grows_as_before(corpus: Corpus, tiny: TinyRuns, tmp_path: Path) -> None:
+    assert corpus.path is not None
+    pack(corpus.path, tmp_path / "before.zip")
+    look(corpus, "test-h1")
+    assert open_corpus(corpus.path).sha256 == corpus.sha256
+    pack(corpus.path, tmp_path / "after.zip")
+    assert (tmp_path / "before.zip").read_bytes() == (tmp_path / "after.zip").read_bytes()
+    assert looks(unpack(tmp_path / "after.zip", tmp_path / "elsewhere"), "test-h1") == 0
+    bars = read_bars(tiny.bars)["EURUSD"].tail(30)
+    later = bars.with_columns(bars["Datetime"].dt.offset_by("7d"))
+    write_symbol(tmp_path / "later", "EURUSD", later)
+    grown = append_bars(corpus.path, tmp_path / "later")
+    assert len(grown) == len(corpus) + 30
+    assert looks(grown, "test-h1") == 1
+
+
+def test_a_damaged_ledger_is_neither_read_nor_added_to(corpus: Corpus) -> None:
+    assert corpus.path is not None
+    look(corpus, "test-h1")
+    file = corpus.path / LEDGER_NAME
+    file.write_bytes(file.read_bytes() + b'{"when": 3}\n')
+    before = file.read_bytes()
+    for act in (lambda: looks(corpus, "test-h1"), lambda: look(corpus, "test-h1")):
+        with pytest.raises(DataError, match="line 2"):
+            act()
+    assert file.read_bytes() == before
+
+
+def test_a_rebuilt_or_unpacked_corpus_keeps_its_ledger(tiny: TinyRuns, tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    shutil.copytree(tiny.corpus, folder, ignore=shutil.ignore_patterns(LEDGER_NAME))
+    record_look(open_corpus(folder), "test-h1", run="r", checkpoint_sha256="c", num_events=1)
+    pack(folder, tmp_path / "corpus.zip")
+    assert looks(unpack(tmp_path / "corpus.zip", folder, overwrite=True), "test-h1") == 1
+    assert looks(unpack(tmp_path / "corpus.zip", tmp_path / "elsewhere"), "test-h1") == 0

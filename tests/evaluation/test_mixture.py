@@ -1,0 +1,49 @@
+"""Diagnostics of latent states on mixtures whose answers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vaiom.evaluation.mixture import NUM_STRETCHES, STRETCH_EVENTS, mixture_report, stretches
+
+
+def one_hot(*positions: int) -> np.ndarray:
+    return np.eye(16)[list(positions)]
+
+
+def test_disjoint_states_that_are_used_alike_are_one_bit_apart() -> None:
+    weights = np.full((6, 2), 0.5)
+    got = mixture_report(weights, np.tile(one_hot(2, 9), (6, 1, 1)), np.zeros(6))
+    assert got.separation_bits == pytest.approx(1.0)
+    assert got.effective_states == pytest.approx(2.0)
+    np.testing.assert_allclose(got.pair_separation_bits, [[0, 1], [1, 0]], atol=1e-12)
+
+
+def test_equal_states_are_not_apart_and_one_state_alone_is_one() -> None:
+    weights = np.tile([1.0, 0.0], (4, 1))
+    got = mixture_report(weights, np.full((4, 2, 16), 1 / 16), np.zeros(4))
+    assert got.separation_bits == 0
+    assert got.effective_states == pytest.approx(1.0)
+    assert got.heaviest_share == [1.0, 0.0]
+    assert (got.persistence, got.persistence_if_independent) == (1.0, 1.0)
+
+
+def test_persistence_counts_successive_events_of_one_asset() -> None:
+    heaviest = np.array([0, 0, 1, 1, 0, 1])
+    weights = np.where(np.arange(2) == heaviest[:, None], 0.8, 0.2)
+    components = np.tile(one_hot(1, 5), (6, 1, 1))
+    got = mixture_report(weights, components, np.array([1, 1, 1, 2, 2, 2]))
+    assert got.persistence == pytest.approx(1 / 4)
+    assert got.persistence_if_independent == pytest.approx(0.5)
+    assert got.mean_weight == pytest.approx([0.5, 0.5])
+    assert mixture_report(weights, components, np.arange(6)).persistence is None
+
+
+def test_stretches_are_successive_events_over_the_whole_split() -> None:
+    rows = np.arange(100_000) * 3
+    chosen = stretches(rows).reshape(NUM_STRETCHES, STRETCH_EVENTS)
+    assert (np.diff(chosen, axis=1) == 3).all()
+    assert (chosen[0, 0], chosen[-1, -1]) == (rows[0], rows[-1])
+    assert stretches(rows[:50]) is not None
+    np.testing.assert_array_equal(stretches(rows[:50]), rows[:50])
