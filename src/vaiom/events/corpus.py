@@ -151,10 +151,6 @@ class Corpus:
             usable[rows.start : min(rows.start + context - 1, rows.stop)] = False
         return np.flatnonzero(usable)
 
-    def asset_codes(self) -> npt.NDArray[np.int16]:
-        """Asset id of every row."""
-        return self.meta[:, 0]
-
     @cached_property
     def sha256(self) -> str:
         """Names the data, the splits and the tokenizer, not how or when the folder was written."""
