@@ -38,7 +38,7 @@ dist: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools wheel
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,serve,export,ray]'
 	touch $@
 
 clean:
