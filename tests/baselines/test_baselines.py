@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_fits import small, with_columns
 
-from vaiom.baselines.registry import BASELINES, baseline
+from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.likelihood import asset_months, event_bits, paired_gain
 from vaiom.evaluation.oracle import Oracle
@@ -17,8 +17,10 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.inputs import ANY_MASK, BAD_RETURN
 from vaiom.market.synthetic import MarketConfig, simulate, write_market
 
+QUICK = [name for name in BASELINES if name not in FOR_GPUS]  # the networks have tests of their own
 
-@pytest.mark.parametrize("name", BASELINES)
+
+@pytest.mark.parametrize("name", QUICK)
 def test_probabilities_are_distributions_and_survive_storage(corpus: Corpus, name: str, tmp_path: Path) -> None:
     # Every row of the corpus, masked ones and each asset's first among them.
     rows = np.arange(len(corpus))
@@ -33,7 +35,7 @@ def test_probabilities_are_distributions_and_survive_storage(corpus: Corpus, nam
     assert fit.name == name
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", QUICK)
 def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, name: str) -> None:
     rng = np.random.default_rng(5)
     cut = {symbol: inside.start + 12_000 for symbol, inside in corpus.asset_slices.items()}
@@ -58,7 +60,7 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, name: str) -
     np.testing.assert_array_equal(one[rows], two[rows])
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", QUICK)
 def test_none_beats_the_true_law(corpus: Corpus, bars: Path, name: str) -> None:
     rows = np.concatenate([corpus.endpoints(split) for split in ("validation", "test-h1", "test-h2")])
     buckets = corpus.target_return[rows]
@@ -68,7 +70,7 @@ def test_none_beats_the_true_law(corpus: Corpus, bars: Path, name: str) -> None:
     assert gain.gain_bits <= 2 * gain.standard_error
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", QUICK)
 def test_predicting_before_fitting_and_fitting_on_nothing_are_refused(corpus: Corpus, name: str) -> None:
     with pytest.raises(DataError, match="only after it was fitted"):
         small(name).predict_proba(corpus, np.arange(3))
@@ -76,7 +78,7 @@ def test_predicting_before_fitting_and_fitting_on_nothing_are_refused(corpus: Co
         small(name).fit(corpus, np.array([], np.int64))
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", QUICK)
 def test_a_bucket_never_seen_and_an_asset_never_fitted_leave_finite_scores(corpus: Corpus, name: str) -> None:
     first = next(iter(corpus.asset_slices.values()))
     train = corpus.endpoints("train")
@@ -86,7 +88,7 @@ def test_a_bucket_never_seen_and_an_asset_never_fitted_leave_finite_scores(corpu
     assert np.isfinite(event_bits(probs, corpus.target_return[rows])).all()
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", QUICK)
 def test_one_asset_is_enough(name: str, tmp_path: Path) -> None:
     config = MarketConfig(assets=1, bars=14_500)
     write_market(simulate(config), config, tmp_path / "bars")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vaiom.events.schema import DISC_FIELDS, META_FIELDS
-from vaiom.model.config import NUM_CONTINUOUS, ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom
 
 VOCABULARY = Vocabulary(num_assets=3, num_gap_buckets=14, num_vol_regimes=5)
@@ -25,12 +25,12 @@ def events(model: Vaiom, batch: int, length: int, seed: int = 0) -> tuple[Tensor
     draw = torch.Generator().manual_seed(seed)
     meta = torch.stack([torch.tensor([1 + b % VOCABULARY.num_assets, b % 2, 0]) for b in range(batch)])
     if model.config.input != "disc":
-        return torch.randn(batch, length, NUM_CONTINUOUS, generator=draw) * 3, meta
+        return torch.randn(batch, length, len(model.config.input_fields), generator=draw) * 3, meta
     fields = [torch.randint(0, size, (batch, length), generator=draw) for size in VOCABULARY.sizes.values()]
     x = torch.stack(fields, dim=-1).to(torch.int16)
     first = DISC_FIELDS.index(META_FIELDS[0])
     x[..., first : first + len(META_FIELDS)] = meta[:, None]
-    return x, meta
+    return x[..., [DISC_FIELDS.index(name) for name in model.config.input_fields]], meta
 
 
 def random_targets(batch: int, length: int, seed: int = 0, invalid: float = 0.3) -> dict[str, Tensor]:

@@ -180,7 +180,7 @@ def rewritten(saved: Path, path: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "version 2"),
+        ({"format_version": 3}, "version 3"),
         ({"format": "vaiom-training-state"}, "vaiom-training-state"),
         ({"model": {"input": "tokens", "auxiliaries": []}}, "input must be one of"),
         ({"model": {"inputs": "disc", "auxiliaries": []}}, "unexpected keyword"),

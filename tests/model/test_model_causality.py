@@ -8,7 +8,7 @@ from small_models import events, tiny_model
 from torch import Tensor
 
 from vaiom.model import attention
-from vaiom.model.config import INPUTS, RETURN_HEADS
+from vaiom.model.config import BACKBONES, INPUTS, RETURN_HEADS
 from vaiom.model.vaiom import Vaiom
 
 LENGTH = 11
@@ -27,10 +27,11 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return bool(request.param == "in blocks")
 
 
+@pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("head", RETURN_HEADS)
 @pytest.mark.parametrize("input_", INPUTS)
-def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str, blocks: bool) -> None:
-    model = tiny_model(input=input_, return_head=head, dropout=0.2)
+def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str, backbone: str, blocks: bool) -> None:
+    model = tiny_model(input=input_, return_head=head, backbone=backbone, dropout=0.2)
     model.train(blocks)  # with dropout a CPU attends in blocks
     x, meta = events(model, 2, LENGTH)
     other, _ = events(model, 2, LENGTH, seed=1)
@@ -58,10 +59,11 @@ def test_gradients_of_a_position_reach_its_past_and_only_that(train: bool) -> No
     assert x.grad[0, :10].any()
 
 
+@pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("input_", INPUTS)
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_last_position_alone_equals_the_full_pass(input_: str, layers: int) -> None:
-    model = tiny_model(input=input_, num_layers=layers).eval()
+def test_the_last_position_alone_equals_the_full_pass(input_: str, layers: int, backbone: str) -> None:
+    model = tiny_model(input=input_, num_layers=layers, backbone=backbone).eval()
     for length in (1, 7, 32):
         x, meta = events(model, 3, length)
         full, last = model(x, meta), model(x, meta, last_only=True)

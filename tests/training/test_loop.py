@@ -65,7 +65,7 @@ def test_the_recorded_bits_are_those_of_the_saved_model(run: TrainResult, corpus
     """Scored one window at a time, in the words of the evaluation room."""
     best = load_checkpoint(run.run / "best.safetensors")
     rows = corpus.endpoints("validation", TINY.model.context)
-    data = DeviceCorpus(corpus, TINY.model.input, TINY.model.context, CPU)
+    data = DeviceCorpus(corpus, TINY.model, CPU)
     probs = []
     with torch.no_grad():
         for row in rows:

@@ -12,15 +12,31 @@ from tiny_runs import CPU, SPLITS
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN, SplitConfig
-from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler
+from vaiom.model.config import ModelConfig
+from vaiom.training.windows import DeviceCorpus, Sampler, model_inputs, train_sampler
 
 CONTEXT = 16
+
+
+def test_a_model_reads_its_fields_in_its_order(corpus: Corpus) -> None:
+    chosen = ModelConfig(input="disc", fields=("hour", "return_bucket"))
+    np.testing.assert_array_equal(
+        model_inputs(corpus, chosen), np.stack([corpus.disc[:, 11], corpus.disc[:, 0]], axis=1)
+    )
+    chosen = ModelConfig(fields=("mask_any", "ret_z"))
+    np.testing.assert_array_equal(
+        model_inputs(corpus, chosen), np.stack([corpus.cont[:, -1], corpus.cont[:, 0]], axis=1)
+    )
+    with pytest.raises(ValueError, match="fields must be among"):
+        ModelConfig(fields=("return_bucket",))
+    with pytest.raises(ValueError, match="must not repeat"):
+        ModelConfig(fields=("ret_z", "ret_z"))
 
 
 @pytest.mark.parametrize("branch", ["disc", "cont", "hybrid"])
 def test_windows_are_the_rows_up_to_their_ends(corpus: Corpus, branch: str) -> None:
     ends = corpus.endpoints(TRAIN, CONTEXT)[[0, 5, -1]]
-    data = DeviceCorpus(corpus, branch, CONTEXT, CPU)
+    data = DeviceCorpus(corpus, ModelConfig(input=branch, context=CONTEXT), CPU)
     windows = data.windows(torch.from_numpy(ends))
     for number, end in enumerate(ends):
         rows = slice(end - CONTEXT + 1, end + 1)
@@ -37,7 +53,7 @@ def test_windows_are_the_rows_up_to_their_ends(corpus: Corpus, branch: str) -> N
 
 
 def test_masked_rows_teach_nothing(corpus: Corpus) -> None:
-    data = DeviceCorpus(corpus, "cont", CONTEXT, CPU)
+    data = DeviceCorpus(corpus, ModelConfig(input="cont", context=CONTEXT), CPU)
     invalid = torch.from_numpy(~corpus.valid_base)
     assert invalid.any()
     assert corpus.target_gap[~corpus.valid_base].any()  # the corpus knows gaps there; the model is not told

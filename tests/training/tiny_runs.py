@@ -46,7 +46,7 @@ SPLITS = SplitConfig(
 def make_step(corpus: Corpus, experiment: Experiment) -> TrainStep:
     torch.manual_seed(experiment.train.seed)
     model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer))
-    data = DeviceCorpus(corpus, experiment.model.input, experiment.model.context, CPU)
+    data = DeviceCorpus(corpus, experiment.model, CPU)
     return TrainStep(model, data, experiment.train, CPU, torch.float32)
 
 

@@ -71,6 +71,18 @@ def _lightgbm_lags(progress: Progress | None) -> Baseline:
     return LightGBM("lightgbm_lags", LAGS, TreeConfig(learning_rate=0.05), progress)
 
 
+def _gru(progress: Progress | None) -> Baseline:
+    from vaiom.baselines.neural import GRU, Neural
+
+    return Neural(GRU, progress)
+
+
+def _return_tokens(progress: Progress | None) -> Baseline:
+    from vaiom.baselines.neural import RETURN_TOKENS, Neural
+
+    return Neural(RETURN_TOKENS, progress)
+
+
 BASELINES: dict[str, Factory] = {
     "frequency": _frequency,
     "markov": _markov,
@@ -81,8 +93,20 @@ BASELINES: dict[str, Factory] = {
     "lightgbm_cont": _lightgbm_cont,
     "lightgbm": _lightgbm,
     "lightgbm_lags": _lightgbm_lags,
+    "return_tokens": _return_tokens,
+    "gru": _gru,
 }
 """In the order of what they may know."""
+
+FOR_GPUS = ("return_tokens", "gru")
+"""Hours on a few CPU cores: left out there unless they are named."""
+
+
+def usual_baselines() -> list[str]:
+    """All that this machine fits in reasonable time."""
+    import torch
+
+    return [name for name in BASELINES if name not in FOR_GPUS or torch.cuda.is_available()]
 
 
 def require_known(names: list[str]) -> list[str]:

@@ -118,10 +118,10 @@ def copy_parameters(source: Vaiom, target: PlainModel) -> None:
         "continuous": "encoder.continuous",
         "fusion.0": "encoder.first",
         "fusion.2": "encoder.second",
-        "encoder.norm": "norm",
+        "encoder.norm": "backbone.norm",
     }
     for number in range(source.config.num_layers):
-        layer, block = f"encoder.layers.{number}", f"blocks.{number}"
+        layer, block = f"encoder.layers.{number}", f"backbone.blocks.{number}"
         named |= {
             f"{layer}.self_attn.out_proj": f"{block}.attention_out",
             f"{layer}.linear1": f"{block}.feed_in",
@@ -134,11 +134,11 @@ def copy_parameters(source: Vaiom, target: PlainModel) -> None:
     }
     for number in range(source.config.num_layers):
         for kind in ("weight", "bias"):
-            packed = ours[f"blocks.{number}.query_key_value.{kind}"]
+            packed = ours[f"backbone.blocks.{number}.query_key_value.{kind}"]
             state[f"encoder.layers.{number}.self_attn.in_proj_{kind}"] = packed
     for theirs, mine in (("asset", "asset_id"), ("asset_class", "asset_class_id"), ("timeframe", "timeframe_id")):
         state[f"{theirs}.weight"] = ours[f"encoder.embeddings.{mine}.weight"]
-    state["positions.weight"] = ours["positions"]
+    state["positions.weight"] = ours["backbone.positions"]
     for theirs, mine in (
         ("states", "state"),
         ("components", "return"),
@@ -153,7 +153,7 @@ def _product(
 ) -> TrainStep:
     torch.manual_seed(train.seed)
     network = Vaiom(model, Vocabulary.of(corpus.tokenizer)).to(device).train()
-    return TrainStep(network, DeviceCorpus(corpus, model.input, model.context, device), train, device, dtype)
+    return TrainStep(network, DeviceCorpus(corpus, model, device), train, device, dtype)
 
 
 def _plain(corpus: Corpus, model: ModelConfig, device: torch.device) -> PlainTrainer:

@@ -23,12 +23,15 @@ def baselines(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")] = False,
 ) -> None:
     """Fit the baselines on Train and score them in bits per event."""
-    from vaiom.baselines.registry import BASELINES, require_known
+    from vaiom.baselines.registry import BASELINES, require_known, usual_baselines
     from vaiom.cli.tables import show, table
     from vaiom.evaluation.baseline_scores import score_baselines
     from vaiom.events.corpus import open_corpus
 
-    names = require_known([name.strip() for name in only.split(",")] if only is not None else list(BASELINES))
+    names = require_known([name.strip() for name in only.split(",")] if only is not None else usual_baselines())
+    left_out = [name for name in BASELINES if only is None and name not in names]
+    if left_out:
+        note(f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same.")
     opened = open_corpus(corpus)
     bits = score_baselines(opened, names, out, split, context, progress_bar)
     events = len(opened.endpoints(split, context))

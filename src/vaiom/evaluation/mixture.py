@@ -60,7 +60,7 @@ def mixture_states(model: ModelPredictor, corpus: Corpus, rows: npt.NDArray[np.i
     network = model.checkpoint.model
     if "state" not in network.heads.sizes:
         return None
-    data = DeviceCorpus(corpus, network.config.input, network.config.context, model.device)
+    data = DeviceCorpus(corpus, network.config, model.device)
     network.eval()
     weights, components = [], []
     with torch.no_grad():

@@ -34,7 +34,7 @@ class ModelPredictor:
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
         model = self.checkpoint.model
         require_tokenizer(corpus, self.checkpoint)
-        data = DeviceCorpus(corpus, model.config.input, model.config.context, self.device)
+        data = DeviceCorpus(corpus, model.config, self.device)
         scorer = Scorer(model, data, self.device, resolve_type("auto", self.device))
         probs: Probabilities = scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()
         return probs

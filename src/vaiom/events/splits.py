@@ -65,8 +65,12 @@ class SplitConfig:
                 got=train_end.date(),
                 fix="name --validation, --test and --seal as well",
             )
+        return self.shifted_by(months)
+
+    def shifted_by(self, months: int) -> SplitConfig:
+        """The same protocol with every boundary moved by some months."""
         return SplitConfig(
-            train_end=train_end,
+            train_end=_add_months(self.train_end, months),
             validation=_move(self.validation, months),
             tests=tuple(_move(test, months) for test in self.tests),
             seal=_add_months(self.seal, months),

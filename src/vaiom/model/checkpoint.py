@@ -23,7 +23,7 @@ from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom
 
 FORMAT = "vaiom-checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)

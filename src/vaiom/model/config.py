@@ -1,4 +1,4 @@
-"""What a model is made of: input branch, rung, context, heads. Sizes of vocabularies come from the tokenizer.
+"""What a model is made of: input branch and fields, rung, context, heads. The tokenizer gives vocabulary sizes.
 
 Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture Rungs and Tensor Shapes".
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
+from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
 from vaiom.events.tokenizer import Tokenizer
 
 INPUTS = ("disc", "cont", "hybrid")
+BACKBONES = ("decoder", "gru")
 RETURN_HEADS = ("moms", "independent")
 AUXILIARIES = ("gap", "vol_regime", "ordinal")
 RUNGS = {
@@ -52,6 +53,9 @@ class ModelConfig:
     """The defaults are the paper's selected model."""
 
     input: str = "hybrid"
+    fields: tuple[str, ...] = ()
+    """Which fields of an event the model reads; none named is all that the paper gives its input branch."""
+    backbone: str = "decoder"
     num_layers: int = 4
     num_heads: int = 4
     width: int = 128
@@ -63,6 +67,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _require(self.input in INPUTS, f"input must be one of {', '.join(INPUTS)}, not {self.input!r}")
+        known = DISC_FIELDS if self.input == "disc" else (*CONT_FIELDS, *EXTRA_FIELDS)
+        foreign = [name for name in self.fields if name not in known]
+        _require(not foreign, f"fields must be among {', '.join(known)}, not {', '.join(foreign)}")
+        _require(len(set(self.fields)) == len(self.fields), "fields must not repeat")
+        _require(self.backbone in BACKBONES, f"backbone must be one of {', '.join(BACKBONES)}, not {self.backbone!r}")
         _require(
             self.return_head in RETURN_HEADS,
             f"return_head must be one of {', '.join(RETURN_HEADS)}, not {self.return_head!r}",
@@ -74,6 +83,11 @@ class ModelConfig:
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
         _require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
+
+    @property
+    def input_fields(self) -> tuple[str, ...]:
+        """The fields that the model reads, in the order of its input."""
+        return self.fields or (DISC_FIELDS if self.input == "disc" else CONT_FIELDS)
 
     @property
     def embedding_width(self) -> int:
@@ -94,16 +108,14 @@ class ModelConfig:
         return sizes | {name: auxiliary[name] for name in AUXILIARIES if name in self.auxiliaries}
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "auxiliaries": list(self.auxiliaries)}
+        return {**asdict(self), "fields": list(self.fields), "auxiliaries": list(self.auxiliaries)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ModelConfig:
-        return cls(**{**value, "auxiliaries": tuple(value["auxiliaries"])})
+        plain: dict[str, Any] = {k: tuple(item) if isinstance(item, list) else item for k, item in value.items()}
+        return cls(**plain)
 
 
 def _require(condition: bool, problem: str) -> None:
     if not condition:
         raise ValueError(problem)
-
-
-NUM_CONTINUOUS = len(CONT_FIELDS)

@@ -1,16 +1,36 @@
-"""The pre-normalised causal decoder: position s sees positions up to s and nothing later.
+"""The pre-normalised causal decoder with learned positions: position s sees positions up to s and nothing later.
 
 Enters: event vectors (B, T, D). Leaves: hidden states (B, T, D), or (B, 1, D) where only the last position is wanted.
-Paper: Methods, "VAIOM Backbone".
+Paper: Methods, "VAIOM Backbone"; positions are drawn from N(0, 0.02).
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
 from vaiom.model.attention import causal_attention, drop
 from vaiom.model.config import FEED_FORWARD_FACTOR, ModelConfig
+
+POSITION_SCALE = 0.02
+
+
+class Decoder(nn.Module):
+    """Blocks over the sum of events and their positions in the window."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
+        h_BTD = h_BTD + self.positions[: h_BTD.shape[1]].to(h_BTD.dtype)
+        for number, block in enumerate(self.blocks, start=1):
+            h_BTD = block(h_BTD, last_only=last_only and number == len(self.blocks))
+        hidden: Tensor = self.norm(h_BTD)
+        return hidden
 
 
 class Block(nn.Module):

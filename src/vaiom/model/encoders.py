@@ -1,6 +1,6 @@
 """The three input branches: an event becomes a vector of the model's width.
 
-Enters: events (B, T, 25) continuous or (B, T, 15) discrete, and the window's metadata (B, 3): windows never cross
+Enters: events (B, T, F) continuous or discrete, and the window's metadata (B, 3): windows never cross
 assets, so their metadata does not change inside one. Leaves: (B, T, D).
 Paper: Methods, "Input Representations" and "VAIOM Backbone".
 """
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from vaiom.events.schema import META_FIELDS
-from vaiom.model.config import NUM_CONTINUOUS, ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig, Vocabulary
 
 INPUT_LIMIT = 32.0
 """Continuous inputs are clipped to this on entry to the model, and nowhere else."""
 
 
 class ContinuousEncoder(nn.Module):
-    """Pure ContIn: 25 -> D -> D."""
+    """Pure ContIn: F -> D -> D."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.first = nn.Linear(NUM_CONTINUOUS, config.width)
+        self.first = nn.Linear(len(config.input_fields), config.width)
         self.second = nn.Linear(config.width, config.width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class HybridEncoder(nn.Module):
     def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
         width, sizes = config.width, vocabulary.sizes
-        self.continuous = nn.Linear(NUM_CONTINUOUS, width)
+        self.continuous = nn.Linear(len(config.input_fields), width)
         self.embeddings = _tables(META_FIELDS, sizes, config)
         self.first = nn.Linear(width + len(META_FIELDS) * config.embedding_width, width)
         self.second = nn.Linear(width, width)
@@ -57,9 +57,8 @@ class DiscreteEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
-        sizes = vocabulary.sizes
-        self.embeddings = _tables(tuple(sizes), sizes, config)
-        self.first = nn.Linear(len(sizes) * config.embedding_width, config.width)
+        self.embeddings = _tables(config.input_fields, vocabulary.sizes, config)
+        self.first = nn.Linear(len(config.input_fields) * config.embedding_width, config.width)
         self.second = nn.Linear(config.width, config.width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The whole model: encoder, learned positions, decoder, heads.
+"""The whole model: encoder, backbone, heads.
 
 Enters: windows of events (B, T, F) and the metadata of each window (B, 3). Leaves: named logits per position.
 Paper: Methods, "VAIOM Backbone"; initialisation is PyTorch's, positions are drawn from N(0, 0.02).
@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from vaiom.events.schema import UNKNOWN_ASSET
 from vaiom.model.config import ModelConfig, Vocabulary
-from vaiom.model.decoder import Block
+from vaiom.model.decoder import Decoder
 from vaiom.model.encoders import make_encoder
+from vaiom.model.gru import Gru
 from vaiom.model.heads import Heads, return_log_probs
-
-POSITION_SCALE = 0.02
 
 
 class Vaiom(nn.Module):
@@ -24,18 +23,17 @@ class Vaiom(nn.Module):
         self.config = config
         self.vocabulary = vocabulary
         self.encoder = make_encoder(config, vocabulary)
-        self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.width)
+        self.backbone = Decoder(config) if config.backbone == "decoder" else Gru(config)
         self.heads = Heads(config, vocabulary)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the compiler takes the model as one graph; recurrent layers bring kernels of their own."""
+        return self.config.backbone == "decoder"
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> dict[str, Tensor]:
         """Logits of each head at every position, or at the last one alone."""
-        hidden = self.encoder(x_BTF, meta_BM)
-        hidden = hidden + self.positions[: x_BTF.shape[1]].to(hidden.dtype)
-        for number, block in enumerate(self.blocks, start=1):
-            hidden = block(hidden, last_only=last_only and number == len(self.blocks))
-        logits: dict[str, Tensor] = self.heads(self.norm(hidden))
+        logits: dict[str, Tensor] = self.heads(self.backbone(self.encoder(x_BTF, meta_BM), last_only=last_only))
         return logits
 
     def log_probs(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class _Run:
         # Every process starts from the same parameters; only its dropout is its own.
         torch.manual_seed(self.config.seed)
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
-        data = DeviceCorpus(corpus, experiment.model.input, context, device)
+        data = DeviceCorpus(corpus, experiment.model, device)
         self.step = TrainStep(model, data, self.config, device, dtype, team)
         self.scorer = Scorer(model, data, device, dtype)
         self.record = RunRecord(

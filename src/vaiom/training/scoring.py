@@ -77,7 +77,8 @@ class Scorer:
         return self._forward(ends)
 
     def _capture(self, ends: Tensor) -> None:
-        compiled = torch.compile(self._log_probs, fullgraph=True, dynamic=False)
+        whole = self.model.compiles
+        compiled = torch.compile(self._log_probs, fullgraph=True, dynamic=False) if whole else self._log_probs
         static = ends.clone()
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))

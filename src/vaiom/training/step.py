@@ -87,7 +87,7 @@ class TrainStep:
         return reported
 
     def _compiled(self) -> Callable[[Tensor], Tensor]:
-        loss = torch.compile(self.loss, fullgraph=True, dynamic=False)
+        loss = torch.compile(self.loss, fullgraph=True, dynamic=False) if self.model.compiles else self.loss
         return lambda rows: self._update([rows], len(self.mine), loss)
 
     def _capture(self, ends: Tensor) -> Callable[[Tensor], Tensor]:

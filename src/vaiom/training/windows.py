@@ -7,6 +7,7 @@ Paper: Methods, "Supervision Scope" (targets are 0 where `valid_base` fails) and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
+from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS
 from vaiom.events.splits import TRAIN
+from vaiom.model.config import ModelConfig
 
 Rows = npt.NDArray[np.int64]
 
@@ -29,13 +32,23 @@ class Windows:
     targets: dict[str, Tensor]
 
 
-class DeviceCorpus:
-    """The inputs of one branch and all targets, on a device."""
+def model_inputs(corpus: Corpus, model: ModelConfig) -> npt.NDArray[Any]:
+    """(N, F): the fields that a model reads, in its order."""
+    if model.input == "disc":
+        return np.ascontiguousarray(corpus.disc[:, [DISC_FIELDS.index(name) for name in model.input_fields]])
+    if not set(model.input_fields) & set(EXTRA_FIELDS):
+        return np.ascontiguousarray(corpus.cont[:, [CONT_FIELDS.index(name) for name in model.input_fields]])
+    columns = {name: corpus.cont[:, column] for column, name in enumerate(CONT_FIELDS)}
+    columns |= {name: corpus.extra[:, column] for column, name in enumerate(EXTRA_FIELDS)}
+    return np.stack([columns[name] for name in model.input_fields], axis=1)
 
-    def __init__(self, corpus: Corpus, branch: str, context: int, device: torch.device) -> None:
-        self.context = context
-        inputs = corpus.disc if branch == "disc" else corpus.cont
-        self.x = torch.from_numpy(np.ascontiguousarray(inputs)).to(device)
+
+class DeviceCorpus:
+    """The inputs that a model reads and all targets, on a device."""
+
+    def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device) -> None:
+        self.context = context = model.context
+        self.x = torch.from_numpy(model_inputs(corpus, model)).to(device)
         self.meta = torch.from_numpy(corpus.meta.astype(np.int64)).to(device)
         targets = {
             "return": corpus.target_return,
