@@ -8,8 +8,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Public names are imported on first use, so that `import vaiom` costs nothing and needs no heavy library.
-_LAZY = {"read_bars": "vaiom.market.folder"}
-__all__ = ["__version__", "read_bars"]
+_LAZY = {
+    "Forecaster": "vaiom.forecast.forecaster",
+    "ReturnDistribution": "vaiom.forecast.distribution",
+    "read_bars": "vaiom.market.folder",
+}
+__all__ = ["Forecaster", "ReturnDistribution", "__version__", "read_bars"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ def test_a_corpus_of_real_bars(vaiom: Vaiom, shared_data: Path, tmp_path: Path) 
     events = answer["events"]
     assert (events["train"], events["validation"], events["test-h1"]) == (1_128_594, 33_878, 33_174)
     rows = sum(file.stat().st_size for file in tmp_path.rglob("*.npy")) / answer["rows"]
-    assert rows <= 40
+    assert rows <= 64
 
 
 def test_real_bars_hide_no_higher_timeframe(vaiom: Vaiom, shared_data: Path) -> None:

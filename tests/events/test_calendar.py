@@ -4,11 +4,13 @@ import math
 from datetime import datetime
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaiom.events.calendar import calendar_channels, calendar_fields
+from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits, step_seconds
 from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS
+from vaiom.market.bars import TIMEFRAMES, timeframe_of
 
 stamps = st.lists(st.datetimes(datetime(1970, 1, 1), datetime(2105, 12, 31)), min_size=1, max_size=20)
 
@@ -48,6 +50,21 @@ def test_channels_equal_the_formula(moments: list[datetime]) -> None:
             angle = 2 * math.pi * (fields[name] - first) / period
             expected += [math.sin(angle), math.cos(angle)]
         np.testing.assert_allclose(row, np.array(expected, np.float32), atol=1e-7)
+
+
+@given(st.lists(st.integers(1, 10**6), max_size=20), st.sampled_from([600, 3600, 86_400]))
+def test_waits_are_logs_of_bars_apart(steps: list[int], step: int) -> None:
+    stamps = np.cumsum([1_700_000_000, *steps]).astype(np.uint32)
+    expected = [0.0, *(math.log(seconds / step) for seconds in steps)]
+    np.testing.assert_allclose(log_waits(stamps, step), np.array(expected, np.float32), rtol=1e-6, atol=1e-7)
+    # Two rows are all that a live bar needs.
+    assert log_waits(stamps[-2:], step)[-1] == log_waits(stamps, step)[-1]
+    assert log_waits(stamps[:0], step).shape == (0,)
+
+
+@pytest.mark.parametrize("name", [*TIMEFRAMES, "1H"])
+def test_a_timeframe_has_one_length(name: str) -> None:
+    assert step_seconds(name) == timeframe_of(name).total_seconds()
 
 
 def test_the_schemas_have_the_papers_sizes() -> None:

@@ -8,17 +8,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from full_bars import full_bars
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.extra import AssetState, asset_rows
 from vaiom.events.rows import cont_of_bars, rows_of
+from vaiom.events.schema import OWN_FIELDS
 from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import read_bars, write_symbol
 
 TRAIN_END = datetime(2023, 12, 1)
 SYMBOLS = ("EURUSD", "USDJPY", "XAUUSD")
+HOUR = timedelta(hours=1)
 VANDALS = ("scale", "shuffle", "delete", "null", "shift")
 
 
@@ -27,7 +31,7 @@ def vandalise(bars: pl.DataFrame, cut: int, how: str, rng: np.random.Generator) 
     head, tail = bars[:cut], bars[cut:]
     if not len(tail):
         return bars
-    prices = ["Open", "High", "Low", "Close"]
+    prices = ["Open", "High", "Low", "Close", "Volume"]
     if how == "scale":
         tail = tail.with_columns(pl.col(prices) * rng.lognormal(0, 2))
     elif how == "shuffle":
@@ -53,11 +57,22 @@ def test_rows_do_not_see_the_future(prices: tuple[np.ndarray, np.ndarray], data:
     np.testing.assert_array_equal(cont_of_bars(bars)[:cut], cont_of_bars(changed)[:cut])
 
 
+@given(full_bars(max_rows=150), st.data())
+def test_own_extra_fields_do_not_see_the_future(bars: pl.DataFrame, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(bars)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
+    before, after = (asset_rows(frame, AssetState.empty(HOUR))[1] for frame in (bars, changed))
+    for name in OWN_FIELDS:
+        np.testing.assert_array_equal(before[name][:cut], after[name][:cut], err_msg=name)
+
+
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bars")
     for seed, symbol in enumerate(SYMBOLS):
-        write_symbol(folder, symbol, random_bars(900 + 50 * seed, seed))
+        bars = random_bars(900 + 50 * seed, seed)
+        write_symbol(folder, symbol, bars.with_columns(pl.col("High") * 1.001, pl.col("Low") * 0.999))
     return folder
 
 
@@ -80,18 +95,41 @@ def test_no_field_of_a_corpus_sees_the_future(
         known = int((before.timestamps[before.asset_slices[symbol]] <= np.datetime64(cut)).sum())
         a = slice(before.asset_slices[symbol].start, before.asset_slices[symbol].start + known)
         b = slice(after.asset_slices[symbol].start, after.asset_slices[symbol].start + known)
-        for name in ("cont", "disc", "meta", "sigma20", "mask_any", "timestamps"):
+        for name in ("cont", "extra", "disc", "meta", "sigma20", "mask_any", "timestamps"):
             np.testing.assert_array_equal(getattr(before, name)[a], getattr(after, name)[b], err_msg=name)
         settled_a, settled_b = slice(a.start, a.stop - 1), slice(b.start, b.stop - 1)
         for name in ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base", "split_codes"):
             np.testing.assert_array_equal(getattr(before, name)[settled_a], getattr(after, name)[settled_b], name)
 
 
+@pytest.mark.parametrize("how", VANDALS)
+def test_what_another_asset_does_later_changes_nothing(market: Path, tmp_path: Path, how: str) -> None:
+    """One asset is spoiled after the cut; up to it every asset keeps its fields, and the others their own for good."""
+    cut = TRAIN_END + timedelta(days=4)
+    rng = np.random.default_rng(29)
+    for symbol, bars in read_bars(market).items():
+        known = int((bars["Datetime"] <= cut).sum())
+        write_symbol(tmp_path, symbol, vandalise(bars, known, how, rng) if symbol == "USDJPY" else bars)
+    config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
+    before, after = corpus_in_memory(market, config), corpus_in_memory(tmp_path, config)
+    for symbol in SYMBOLS:
+        a, b = before.asset_slices[symbol], after.asset_slices[symbol]
+        known = int((before.timestamps[a] <= np.datetime64(cut)).sum())
+        np.testing.assert_array_equal(before.extra[a][:known], after.extra[b][:known], err_msg=symbol)
+        if symbol != "USDJPY":
+            own = len(OWN_FIELDS)
+            np.testing.assert_array_equal(before.extra[a][:, :own], after.extra[b][:, :own], err_msg=symbol)
+            assert (before.extra[a][known:, own:] != after.extra[b][known:, own:]).any()
+
+
 def test_no_field_of_real_bars_sees_the_future(shared_data: Path) -> None:
     rng = np.random.default_rng(17)
     for symbol, bars in read_bars(shared_data / "bars_1h").items():
         bars = bars.tail(6000)
-        whole = cont_of_bars(bars)
+        whole, own = cont_of_bars(bars), asset_rows(bars, AssetState.empty(HOUR))[1]
         for how in VANDALS:
             cut = int(rng.integers(100, len(bars)))
-            np.testing.assert_array_equal(whole[:cut], cont_of_bars(vandalise(bars, cut, how, rng))[:cut], symbol)
+            changed = vandalise(bars, cut, how, rng)
+            np.testing.assert_array_equal(whole[:cut], cont_of_bars(changed)[:cut], symbol)
+            for name, values in asset_rows(changed, AssetState.empty(HOUR))[1].items():
+                np.testing.assert_array_equal(own[name][:cut], values[:cut], f"{symbol} {name}")

@@ -14,9 +14,10 @@ from strategies import frame_of, random_bars
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.append import append_bars
 from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.corpus import FORMAT_VERSION, Corpus, open_corpus
 from vaiom.events.pack import pack, unpack
 from vaiom.events.quality import split_quality
+from vaiom.events.schema import DISC_FIELDS, EXTRA_FIELDS, STORED_EXTRA_FIELDS
 from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.folder import read_bars, write_symbol
@@ -30,7 +31,8 @@ ROWS = {"EURUSD": 6000, "USDJPY": 5500, "XAUUSD": 40}
 def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bars")
     for seed, (symbol, rows) in enumerate(ROWS.items()):
-        write_symbol(folder, symbol, random_bars(rows, seed))
+        frame = random_bars(rows, seed)
+        write_symbol(folder, symbol, frame.with_columns(pl.col("High") * 1.001, pl.col("Low") * 0.999))
     return folder
 
 
@@ -51,6 +53,9 @@ def test_what_users_rely_on(built: Path) -> None:
     rows = sum(ROWS.values())
     assert corpus.cont.shape == (rows, 25)
     assert corpus.cont.dtype == np.float32
+    assert corpus.extra.shape == (rows, len(EXTRA_FIELDS))
+    assert corpus.extra.dtype == np.float32
+    assert np.isfinite(corpus.extra).all()
     assert corpus.disc.shape == (rows, 15)
     assert corpus.meta.shape == (rows, 3)
     assert list(corpus.asset_slices) == sorted(ROWS)
@@ -106,14 +111,25 @@ def test_the_sealed_interval_stays_shut(tmp_path: Path, bars: Path) -> None:
         corpus.endpoints("test-h9")
 
 
-def test_at_most_forty_bytes_a_row(built: Path) -> None:
+def test_less_than_64_bytes_a_row(built: Path) -> None:
     corpus = open_corpus(built)
-    assert sum(column.itemsize for column in corpus.columns.values()) <= 40
+    assert sum(column.itemsize for column in corpus.columns.values()) < 64
+
+
+def test_an_extra_field_per_stored_column_and_the_wait_from_the_stamps(built: Path) -> None:
+    corpus = open_corpus(built)
+    for index, name in enumerate(STORED_EXTRA_FIELDS):
+        np.testing.assert_array_equal(corpus.extra[:, index], corpus.columns[name].astype(np.float32), err_msg=name)
+    waits = corpus.extra[:, EXTRA_FIELDS.index("log_wait")]
+    for rows in corpus.asset_slices.values():
+        hours = np.diff(corpus.timestamps[rows]) / np.timedelta64(1, "h")
+        np.testing.assert_allclose(waits[rows], [0, *np.log(hours)], rtol=1e-6)
 
 
 def test_the_manifest_describes_the_corpus(built: Path, bars: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
-    assert manifest["format_version"] == 1
+    assert manifest["format_version"] == FORMAT_VERSION
+    assert set(STORED_EXTRA_FIELDS) < set(manifest["arrays"])
     assert manifest["classes"] == {"EURUSD": "FX", "USDJPY": "FX", "XAUUSD": "SPOT"}
     assert [entry["symbol"] for entry in manifest["inputs"]] == sorted(ROWS)
     for entry in manifest["inputs"]:
@@ -208,6 +224,20 @@ def test_appending_equals_a_full_build(built: Path, bars: Path, tmp_path: Path, 
     assert len(list(corpus.glob("rows-*"))) == 1
 
 
+def test_assets_appended_one_after_another_end_as_a_full_build(built: Path, bars: Path, tmp_path: Path) -> None:
+    """The cross fields of the early asset's rows were made without the late one, and are made anew."""
+    corpus, cut = tmp_path / "corpus", TRAIN_END + timedelta(days=3)
+    build_corpus(split_bars(bars, tmp_path / "early", cut, after=False), corpus, CONFIG)
+    late = split_bars(bars, tmp_path / "late", cut, after=True)
+    for number, symbol in enumerate(("USDJPY", "EURUSD")):
+        write_symbol(tmp_path / str(number), symbol, read_bars(late)[symbol])
+        append_bars(corpus, tmp_path / str(number))
+        lagging = open_corpus(corpus)
+        if symbol == "USDJPY":
+            assert not lagging.columns["cross_abs"][lagging.asset_slices[symbol]][-100:].any()
+    assert_same_data(open_corpus(corpus), open_corpus(built))
+
+
 def test_appending_nothing_new_changes_nothing(copy: Path, bars: Path) -> None:
     before = (copy / "manifest.json").read_bytes()
     append_bars(copy, bars)
@@ -289,6 +319,26 @@ def test_bars_of_another_timeframe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="data resample"):
         build_corpus(tmp_path / "bars", tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
+
+
+def test_hidden_daily_bars_are_refused(bars: Path, tmp_path: Path) -> None:
+    """A midnight row with the High and Low of its whole day would tell the day's fate in its first hour."""
+    frame = read_bars(bars)["EURUSD"]
+    midnight = pl.col("Datetime").dt.hour() == 0
+    of_day = {"High": pl.col("High").max(), "Low": pl.col("Low").min()}
+    day = pl.col("Datetime").dt.date()
+    leaking = frame.with_columns(
+        pl.when(midnight).then(expr.over(day)).otherwise(name).alias(name) for name, expr in of_day.items()
+    )
+    write_symbol(tmp_path / "bars", "EURUSD", leaking)
+    with pytest.raises(DataError, match="in their future"):
+        build_corpus(tmp_path / "bars", tmp_path / "corpus", CONFIG)
+    emptied = leaking.with_columns(
+        pl.when(midnight).then(None).otherwise(name).alias(name) for name in ("High", "Low", "Volume")
+    )
+    write_symbol(tmp_path / "bars", "EURUSD", emptied)
+    corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus", CONFIG)
+    assert not corpus.columns["range_z"][corpus.disc[:, DISC_FIELDS.index("hour")] == 0].any()
 
 
 def test_a_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:

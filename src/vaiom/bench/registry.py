@@ -19,6 +19,7 @@ BENCHMARKS = {
     "bars": "minute to hour bars, against pandas.resample, and the peak memory of a large folder",
     "startup": "`vaiom --help`, against an empty Python",
     "bootstrap": "10,000 block-bootstrap replicates, against a plain loop",
+    "predict": "one forecast of the main model, against a plain full pass; a live bar, model apart",
     "train": "an optimizer step of the main model, against plain PyTorch",
 }
 

@@ -7,7 +7,21 @@ import sys
 
 import typer
 
-from vaiom.cli import baselines, bench, corpus, data, demo, evaluate, experiments, train
+from vaiom.cli import (
+    audit,
+    baselines,
+    bench,
+    corpus,
+    data,
+    demo,
+    evaluate,
+    experiments,
+    export,
+    predict,
+    report,
+    reproduce,
+    train,
+)
 
 # A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
 _USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
@@ -26,6 +40,11 @@ app.command()(experiments.experiments)
 app.command()(train.train)
 app.command()(baselines.baselines)
 app.command()(evaluate.evaluate)
+app.command()(reproduce.reproduce)
+app.command()(report.report)
+app.command()(audit.audit)
+app.command()(predict.predict)
+app.command()(export.export)
 app.command()(bench.bench)
 
 

@@ -6,13 +6,13 @@ Paper: Methods, "Baselines".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from vaiom.baselines.base import Progress
 from vaiom.baselines.cache import fitted
-from vaiom.baselines.registry import baseline
+from vaiom.baselines.registry import BASELINES, Factory, require_known
 from vaiom.baselines.store import load_losses, losses_file, save_losses
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.likelihood import event_bits
@@ -27,8 +27,13 @@ def score_baselines(
     split: str,
     context: int,
     progress: Callable[[str], AbstractContextManager[Progress]],
+    factories: Mapping[str, Factory] = BASELINES,
 ) -> dict[str, float]:
-    """Mean bits per event by baseline; each one's losses are stored as soon as it is scored."""
+    """Mean bits per event by baseline; each one's losses are stored as soon as it is scored.
+
+    `factories` may make some of the known baselines with other settings than the registry's.
+    """
+    require_known(list(names))
     if split == BUFFER:
         raise ConfigError(
             "the buffer is never scored", expected=", ".join(n for n in corpus.splits.names if n != split)
@@ -45,7 +50,7 @@ def score_baselines(
     bits = {}
     for name in names:
         with progress(name) as report:
-            predictor = fitted(baseline(name, report), corpus, context, out)
+            predictor = fitted(factories[name](report), corpus, context, out)
             losses = event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])
         save_losses(out, corpus, split, {name: losses}, context)
         bits[name] = float(losses.mean())

@@ -1,6 +1,7 @@
 """New bars appended to a corpus without touching its history; the result equals a full build.
 
-Enters: a corpus folder and a bar folder. Leaves: the grown corpus, or the old one as it was.
+Enters: a corpus folder and a bar folder. Leaves: the grown corpus, or the old one as it was. What an asset's late bars
+change in other assets' rows, the cross fields at their stamps, is made anew.
 Paper: Methods, "Corpus Construction and Split Protocol": recursive states go on, nothing is refitted.
 """
 
@@ -15,10 +16,19 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.events.build import CorpusConfig, Part, Progress, ordered_bars, source_entry, write_generation
+from vaiom.events.build import (
+    CorpusConfig,
+    Part,
+    Progress,
+    joined_columns,
+    ordered_bars,
+    source_entry,
+    write_generation,
+)
 from vaiom.events.corpus import STATE_NAME, Corpus, open_corpus, slices_of
-from vaiom.events.rows import COLUMN_TYPES, rows_of
-from vaiom.events.scales import ScaleState
+from vaiom.events.extra import AssetState, asset_rows
+from vaiom.events.rows import COLUMN_TYPES
+from vaiom.events.schema import CROSS_FIELDS
 from vaiom.files import read_json
 from vaiom.market.folder import symbols_in
 
@@ -31,7 +41,10 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
         splits=old.splits,
         classes=dict(zip(old.tokenizer.symbols, old.tokenizer.classes, strict=True)),
     )
-    states = read_json(path / old.manifest["folder"] / STATE_NAME)
+    states = {
+        symbol: AssetState.from_json(state)
+        for symbol, state in read_json(path / old.manifest["folder"] / STATE_NAME).items()
+    }
     unknown = [symbol for symbol in symbols_in(bars) if symbol not in old.tokenizer.symbols]
     if unknown:
         raise DataError(
@@ -45,23 +58,21 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
     for done, symbol in enumerate(new_symbols):
         if progress:
             progress(done, len(new_symbols), symbol)
-        parts[symbol] = _new_part(old, symbol, bars / f"{symbol}.parquet", ScaleState.from_json(states[symbol]), config)
+        parts[symbol] = _new_part(old, symbol, bars / f"{symbol}.parquet", states[symbol], config)
     if not any(len(part.rows) for part in parts.values()):
         return old
-    pieces: dict[str, list[Any]] = {name: [] for name in COLUMN_TYPES}
-    sizes = {}
+    assets = {}
     for symbol, rows in old.asset_slices.items():
-        fresh = parts[symbol].rows.columns(old.tokenizer) if symbol in parts else {}
-        sizes[symbol] = rows.stop - rows.start + (len(parts[symbol].rows) if fresh else 0)
-        for name, piece in pieces.items():
-            piece += [old.columns[name][rows], *([fresh[name]] if fresh else [])]
-    grown = replace(
-        old, columns={name: np.concatenate(piece) for name, piece in pieces.items()}, asset_slices=slices_of(sizes)
-    )
+        assets[symbol] = {name: old.columns[name][rows] for name in COLUMN_TYPES if name not in CROSS_FIELDS}
+        if symbol in parts:
+            fresh = parts[symbol].columns(old.tokenizer)
+            assets[symbol] = {name: np.concatenate([known, fresh[name]]) for name, known in assets[symbol].items()}
+    sizes = {symbol: len(columns["timestamp"]) for symbol, columns in assets.items()}
+    grown = replace(old, columns=joined_columns(assets), asset_slices=slices_of(sizes))
     write_generation(
         path,
         grown,
-        {s: parts[s].state if s in parts else ScaleState.from_json(states[s]) for s in old.tokenizer.symbols},
+        states | {symbol: part.state for symbol, part in parts.items()},
         [*old.manifest["inputs"], *(part.source for part in parts.values() if len(part.rows))],
     )
     current = open_corpus(path, verify=False)
@@ -71,7 +82,7 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
     return current
 
 
-def _new_part(old: Corpus, symbol: str, file: Path, state: ScaleState, config: CorpusConfig) -> Part:
+def _new_part(old: Corpus, symbol: str, file: Path, state: AssetState, config: CorpusConfig) -> Part:
     frame = ordered_bars(file, config)
     history = old.asset_slices[symbol]
     last = old.timestamps[history.stop - 1].astype("datetime64[us]").item()
@@ -84,8 +95,8 @@ def _new_part(old: Corpus, symbol: str, file: Path, state: ScaleState, config: C
             expected=f"new bars at or after {config.splits.train_end}",
             fix="build the corpus again from all bars",
         )
-    rows, after = rows_of(fresh, state, where=file)
-    return Part(rows=rows, state=after, source=source_entry(symbol, file, len(rows)))
+    rows, own, after = asset_rows(fresh, state, file)
+    return Part(rows=rows, own=own, state=after, source=source_entry(symbol, file, len(rows)))
 
 
 def _require_same_history(old: Corpus, history: slice, overlap: pl.DataFrame, file: Path) -> None:

@@ -16,7 +16,6 @@ import polars as pl
 
 from vaiom import __version__
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.buckets import fit_regime_edges, fit_signed_edges
 from vaiom.events.corpus import (
     FORMAT,
     FORMAT_VERSION,
@@ -29,15 +28,18 @@ from vaiom.events.corpus import (
     open_corpus,
     slices_of,
 )
-from vaiom.events.inputs import BAD_GAP, BAD_RETURN, has_flag
-from vaiom.events.rows import COLUMN_TYPES, Rows, rows_of
-from vaiom.events.scales import ScaleState
-from vaiom.events.schema import CLASSES, NUM_RETURN_BUCKETS, default_class
+from vaiom.events.cross import cross_fields
+from vaiom.events.extra import AssetState, asset_rows
+from vaiom.events.fit import fit_on_train
+from vaiom.events.inputs import Halves
+from vaiom.events.rows import COLUMN_TYPES, Rows
+from vaiom.events.schema import CLASSES, default_class
 from vaiom.events.splits import SplitConfig
 from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import canonical_json, sha256_file, sha256_of, staged_folder, write_json
 from vaiom.market.bars import seen_timeframe, timeframe_of
 from vaiom.market.folder import read_file, require_ordered, symbols_in
+from vaiom.market.hidden import find_hidden
 
 Progress = Callable[[int, int, str], None]
 
@@ -62,11 +64,16 @@ class CorpusConfig:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """The rows of one asset, the state after them and where they came from."""
+    """The rows of one asset, their own extra fields, the state after them and where they came from."""
 
     rows: Rows
-    state: ScaleState
+    own: Mapping[str, Halves]
+    state: AssetState
     source: dict[str, Any]
+
+    def columns(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """All stored columns but those that need the other assets."""
+        return {**self.rows.columns(tokenizer), **self.own}
 
 
 def build_corpus(
@@ -97,51 +104,26 @@ def corpus_in_memory(bars: Path, config: CorpusConfig | None = None, progress: P
 
 def _assemble(parts: Mapping[str, Part], config: CorpusConfig) -> Corpus:
     tokenizer = fit_tokenizer({symbol: part.rows for symbol, part in parts.items()}, config)
-    pieces = [part.rows.columns(tokenizer) for part in parts.values()]
     return Corpus(
         manifest={},
         tokenizer=tokenizer,
         splits=config.splits,
-        columns={name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMN_TYPES},
+        columns=joined_columns({symbol: part.columns(tokenizer) for symbol, part in parts.items()}),
         asset_slices=slices_of({symbol: len(part.rows) for symbol, part in parts.items()}),
     )
 
 
+def joined_columns(assets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Stored columns of all assets, one after another; the fields that need the other assets are made here."""
+    cross = cross_fields(assets)
+    pieces = [{**columns, **cross[symbol]} for symbol, columns in assets.items()]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMN_TYPES}
+
+
 def fit_tokenizer(rows: Mapping[str, Rows], config: CorpusConfig) -> Tokenizer:
-    """Fit edges and zero shares on Train events: unmasked row, valid own target, target time inside Train."""
-    symbols = sorted(rows)
-    train_end = int(np.datetime64(config.splits.train_end, "s").astype(np.int64))
-    returns, gaps, regimes, zero_share = [], [], [], []
-    for symbol in symbols:
-        asset = rows[symbol]
-        event = asset.unmasked[:-1] & (asset.timestamp[1:] < train_end)
-        flags = asset.flags[1:]
-        good = event & (~has_flag(flags, BAD_RETURN))
-        zero = event & (asset.log_ret[1:] == 0)
-        returns.append(asset.ret_z[1:][good])
-        gaps.append(asset.gap_z[1:][event & (~has_flag(flags, BAD_GAP))])
-        regimes.append(asset.relative_log_vol[1:][event])
-        zero_share.append(float(zero.sum() / max(1, (zero | good).sum())))
-    pooled = {name: _finite(np.concatenate(values)) for name, values in (("r", returns), ("g", gaps), ("v", regimes))}
-    edges = {
-        "return": fit_signed_edges(pooled["r"]),
-        "gap": fit_signed_edges(pooled["g"]),
-        "vol_regime": fit_regime_edges(pooled["v"]),
-    }
-    if len(edges["return"]) != NUM_RETURN_BUCKETS + 1:
-        raise DataError(
-            "the Train returns are too coarse for the return buckets: some quantiles coincide",
-            expected=f"{NUM_RETURN_BUCKETS} buckets",
-            got=len(edges["return"]) - 1,
-            fix="bring in prices with more digits, or more history before the end of Train",
-        )
-    return Tokenizer(
-        symbols=tuple(symbols),
-        classes=tuple(config.class_of(symbol) for symbol in symbols),
-        timeframe=config.timeframe,
-        edges=edges,
-        zero_share=tuple(zero_share),
-    )
+    """What Train fits, under the configuration's boundaries and classes."""
+    classes = {symbol: config.class_of(symbol) for symbol in rows}
+    return fit_on_train(rows, config.splits.train_end, config.timeframe, classes)
 
 
 def _read_parts(bars: Path, config: CorpusConfig, progress: Progress | None) -> dict[str, Part]:
@@ -152,8 +134,8 @@ def _read_parts(bars: Path, config: CorpusConfig, progress: Progress | None) -> 
             progress(done, len(symbols), symbol)
         file = bars / f"{symbol}.parquet"
         frame = ordered_bars(file, config)
-        rows, state = rows_of(frame, where=file)
-        parts[symbol] = Part(rows=rows, state=state, source=source_entry(symbol, file, len(rows)))
+        rows, own, state = asset_rows(frame, AssetState.empty(timeframe_of(config.timeframe)), file)
+        parts[symbol] = Part(rows=rows, own=own, state=state, source=source_entry(symbol, file, len(rows)))
     if progress:
         progress(len(symbols), len(symbols), "")
     return parts
@@ -172,11 +154,20 @@ def ordered_bars(file: Path, config: CorpusConfig) -> pl.DataFrame:
             got=f"bars mostly {seen} apart",
             fix=("`vaiom data resample`, or " if finer else "") + "name the right --timeframe",
         )
+    hidden, _ = find_hidden(frame, int(wanted.total_seconds()))
+    if hidden.any():
+        raise DataError(
+            "rows hold the range of a longer period, most of it in their future: the range fields would see it",
+            where=f"{file}, {frame['Datetime'][int(hidden.argmax())]}",
+            expected=f"the High, Low and Volume of {config.timeframe} bars",
+            got=f"{int(hidden.sum())} such rows, as `vaiom data check` reports them",
+            fix="remove these rows, or empty their High, Low and Volume",
+        )
     return frame
 
 
 def write_generation(
-    path: Path, corpus: Corpus, states: Mapping[str, ScaleState], inputs: list[dict[str, Any]]
+    path: Path, corpus: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
 ) -> None:
     """Write the columns to a folder of their own, then the manifest that names it: until then the old one stands."""
     columns, tokenizer = corpus.columns, corpus.tokenizer
@@ -223,7 +214,3 @@ def write_generation(
 
 def source_entry(symbol: str, file: Path, rows: int) -> dict[str, Any]:
     return {"symbol": symbol, "file": file.name, "sha256": sha256_file(file), "rows_taken": rows}
-
-
-def _finite(values: Any) -> Any:
-    return values[np.isfinite(values)]

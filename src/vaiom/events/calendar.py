@@ -1,7 +1,7 @@
-"""Clock fields of a stored timestamp, as integers and as sin/cos channels.
+"""Clock fields of a stored timestamp, as integers and as sin/cos channels, and the time since the timestamp before it.
 
-Enters: seconds of the stored clock since 1970. Leaves: integer fields for DiscIn, float32 channels for ContIn; both
-depend on the timestamp alone, which is why a corpus does not store them.
+Enters: seconds of the stored clock since 1970. Leaves: integer fields for DiscIn, float32 channels for ContIn; all
+depend on timestamps alone, which is why a corpus does not store them.
 Paper: Methods, "Input Representations"; the stored provider clock is used as it is.
 """
 
@@ -18,6 +18,7 @@ LAST_SECOND = np.iinfo(np.uint32).max
 """The last storable moment, early in 2106."""
 
 _SECONDS_PER_DAY = 86_400
+_UNIT_SECONDS = {"min": 60, "h": 3600, "d": _SECONDS_PER_DAY}
 _OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
 
 Seconds = npt.NDArray[np.integer]
@@ -36,6 +37,18 @@ def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     # Clipping never happens; it spares the check of every index.
     out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
     out[:, by_day.shape[1] :] = by_time.take(of_day, axis=0, mode="clip")
+
+
+def log_waits(seconds: Seconds, step: int) -> npt.NDArray[np.float32]:
+    """ln of the bars of `step` seconds since the row before, for one asset's rows; 0 on the first."""
+    waits = np.diff(seconds.astype(np.int64)) / step
+    return np.concatenate([[0.0], np.log(waits)])[: len(seconds)].astype(np.float32)
+
+
+def step_seconds(timeframe: str) -> int:
+    """The length of a timeframe of `market.bars`, here without a dataframe library."""
+    unit = timeframe.lstrip("0123456789")
+    return int(timeframe.removesuffix(unit)) * _UNIT_SECONDS[unit.lower()]
 
 
 # Every day and every second of a day that can be stored has its row in a table: a look-up replaces the arithmetic.

@@ -19,12 +19,14 @@ import numpy.typing as npt
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.buckets import Edges
+from vaiom.events.calendar import step_seconds
 from vaiom.events.inputs import (
     ANY_MASK,
     BAD_GAP,
     BAD_RETURN,
     continuous_inputs,
     discrete_inputs,
+    extra_inputs,
     has_flag,
     timestamps_of,
 )
@@ -33,7 +35,7 @@ from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import canonical_json, read_json, sha256_file, sha256_of
 
 FORMAT = "vaiom-corpus"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 STATE_NAME = "state.json"
@@ -77,6 +79,11 @@ class Corpus:
     def cont(self) -> npt.NDArray[np.float32]:
         """(N, 25), unclipped."""
         return continuous_inputs(self.columns)
+
+    @cached_property
+    def extra(self) -> npt.NDArray[np.float32]:
+        """(N, extra fields), unclipped, 0 where undefined."""
+        return extra_inputs(self.columns, self.asset_slices.values(), step_seconds(self.tokenizer.timeframe))
 
     @cached_property
     def disc(self) -> npt.NDArray[np.int16]:

@@ -1,4 +1,4 @@
-"""The three input schemas assembled from what is stored of a row: 25 continuous, 15 discrete, 3 metadata fields.
+"""The input schemas assembled from what is stored of a row: 25 continuous, 15 discrete, 3 metadata, the extra fields.
 
 Enters: stored columns. Leaves: arrays whose columns follow `schema`. NumPy alone.
 Paper: Methods, "Input Representations"; masked rows keep their metadata and calendar.
@@ -6,14 +6,22 @@ Paper: Methods, "Input Representations"; masked rows keep their metadata and cal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.events.calendar import calendar_channels, calendar_fields
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, DYNAMIC_FIELDS, MASK_NAMES, META_FIELDS
+from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits
+from vaiom.events.schema import (
+    CONT_FIELDS,
+    DISC_FIELDS,
+    DYNAMIC_FIELDS,
+    EXTRA_FIELDS,
+    MASK_NAMES,
+    META_FIELDS,
+    STORED_EXTRA_FIELDS,
+)
 
 # Bits of the stored flags: the five masks in the order of the schema, then whether the row's own return and gap
 # may serve as the target of the row before it.
@@ -33,7 +41,11 @@ _MASK_CHANNELS = np.stack(
     [(np.arange(256, dtype=np.uint8) & bit) != 0 for bit in (*MASK_BITS.values(), ANY_MASK)], axis=1
 ).astype(np.float32)
 
+EXTRA_LIMIT = 1000.0
+"""Extra fields end here: far beyond what a model reads, and far inside float16."""
+
 Columns = Mapping[str, npt.NDArray[Any]]
+Halves = npt.NDArray[np.float16]
 
 
 def has_flag(flags: npt.NDArray[np.uint8], bits: np.uint8) -> npt.NDArray[np.bool_]:
@@ -62,6 +74,22 @@ def fill_continuous(columns: Columns, out: npt.NDArray[np.float32]) -> None:
         out[:, index] = columns["sigma20" if name == "sigma_through_t" else name]
     calendar_channels(columns["timestamp"], out[:, len(DYNAMIC_FIELDS) : _FIRST_MASK])
     out[:, _FIRST_MASK:] = _MASK_CHANNELS.take(columns["flags"], axis=0, mode="clip")
+
+
+def to_half(values: npt.NDArray[np.float64]) -> Halves:
+    """What is stored of an extra field: 0 where undefined, bounded, float16."""
+    defined = np.where(np.isfinite(values), values, 0.0)
+    return np.clip(defined, -EXTRA_LIMIT, EXTRA_LIMIT).astype(np.float16)
+
+
+def extra_inputs(columns: Columns, asset_slices: Iterable[slice], step: int) -> npt.NDArray[np.float32]:
+    """(N, extra fields) unclipped, of all assets, whose rows lie at `asset_slices`; `step` is a bar in seconds."""
+    out = np.empty((len(columns["timestamp"]), len(EXTRA_FIELDS)), np.float32)
+    for index, name in enumerate(STORED_EXTRA_FIELDS):
+        out[:, index] = columns[name]
+    for rows in asset_slices:
+        out[rows, -1] = log_waits(columns["timestamp"][rows], step)
+    return out
 
 
 def discrete_inputs(columns: Columns, meta: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:

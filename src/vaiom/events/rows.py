@@ -22,7 +22,7 @@ from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.inputs import ANY_MASK, BAD_GAP, BAD_RETURN, BLOCK_ROWS, MASK_BITS, fill_continuous, has_flag
 from vaiom.events.masks import bad_gap, bad_return, row_masks
 from vaiom.events.scales import Floats, Scales, ScaleState, run_scales
-from vaiom.events.schema import CONT_FIELDS
+from vaiom.events.schema import CONT_FIELDS, STORED_EXTRA_FIELDS
 from vaiom.events.tokenizer import Tokenizer
 
 COLUMN_TYPES = {
@@ -36,6 +36,7 @@ COLUMN_TYPES = {
     "return_bucket": "|u1",
     "gap_bucket": "|u1",
     "vol_regime": "|u1",
+    **dict.fromkeys(STORED_EXTRA_FIELDS, "<f2"),
 }
 """What a corpus keeps of a row."""
 
@@ -71,7 +72,7 @@ class Rows:
         return columns
 
     def columns(self, tokenizer: Tokenizer) -> dict[str, npt.NDArray[np.generic]]:
-        """All stored columns; buckets are taken from the float64 values."""
+        """All stored columns but the extra ones; buckets are taken from the float64 values."""
         buckets = {
             "return_bucket": bucket_of(tokenizer.edges["return"], self.ret_z),
             "gap_bucket": bucket_of(tokenizer.edges["gap"], self.gap_z),

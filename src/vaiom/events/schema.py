@@ -1,6 +1,6 @@
 """Field names and their order: 25 continuous, 15 discrete and 3 metadata inputs, and the size of each vocabulary.
 
-Paper: Appendix B, "Complete Input Schemas".
+Paper: Appendix B, "Complete Input Schemas"; the extra fields are not the paper's.
 """
 
 from __future__ import annotations
@@ -33,6 +33,22 @@ CONT_FIELDS = (
     *(f"mask_{name}" for name in MASK_NAMES),
     "mask_any",
 )
+OWN_FIELDS = (
+    "range_z",
+    "close_location",
+    "range_vol20",
+    "range_vol480",
+    "long_vol",
+    "activity",
+    "slot_activity",
+    "slot_surprise",
+    "next_slot_vol",
+    "next_slot_range",
+)
+CROSS_FIELDS = ("cross_abs", "usd_factor", "cross_vol")
+STORED_EXTRA_FIELDS = (*OWN_FIELDS, *CROSS_FIELDS)
+EXTRA_FIELDS: tuple[str, ...] = (*STORED_EXTRA_FIELDS, "log_wait")
+"""What the paper does not have: of the asset's own bars, of the others' at the same stamp, of the stamps alone."""
 META_FIELDS = ("asset_id", "asset_class_id", "timeframe_id")
 DISC_FIELDS = (
     "return_bucket",

@@ -1,4 +1,4 @@
-"""The Train-fitted state: bucket edges, asset ids and classes, each asset's share of exact-zero returns.
+"""The Train-fitted state: bucket edges, where returns lie inside them, asset ids and classes, shares of exact zeros.
 
 Enters: fitted values. Leaves: a JSON document and its SHA-256, which every model trained on it carries.
 Paper: Methods, "Corpus Construction and Split Protocol" (serialized tokenizer state, never refitted).
@@ -15,9 +15,10 @@ import numpy as np
 from vaiom.errors import DataError
 from vaiom.events.buckets import Edges
 from vaiom.events.schema import CLASSES, UNKNOWN_ASSET, vocabulary_sizes
+from vaiom.events.shape import ReturnShape
 from vaiom.files import canonical_json, sha256_of
 
-TOKENIZER_VERSION = 1
+TOKENIZER_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,6 +31,7 @@ class Tokenizer:
     edges: dict[str, Edges]
     zero_share: tuple[float, ...]
     """Per symbol, the Train share of otherwise valid targets that are exactly zero."""
+    return_shape: ReturnShape
 
     def __post_init__(self) -> None:
         if list(self.symbols) != sorted(set(self.symbols)):
@@ -65,6 +67,7 @@ class Tokenizer:
             "classes": list(self.classes),
             "zero_share": list(self.zero_share),
             "inner_edges": {name: edges[1:-1].tolist() for name, edges in self.edges.items()},
+            "return_shape": self.return_shape.to_json(),
         }
 
     @classmethod
@@ -86,4 +89,5 @@ class Tokenizer:
             timeframe=value["timeframe"],
             edges=edges,
             zero_share=tuple(value["zero_share"]),
+            return_shape=ReturnShape.from_json(value["return_shape"]),
         )

@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 SCOPES = ("full", "last")
+SCHEDULES = ("constant", "cosine")
 PRECISIONS = ("auto", "fp16", "bf16", "fp32")
 SEED_LIMIT = 2**63
+LAST_RATE = 0.1
+"""Where a falling rate ends, as a share of the learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,12 @@ class TrainConfig:
     num_micro_batches: int = 4
     scope: str = "full"
     learning_rate: float = 3e-4
+    schedule: str = "constant"
+    """`cosine` falls from the learning rate to a tenth of it over the steps of the run."""
+    warmup_steps: int = 0
+    """The rate rises over this many steps first."""
+    average: float = 0.0
+    """Decay per step of an exponential average of the weights, which is what is then validated and kept; 0 for none."""
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     gap_weight: float = 0.1
@@ -38,7 +47,15 @@ class TrainConfig:
         for name in ("steps", "micro_batch", "num_micro_batches", "validate_every", "log_every", "keep_last"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("seed", "patience", "gap_weight", "vol_regime_weight", "ordinal_weight", "weight_decay"):
+        for name in (
+            "seed",
+            "patience",
+            "warmup_steps",
+            "gap_weight",
+            "vol_regime_weight",
+            "ordinal_weight",
+            "weight_decay",
+        ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
         for name in ("learning_rate", "clip_norm"):
@@ -46,10 +63,22 @@ class TrainConfig:
                 raise ValueError(f"{name} must be finite and positive, got {getattr(self, name)}")
         if self.seed >= SEED_LIMIT:
             raise ValueError(f"seed must be below {SEED_LIMIT}, got {self.seed}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average must lie in [0, 1), got {self.average}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
         if self.scope not in SCOPES:
             raise ValueError(f"scope must be one of {', '.join(SCOPES)}, got {self.scope!r}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        rate = self.learning_rate * min(1.0, step / (self.warmup_steps + 1))
+        if self.schedule == "constant":
+            return rate
+        done = (step - 1) / self.steps
+        return rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
 
     @property
     def windows_per_step(self) -> int:

@@ -123,7 +123,7 @@ class _Run:
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
         data = DeviceCorpus(corpus, experiment.model, device)
         self.step = TrainStep(model, data, self.config, device, dtype, team)
-        self.scorer = Scorer(model, data, device, dtype)
+        self.scorer = Scorer(self.step.averaged, data, device, dtype)
         self.record = RunRecord(
             config_sha256=experiment.sha256,
             tokenizer_sha256=corpus.tokenizer.sha256,
@@ -140,6 +140,7 @@ class _Run:
         for number in range(first, self.config.steps + 1):
             if self._should_stop():
                 break
+            self.step.set_rate(self.config.rate_at(number))
             running += self.step(self.sampler.draw(number))
             counted += 1
             if number == first:
@@ -245,7 +246,7 @@ class _Run:
             step=number,
             validation_bits=self.record.last_bits,
         )
-        save_checkpoint(path, self.step.model, self.corpus.tokenizer, provenance)
+        save_checkpoint(path, self.step.averaged, self.corpus.tokenizer, provenance)
         if self.record.best_step == number:
             with atomic_file(self.folder / BEST_NAME) as staged:
                 shutil.copyfile(path, staged)

@@ -8,6 +8,7 @@ Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settin
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ _WARM_UPS = 3
 
 
 class TrainStep:
-    """Owns the optimizer and the loss scaler; call it with the rows of one step."""
+    """Owns the optimizer, the loss scaler and the averaged weights; call it with the rows of one step."""
 
     def __init__(
         self,
@@ -40,9 +41,12 @@ class TrainStep:
         self.team = team or Team()
         self.mine = self.team.share(config.num_micro_batches)
         fused = device.type == "cuda"
+        # A recorded graph reads the rate from this tensor.
+        self._rate = torch.tensor(config.learning_rate, device=device) if fused else None
+        self.averaged: Vaiom = copy.deepcopy(model) if config.average else model
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
-            lr=config.learning_rate,
+            lr=config.learning_rate if self._rate is None else self._rate,
             weight_decay=config.weight_decay,
             fused=fused,
             capturable=fused,
@@ -59,6 +63,13 @@ class TrainStep:
         if self._run is None:
             self._run = self._capture(ends) if self.team.size == 1 else self._compiled()
         return self._run(ends)
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the steps that follow."""
+        if self._rate is not None:
+            self._rate.fill_(rate)
+        else:
+            self.optimizer.param_groups[0]["lr"] = rate
 
     def loss(self, ends: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
         """(total, return) losses of the windows that end at `ends`, which are `num_groups` micro-batches."""
@@ -84,6 +95,11 @@ class TrainStep:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.averaged is not self.model:
+            with torch.no_grad():
+                torch._foreach_lerp_(
+                    list(self.averaged.parameters()), list(self.model.parameters()), 1 - self.config.average
+                )
         return reported
 
     def _compiled(self) -> Callable[[Tensor], Tensor]:
@@ -115,7 +131,10 @@ class TrainStep:
 
     def _snapshot(self) -> dict[str, Any]:
         return {
-            "model": {name: value.clone() for name, value in self.model.state_dict().items()},
+            "models": [
+                {name: value.clone() for name, value in model.state_dict().items()}
+                for model in (self.model, self.averaged)
+            ],
             "moments": [{k: v.clone() for k, v in self.optimizer.state[p].items()} for p in self.model.parameters()],
             "scaler": self.scaler.state_dict(),
             "rng": torch.cuda.get_rng_state(self.device),
@@ -124,7 +143,8 @@ class TrainStep:
     def _restore(self, before: dict[str, Any]) -> None:
         """Put values back in place: the graph refers to these very tensors."""
         with torch.no_grad():
-            self.model.load_state_dict(before["model"])
+            for model, values in zip((self.model, self.averaged), before["models"], strict=True):
+                model.load_state_dict(values)
             for parameter, values in zip(self.model.parameters(), before["moments"], strict=True):
                 for name, tensor in self.optimizer.state[parameter].items():
                     tensor.copy_(values[name]) if name in values else tensor.zero_()

@@ -1,0 +1,125 @@
+"""The whole audit of a pipeline, a corpus or a run.
+
+Enters: paths. Leaves: a list of `Proof`, in the order of the data. Nothing is written, and no test split is scored that
+was not scored before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vaiom.audit import chain, chronology, future, neighbours, prices, rebuild, recompute, refit
+from vaiom.audit.config import AuditConfig
+from vaiom.audit.pipeline import Bars, Pipeline, ProductPipeline, widest_model
+from vaiom.audit.proof import Proof, not_run
+from vaiom.errors import DataError
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.build import CorpusConfig
+from vaiom.events.corpus import DEFAULT_CONTEXT, MANIFEST_NAME, Corpus, open_corpus
+from vaiom.market.folder import read_bars
+from vaiom.training.config import TrainConfig
+from vaiom.training.loop import BEST_NAME, CONFIG_NAME, corpus_of_run
+
+Say = Callable[[str], None]
+
+
+def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig | None = None) -> list[Proof]:
+    """Everything that bars and a pipeline can prove."""
+    config = config or AuditConfig()
+    fitted = pipeline.fit(bars)
+    events = pipeline.transform(bars, fitted)
+    proofs = [
+        prices.prove_prices(bars),
+        future.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed),
+        refit.prove_refit(pipeline, bars, fitted, seed=config.seed),
+        chronology.prove_chronology(events, pipeline.train_end),
+    ]
+    if events.predict is not None:
+        proofs.append(neighbours.prove_neighbours(events, seed=config.seed))
+    return proofs
+
+
+def audit_path(
+    path: Path,
+    *,
+    bars: Path | None = None,
+    corpus: Path | None = None,
+    config: AuditConfig | None = None,
+    say: Say | None = None,
+) -> list[Proof]:
+    """Audit a corpus folder or a run folder; what needs bars is left out, and said so, where none are given."""
+    config = config or AuditConfig()
+    run = path if (path / CONFIG_NAME).is_file() else None
+    if run is None and not (path / MANIFEST_NAME).is_file():
+        raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
+    opened = open_corpus((corpus or corpus_of_run(run)) if run else path)
+    model = ModelPredictor.load(run / BEST_NAME, "cpu") if run else None
+    return _Audit(opened, run, model, bars, config, say or (lambda text: None)).proofs()
+
+
+class _Audit:
+    def __init__(
+        self,
+        corpus: Corpus,
+        run: Path | None,
+        model: ModelPredictor | None,
+        bars: Path | None,
+        config: AuditConfig,
+        say: Say,
+    ) -> None:
+        self.corpus, self.run, self.model, self.bars, self.config, self.say = corpus, run, model, bars, config, say
+        self.pipeline = _pipeline_of(corpus, model, config)
+
+    def proofs(self) -> list[Proof]:
+        out = self._with_bars(self.bars) if self.bars else self._without_bars()
+        events = self.pipeline.events(self.corpus)
+        self.say("the splits and the sampler's stream")
+        out.append(chronology.prove_chronology(events, self.pipeline.train_end))
+        if self.model is not None:
+            self.say("batch neighbours")
+            out.append(neighbours.prove_neighbours(events, seed=self.config.seed))
+        if self.run is not None:
+            out.append(self._figures(self.run))
+        self.say("provenance")
+        out.append(chain.prove_provenance(self.corpus, self.bars, self.model, self.run))
+        return out
+
+    def _with_bars(self, folder: Path) -> list[Proof]:
+        bars = read_bars(folder)
+        self.say("rebuilding the corpus")
+        fitted = self.pipeline.fit(bars)
+        out = [rebuild.prove_rebuild(self.corpus, folder, bars, self.pipeline, fitted)]
+        self.say("the prices")
+        out.append(prices.prove_prices(bars))
+        self.say(f"the future after {self.config.cuts} cuts")
+        out.append(future.prove_future(self.pipeline, bars, fitted, cuts=self.config.cuts, seed=self.config.seed))
+        self.say("fitting again without what came after Train")
+        out.append(refit.prove_refit(self.pipeline, bars, fitted, seed=self.config.seed))
+        return out
+
+    def _without_bars(self) -> list[Proof]:
+        return [not_run(proof.NAME, proof.ABOUT, "needs --bars") for proof in (rebuild, prices, future, refit)]
+
+    def _figures(self, run: Path) -> Proof:
+        if not recompute.evaluated_splits(run):
+            return not_run(recompute.NAME, recompute.ABOUT, "the run has no evaluation (vaiom evaluate)")
+        self.say("the figures of its evaluations")
+        return recompute.prove_figures(run)
+
+
+def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig) -> ProductPipeline:
+    """The pipeline that the folder says it was built with, and the model's own windows where there is one."""
+    tokenizer = corpus.tokenizer
+    classes = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True))
+    built = CorpusConfig(timeframe=tokenizer.timeframe, splits=corpus.splits, classes=classes)
+    if model is None:
+        widest = widest_model(config.context or DEFAULT_CONTEXT)
+        return ProductPipeline(built, model=widest, baselines=config.baselines)
+    return ProductPipeline(
+        built,
+        model=model.checkpoint.model.config,
+        train=TrainConfig(**model.checkpoint.provenance.train),
+        predictor=model,
+        baselines=config.baselines,
+    )

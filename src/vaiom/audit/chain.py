@@ -1,0 +1,156 @@
+"""Proof (f): every file names the one before it, from the bars to the last figure.
+
+Enters: an open corpus (its own files were checked when it was opened), the bars it was built from if they are there, a
+run. Leaves: a `Proof`. Bars -> manifest -> arrays and tokenizer -> checkpoint header -> selected step -> evaluation ->
+events, whose buckets are the corpus's and whose bits a fresh scoring of some of them gives again.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaiom.audit.proof import Proof, proving
+from vaiom.audit.recompute import evaluated_splits
+from vaiom.audit.repeat import experiment_of_run
+from vaiom.errors import DataError
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events, scored_events
+from vaiom.evaluation.ledger import is_recorded, read_ledger
+from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.corpus import STATE_NAME, Corpus
+from vaiom.events.splits import SEALED
+from vaiom.files import read_json, sha256_file
+from vaiom.market.folder import symbols_in
+from vaiom.model.checkpoint import Checkpoint, load_checkpoint
+from vaiom.training.config import TrainConfig
+from vaiom.training.experiment import Experiment
+from vaiom.training.loop import BEST_NAME, CONFIG_NAME, METRICS_NAME
+from vaiom.training.state import checkpoint_path
+
+NAME = "f. provenance"
+ABOUT = "hashes from bars to manifest, arrays, tokenizer, checkpoint, selected step, evaluation and events"
+
+RESCORED = 64
+"""Events of an evaluation that are scored again."""
+BITS_TOLERANCE = 0.1
+"""Of one event scored again: a GPU may have scored it in half precision, we score in FP32."""
+
+
+def prove_provenance(corpus: Corpus, bars: Path | None, model: ModelPredictor | None, run: Path | None) -> Proof:
+    with proving(NAME, ABOUT) as proof:
+        _corpus_links(proof, corpus)
+        if bars is not None:
+            _input_links(proof, corpus, bars)
+        else:
+            proof.notes.append("the bars' own hashes need --bars")
+        if model is not None and run is not None:
+            _run_links(proof, corpus, model.checkpoint, run)
+            for split in evaluated_splits(run):
+                _evaluation_links(proof, corpus, model, run, split)
+    return proof
+
+
+def _corpus_links(proof: Proof, corpus: Corpus) -> None:
+    manifest = corpus.manifest
+    assert corpus.path is not None
+    folder = corpus.path / manifest["folder"]
+    for name, entry in manifest["arrays"].items():
+        same = sha256_file(folder / f"{name}.npy") == entry["sha256"]
+        proof.check(same, f"the manifest names another {name}.npy")
+    proof.check(
+        sha256_file(folder / STATE_NAME) == manifest["state_sha256"], f"the manifest names another {STATE_NAME}"
+    )
+    proof.check(corpus.tokenizer.sha256 == manifest["tokenizer_sha256"], "the manifest names another tokenizer")
+    proof.check(corpus.tokenizer.to_json()["inner_edges"] == manifest["edges"], "the manifest lists other edges")
+
+
+def _input_links(proof: Proof, corpus: Corpus, bars: Path) -> None:
+    recorded: dict[str, set[str]] = {}
+    for entry in corpus.manifest["inputs"]:
+        recorded.setdefault(entry["symbol"], set()).add(entry["sha256"])
+    present = set(symbols_in(bars))
+    for symbol in sorted(present | set(recorded)):
+        known = symbol in present and symbol in recorded
+        same = known and sha256_file(bars / f"{symbol}.parquet") in recorded[symbol]
+        proof.check(same, f"{bars / f'{symbol}.parquet'} is not a file that the corpus was built from")
+
+
+def _run_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path) -> None:
+    origin = best.provenance
+    proof.check(best.tokenizer.sha256 == corpus.tokenizer.sha256, "the checkpoint has another tokenizer")
+    inputs = corpus.manifest["inputs"]
+    grown = origin.inputs == inputs[: len(origin.inputs)] and origin.splits == corpus.splits.to_json()
+    proof.check(
+        origin.corpus_sha256 == corpus.sha256 or grown,
+        "the checkpoint was trained on another corpus, not on this one nor on one that grew into it",
+    )
+    configured = experiment_of_run(run)
+    named = tomllib.loads((run / CONFIG_NAME).read_text()).get("corpus", {}).get("sha256")
+    proof.check(named == origin.corpus_sha256, f"{CONFIG_NAME} names another corpus")
+    trained = Experiment(name=origin.experiment, model=best.model.config, train=TrainConfig(**origin.train))
+    # The hash leaves out what may change when a run is resumed.
+    proof.check(configured.sha256 == trained.sha256, f"{CONFIG_NAME} describes another experiment")
+    _selection_links(proof, best, run)
+
+
+def _selection_links(proof: Proof, best: Checkpoint, run: Path) -> None:
+    """The selected model is a recorded step, and none has fewer Validation bits."""
+    bits = _validation_bits(run / METRICS_NAME)
+    step = best.provenance.step
+    same = best.provenance.validation_bits == bits.get(step)
+    proof.check(same, f"{BEST_NAME} says step {step} with {best.provenance.validation_bits} bits, the run otherwise")
+    fewest = min(bits, key=lambda key: bits[key], default=None)
+    proof.check(
+        fewest == step, f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}", len(bits)
+    )
+    kept = checkpoint_path(run, step)
+    if kept.is_file():
+        proof.check(load_checkpoint(kept).sha256 == best.sha256, f"{BEST_NAME} is not the checkpoint {kept.name}")
+
+
+def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: Path, split: str) -> None:
+    stored = read_json(run / f"evaluation-{split}.json")
+    best = model.checkpoint
+    proof.check(stored.get("checkpoint_sha256") == best.sha256, f"{split}: evaluated with another checkpoint")
+    origins = {corpus.sha256, best.provenance.corpus_sha256}
+    proof.check(stored.get("corpus_sha256") in origins, f"{split}: evaluated on another corpus")
+    events = read_events(run, split)
+    rows = corpus.endpoints(split, best.model.config.context, unseal=split == SEALED)
+    try:
+        require_same_events(scored_events(corpus, rows, {}), events, where=run)
+        same = True
+    except DataError:
+        same = False
+    proof.check(same, f"{split}: the events file holds other events than the corpus", len(events))
+    if is_recorded(corpus, split):
+        looked = any(look.split == split and look.checkpoint_sha256 == best.sha256 for look in read_ledger(corpus))
+        proof.check(looked, f"{split}: scored, but the look is not in the corpus's ledger")
+    if same and len(events):
+        _rescore(proof, corpus, model, split, rows, events)
+
+
+def _rescore(proof: Proof, corpus: Corpus, model: ModelPredictor, split: str, rows: Any, events: ScoredEvents) -> None:
+    """Some of the stored bits once more; what was looked at before is no new look."""
+    chosen = np.unique(np.linspace(0, len(rows) - 1, RESCORED).astype(np.int64))
+    bits = event_bits(model.predict_proba(corpus, rows[chosen]), events.buckets[chosen])
+    largest = float(np.abs(bits - events.bits[MODEL][chosen]).max())
+    proof.check(
+        largest <= BITS_TOLERANCE,
+        f"{split}: the checkpoint gives an event {largest:.3f} bits more or fewer",
+        len(chosen),
+    )
+    proof.notes.append(f"{split}: {len(chosen)} events scored again, largest difference {largest:.1e} bits")
+
+
+def _validation_bits(file: Path) -> dict[int, float]:
+    """By step; none where the file is gone or cannot be read, which no checkpoint agrees with."""
+    try:
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return {line["step"]: line["validation_bits"] for line in lines if "validation_bits" in line}
+    except (OSError, ValueError, KeyError):
+        return {}

@@ -1,0 +1,193 @@
+"""What the proofs examine: any way from bars to events, and the product's own.
+
+Enters: bars by symbol. Leaves: first what Train fits, then `Events`: what a row knows, what it must predict, which
+split it is in, what the sampler draws, what a model is shown and what it answers. The proofs know nothing else of a
+pipeline, so another implementation of `Pipeline` is examined like ours.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from vaiom.audit.config import QUICK_BASELINES
+from vaiom.baselines.base import Baseline, Predictor
+from vaiom.baselines.registry import baseline
+from vaiom.events.build import CorpusConfig, Part, fit_tokenizer, joined_columns
+from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, slices_of
+from vaiom.events.extra import AssetState, asset_rows
+from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.events.tokenizer import Tokenizer
+from vaiom.files import sha256_of
+from vaiom.market.bars import timeframe_of
+from vaiom.model.config import ModelConfig
+from vaiom.training.config import TrainConfig
+from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.int64]
+Bars = Mapping[str, pl.DataFrame]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What Train fitted: `hashes` name each part, `state` is the pipeline's own business."""
+
+    hashes: Mapping[str, str]
+    state: Any
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Events:
+    """N rows of all assets, one asset after another, each in the order of time."""
+
+    asset_slices: Mapping[str, slice]
+    timestamps: npt.NDArray[np.datetime64]
+    target_timestamps: npt.NDArray[np.datetime64]
+    """NaT where a row has no target yet."""
+    known: Mapping[str, Array]
+    """What a row may know at its own time, (N, ...) each."""
+    targets: Mapping[str, Array]
+    """What is settled at the target's time, (N, ...) each."""
+    splits: Mapping[str, Rows]
+    """Row numbers of the events of each split, earliest split first."""
+    context: int
+    draw: Callable[[int], Rows]
+    """Row numbers of the windows that a training step learns from."""
+    windows: Callable[[Rows], Array]
+    """What a model is shown of the events of these rows, (n, context, ...)."""
+    predict: Callable[[Rows], Array] | None = None
+    """Probabilities (n, K) of the events of these rows, where there is a model."""
+
+
+class Pipeline(Protocol):
+    @property
+    def train_end(self) -> datetime:
+        """No target at or after it may be learned from."""
+        ...
+
+    def fit(self, bars: Bars) -> Fitted: ...
+
+    def transform(self, bars: Bars, fitted: Fitted) -> Events: ...
+
+
+class ProductPipeline:
+    """The product's own way from bars to events, and to probabilities where a predictor is given."""
+
+    def __init__(
+        self,
+        config: CorpusConfig,
+        *,
+        model: ModelConfig | None = None,
+        train: TrainConfig | None = None,
+        predictor: Predictor | None = None,
+        baselines: Sequence[str] = QUICK_BASELINES,
+    ) -> None:
+        self.config, self.model, self.train = config, model or widest_model(), train or TrainConfig()
+        self.context = self.model.context
+        self.predictor, self.baselines = predictor, baselines
+
+    @property
+    def train_end(self) -> datetime:
+        return self.config.splits.train_end
+
+    def fit(self, bars: Bars) -> Fitted:
+        """The tokenizer, and every baseline fitted on the Train events."""
+        tokenizer = fit_tokenizer({symbol: part.rows for symbol, part in self._parts(bars).items()}, self.config)
+        corpus = self.corpus(bars, tokenizer)
+        train = corpus.endpoints(TRAIN, self.context)
+        fits = {name: hash_of_fit(baseline(name).fit(corpus, train)) for name in self.baselines}
+        return Fitted(hashes={"tokenizer": tokenizer.sha256, **fits}, state=tokenizer)
+
+    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+        return self.events(self.corpus(bars, fitted.state))
+
+    def corpus(self, bars: Bars, tokenizer: Tokenizer) -> Corpus:
+        """The corpus of these bars with a tokenizer that was fitted before."""
+        parts = self._parts(bars)
+        return Corpus(
+            manifest={},
+            tokenizer=tokenizer,
+            splits=self.config.splits,
+            columns=joined_columns({symbol: part.columns(tokenizer) for symbol, part in parts.items()}),
+            asset_slices=slices_of({symbol: len(part.rows) for symbol, part in parts.items()}),
+        )
+
+    def _parts(self, bars: Bars) -> dict[str, Part]:
+        state = AssetState.empty(timeframe_of(self.config.timeframe))
+        parts = {}
+        for symbol in sorted(bars):
+            rows, own, after = asset_rows(bars[symbol], state, symbol)
+            parts[symbol] = Part(rows=rows, own=own, state=after, source={})
+        return parts
+
+    def events(self, corpus: Corpus) -> Events:
+        """A corpus, open or in memory, as the proofs see it."""
+        scored = (TRAIN, VALIDATION, *corpus.splits.test_names)
+        return Events(
+            asset_slices=corpus.asset_slices,
+            timestamps=corpus.timestamps,
+            target_timestamps=corpus.target_timestamps,
+            known={
+                "cont": corpus.cont,
+                "extra": corpus.extra,
+                "disc": corpus.disc,
+                "meta": corpus.meta,
+                "sigma20": corpus.sigma20,
+                "mask_any": corpus.mask_any,
+            },
+            targets={
+                "return": corpus.target_return,
+                "gap": corpus.target_gap,
+                "vol_regime": corpus.target_vol_regime,
+                "log_ret_next": corpus.log_ret_next,
+                "valid_base": corpus.valid_base,
+            },
+            splits={name: corpus.endpoints(name, self.context) for name in scored},
+            context=self.context,
+            draw=self._stream(corpus),
+            windows=self._shown(corpus),
+            predict=None if self.predictor is None else lambda rows: self._predict(corpus, rows),
+        )
+
+    def _stream(self, corpus: Corpus) -> Callable[[int], Rows]:
+        @cache
+        def sampler() -> Sampler:
+            return train_sampler(corpus, self.context, self.train.seed, self.train.windows_per_step)
+
+        return lambda step: sampler().draw(step)
+
+    def _shown(self, corpus: Corpus) -> Callable[[Rows], Array]:
+        @cache
+        def data() -> DeviceCorpus:
+            return DeviceCorpus(corpus, self.model, torch.device("cpu"))
+
+        return lambda rows: data().inputs(torch.from_numpy(rows))[0].numpy()
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Array:
+        assert self.predictor is not None
+        return self.predictor.predict_proba(corpus, rows)
+
+
+def widest_model(context: int = DEFAULT_CONTEXT) -> ModelConfig:
+    """A model that would read every continuous field, where there is none to say what it reads."""
+    return ModelConfig(input="cont", fields=(*CONT_FIELDS, *EXTRA_FIELDS), context=context)
+
+
+def hash_of_fit(fitted: Baseline) -> str:
+    """Of everything that a baseline would store."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fitted.save(folder)
+        return sha256_of(b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()))

@@ -1,0 +1,1 @@
+"""Bars come in, the distribution of the next return comes out."""

@@ -1,0 +1,78 @@
+"""Markets for the leaky pipelines, and a tiny run that was trained and evaluated; made once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from audit.markets import Market, real_market, simulated_market
+from cli.command_line import Ran, Vaiom
+from evaluation.simulated_market import TINY_SPLITS
+from strategies import random_bars
+from training.tiny_runs import TINY
+from vaiom.cli.main import main
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.market.folder import write_symbol
+from vaiom.training.loop import train
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Products this small are slower on several threads, and much slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def simulated() -> Market:
+    return simulated_market()
+
+
+@pytest.fixture(scope="session")
+def real(shared_data: Path) -> Market:
+    return real_market(shared_data / "bars_1h")
+
+
+@pytest.fixture(scope="package")
+def finished(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`bars`, `corpus`, two seeds `seed17` and `seed29`; the first is evaluated on Validation and both tests."""
+    folder = tmp_path_factory.mktemp("finished")
+    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
+        write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
+    corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS))
+    for seed in (17, 29):
+        experiment = TINY.with_changes(seed=seed, steps=8, num_layers=1, validate_every=4)
+        train(corpus, experiment, folder / f"seed{seed}", device="cpu")
+    for split in ("validation", "test-h1", "test-h2"):
+        evaluate_run(folder / "seed17", corpus, split, device="cpu")
+    return folder
+
+
+@pytest.fixture
+def place(finished: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    shutil.copytree(finished, tmp_path / "place")
+    return tmp_path / "place"
+
+
+@pytest.fixture
+def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Vaiom:
+    """Run a command as a user does; an error that is not the user's comes through as it is."""
+
+    def run(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return Ran(code=int(end.value.code or 0), out=out, err=err)
+
+    return run

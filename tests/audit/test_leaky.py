@@ -1,0 +1,48 @@
+"""Every leaky pipeline is caught by the general proofs, and the honest one passes, on simulated and on real bars."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit.leaky import AUDIT, LEAKS, Honest, Leak, failed_proofs
+from audit.markets import Market
+from strategies import frame_of, price_pairs
+from vaiom.audit.audit import audit_pipeline
+from vaiom.audit.future import VANDALS, vandalise
+from vaiom.audit.proof import PASSED
+
+
+@pytest.mark.parametrize("market", ["simulated", "real"])
+def test_the_honest_pipeline_passes(market: str, request: pytest.FixtureRequest) -> None:
+    chosen: Market = request.getfixturevalue(market)
+    proofs = audit_pipeline(Honest(chosen.splits), chosen.bars, AUDIT)
+    assert {proof.name: proof.findings for proof in proofs if proof.verdict != PASSED} == {}
+    assert [proof.name for proof in proofs] == ["prices", "a. future", "b. refit", "c. chronology"]
+
+
+@pytest.mark.parametrize("market", ["simulated", "real"])
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.name)
+def test_a_leak_is_caught(leak: Leak, market: str, request: pytest.FixtureRequest) -> None:
+    assert leak.caught_by in failed_proofs(request.getfixturevalue(market), leak)
+
+
+@given(price_pairs(min_rows=2), st.sampled_from(sorted(VANDALS)), st.integers(0, 2**32 - 1), st.data())
+def test_damage_begins_after_the_cut_and_spares_no_bar(
+    prices: tuple[np.ndarray, np.ndarray], how: str, seed: int, data: st.DataObject
+) -> None:
+    bars = frame_of(*prices)
+    cut = data.draw(st.integers(0, len(bars) - 2))
+    moment = bars["Datetime"].to_numpy()[cut]
+    damaged = vandalise({"EURUSD": bars}, moment, how, np.random.default_rng(seed))["EURUSD"]
+    assert damaged[: cut + 1].equals(bars[: cut + 1])
+    assert damaged["Datetime"].is_sorted()
+    kept = (
+        damaged[cut + 1 :]
+        .join(bars[cut + 1 :], on="Datetime", how="inner")
+        .filter(pl.col("Volume") == pl.col("Volume_right"))
+    )
+    assert how == "shifted" or not len(kept)

@@ -1,0 +1,178 @@
+"""A run that was left alone passes every proof; whatever is changed in it afterwards is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vaiom.audit.audit import audit_path
+from vaiom.audit.chain import prove_provenance
+from vaiom.audit.config import AuditConfig
+from vaiom.audit.proof import FAILED, PASSED, Proof
+from vaiom.audit.recompute import compare_figures, figures_of, prove_figures
+from vaiom.evaluation.evaluate import compare
+from vaiom.evaluation.events_file import ScoredEvents
+from vaiom.evaluation.likelihood import bits_by_group
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.append import append_bars
+from vaiom.events.corpus import open_corpus
+from vaiom.market.folder import read_file, write_symbol
+from vaiom.training.loop import BEST_NAME
+
+QUICK = AuditConfig(cuts=1, baselines=("frequency",))
+
+
+def failed(place: Path) -> set[str]:
+    proofs = audit_path(place / "seed17", corpus=place / "corpus", bars=place / "bars", config=QUICK)
+    return {proof.name for proof in proofs if proof.verdict == FAILED}
+
+
+def test_a_run_that_was_left_alone_passes_everything(finished: Path) -> None:
+    proofs = audit_path(finished / "seed17", bars=finished / "bars", config=AuditConfig(cuts=2))
+    assert {proof.name: proof.findings for proof in proofs if proof.verdict != PASSED} == {}
+    assert [proof.name[0] for proof in proofs] == ["r", "p", *"abcdef"]
+
+
+def edit_json(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    value = json.loads(file.read_text())
+    change(value)
+    file.write_text(json.dumps(value))
+
+
+def flatter_mean(place: Path) -> None:
+    edit_json(place / "seed17/evaluation-validation.json", lambda v: v["bits"].update(model=v["bits"]["model"] - 1e-6))
+
+
+def flatter_interval(place: Path) -> None:
+    def change(value: dict[str, Any]) -> None:
+        value["against"][0]["gain"]["asset_months"]["interval"][0] += 1e-6
+
+    edit_json(place / "seed17/evaluation-test-h1.json", change)
+
+
+def flatter_month(place: Path) -> None:
+    def change(value: dict[str, Any]) -> None:
+        value["by"]["month"][0]["bits"]["frequency"] += 1e-6
+
+    edit_json(place / "seed17/evaluation-validation.json", change)
+
+
+def flatter_all_tests(place: Path) -> None:
+    def change(value: dict[str, Any]) -> None:
+        value["all_tests"][0]["gain"]["gain_bits"] += 1e-6
+
+    edit_json(place / "seed17/evaluation-test-h2.json", change)
+
+
+def flatter_events(place: Path) -> None:
+    file = place / "seed17/events-test-h1.parquet"
+    pl.read_parquet(file).with_columns(pl.col("bits_model") - 0.3).write_parquet(file)
+
+
+def drop_hard_events(place: Path) -> None:
+    file = place / "seed17/events-validation.parquet"
+    pl.read_parquet(file).filter(pl.col("bits_model") < 4).write_parquet(file)
+
+
+def take_the_last_step(place: Path) -> None:
+    """Another checkpoint of the run than the one with the fewest Validation bits."""
+    lines = [json.loads(line) for line in (place / "seed29/metrics.jsonl").read_text().splitlines()]
+    worst = max((line["validation_bits"], line["step"]) for line in lines if "validation_bits" in line)[1]
+    shutil.copy(place / f"seed29/checkpoints/step-{worst:07d}.safetensors", place / "seed29/best.safetensors")
+
+
+def take_another_seed(place: Path) -> None:
+    shutil.copy(place / "seed29/best.safetensors", place / "seed17/best.safetensors")
+
+
+def claim_another_corpus(place: Path) -> None:
+    file = place / "seed17/config.toml"
+    file.write_text(file.read_text().replace('sha256 = "', 'sha256 = "0'))
+
+
+def forget_the_looks(place: Path) -> None:
+    (place / "corpus/ledger.jsonl").unlink()
+
+
+def change_a_price(place: Path) -> None:
+    bars = read_file(place / "bars/EURUSD.parquet")
+    raised = pl.when(pl.int_range(pl.len()) == 2_000).then(pl.col("Close") * 1.001).otherwise(pl.col("Close"))
+    write_symbol(place / "bars", "EURUSD", bars.with_columns(raised))
+
+
+FLATTERIES = (flatter_mean, flatter_interval, flatter_month, flatter_all_tests)
+# By the run that is then examined.
+EXCHANGES = {
+    flatter_events: "seed17",
+    drop_hard_events: "seed17",
+    take_the_last_step: "seed29",
+    take_another_seed: "seed17",
+    claim_another_corpus: "seed17",
+    forget_the_looks: "seed17",
+}
+
+
+@pytest.mark.parametrize("tamper", FLATTERIES, ids=lambda tamper: tamper.__name__)
+def test_figures_that_are_not_those_of_the_events_are_found(tamper: Callable[[Path], None], place: Path) -> None:
+    tamper(place)
+    assert prove_figures(place / "seed17").num_findings == 1
+
+
+@pytest.mark.parametrize("tamper", EXCHANGES, ids=lambda tamper: tamper.__name__)
+def test_what_does_not_belong_together_is_found(tamper: Callable[[Path], None], place: Path) -> None:
+    run = place / EXCHANGES[tamper]
+    tamper(place)
+    model = ModelPredictor.load(run / BEST_NAME, "cpu")
+    assert prove_provenance(open_corpus(place / "corpus"), None, model, run).num_findings
+
+
+def test_other_bars_are_not_taken_for_those_of_the_corpus(place: Path) -> None:
+    change_a_price(place)
+    assert failed(place) == {"rebuild", "f. provenance"}
+
+
+def test_a_grown_corpus_is_still_the_origin_of_its_run(place: Path) -> None:
+    old = read_file(place / "bars/EURUSD.parquet")
+    later = old.tail(50).with_columns(pl.col("Datetime") + (old["Datetime"][-1] - old["Datetime"][-51]))
+    write_symbol(place / "bars", "EURUSD", pl.concat([old, later]))
+    append_bars(place / "corpus", place / "bars")
+    assert failed(place) == set()
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 3), st.integers(1, 4))
+def test_both_computations_of_the_figures_agree(seed: int, count: int, num_assets: int, num_months: int) -> None:
+    rng = np.random.default_rng(seed)
+    hours = np.sort(rng.integers(0, 24 * 30 * num_months, count))
+    events = ScoredEvents(
+        symbols=np.array(["XAUUSD", "EURUSD", "USDJPY"])[rng.integers(0, num_assets, count)],
+        target_times=np.datetime64("2024-07-01T00", "s") + hours * np.timedelta64(1, "h"),
+        buckets=rng.integers(1, 17, count).astype(np.uint8),
+        bits={name: rng.gamma(4, 0.8, count) for name in ("model", "frequency")},
+    )
+    labels = {
+        "asset": events.symbols,
+        "month": events.target_times.astype("datetime64[M]"),
+        "hour": events.target_times.astype("datetime64[h]").astype(np.int64) % 24,
+        "bucket": events.buckets,
+    }
+    stored = {
+        "num_events": len(events),
+        "bits": {name: float(losses.mean()) for name, losses in events.bits.items()},
+        "against": [asdict(each) for each in compare(events)],
+        "by": {name: [asdict(each) for each in bits_by_group(events.bits, values)] for name, values in labels.items()},
+    }
+    proof = Proof(name="", about="")
+    compare_figures(proof, figures_of(events), json.loads(json.dumps(stored)), "")
+    assert proof.findings == []
+    assert proof.count > 40

@@ -1,0 +1,225 @@
+"""A forecaster gives what evaluation scored, from bars alone, whoever else is in the batch, and refuses bad bars."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from forecast_runs import CONTEXT, TinyRun, untrained
+from hypothesis import given, settings
+
+from strategies import frame_of, price_pairs, random_bars
+from vaiom import Forecaster, ReturnDistribution, read_bars
+from vaiom.errors import CheckpointError, ConfigError, DataError
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.forecast.bars import MIN_BARS
+from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.inputs import inputs_of
+from vaiom.training.windows import model_inputs
+
+
+def changed(bars: pl.DataFrame, row: int, **values: object) -> pl.DataFrame:
+    columns = {name: bars[name].to_list() for name in bars.columns}
+    for name, value in values.items():
+        columns[name][row] = value
+    return pl.DataFrame(columns, schema=bars.schema)
+
+
+def test_forecasts_are_the_ones_that_evaluation_scores(tiny: TinyRun, forecaster: Forecaster) -> None:
+    corpus = tiny.corpus
+    rows = corpus.endpoints("validation", CONTEXT)[::37]
+    expected = ModelPredictor.load(tiny.run / "best.safetensors", "cpu").predict_proba(corpus, rows)
+    bars = read_bars(tiny.bars)
+    for row, probs in zip(rows, expected, strict=True):
+        symbol = corpus.tokenizer.symbols[corpus.meta[row, 0] - 1]
+        known = bars[symbol].filter(pl.col("Datetime") <= corpus.timestamps[row].astype("datetime64[us]").item())
+        dist = forecaster.predict(known, symbol=symbol)
+        np.testing.assert_allclose(dist.probs, probs, atol=TOLERANCE)
+        assert dist.sigma == corpus.sigma20[row]
+        assert np.datetime64(dist.as_of, "s") == corpus.timestamps[row]
+        assert dist.target_time - dist.as_of == timedelta(hours=1)
+        assert (dist.context, dist.stale, dist.unknown_asset, dist.missing_assets) == (CONTEXT, False, False, ())
+
+
+OWN = ("ret_z", "range_z", "mask_any", "next_slot_vol")
+
+
+@pytest.mark.parametrize(
+    ("branch", "fields"),
+    [("hybrid", ()), ("cont", ()), ("disc", ()), ("hybrid", OWN), ("cont", OWN), ("disc", ("hour",))],
+)
+def test_inputs_from_bars_are_the_corpus_to_the_bit(tiny: TinyRun, branch: str, fields: tuple[str, ...]) -> None:
+    forecaster = untrained(tiny.corpus, input=branch, fields=fields)
+    wanted = model_inputs(tiny.corpus, forecaster.config)
+    bars = read_bars(tiny.bars)
+    for symbol, rows in tiny.corpus.asset_slices.items():
+        columns, _ = forecaster.rows(bars[symbol], forecaster.rows.start(), symbol)
+        made = inputs_of(forecaster.config, columns, tiny.corpus.meta[rows.start].astype(np.int64))
+        np.testing.assert_array_equal(made, wanted[rows])
+    assert forecaster.predict(bars).keys() == bars.keys()
+
+
+def test_a_model_that_reads_other_assets_is_refused(tiny: TinyRun) -> None:
+    with pytest.raises(ConfigError, match="other assets"):
+        untrained(tiny.corpus, fields=("ret_z", "usd_factor"))
+
+
+def test_one_or_many_in_any_order_and_company(tiny: TinyRun, forecaster: Forecaster) -> None:
+    bars = read_bars(tiny.bars)
+    frames = {f"{symbol}{cut}": bars[symbol].head(cut) for symbol in bars for cut in (30, 400, 900, 1700)}
+    frames |= bars
+    together = forecaster.predict(frames)
+    assert list(together) == list(frames)
+    backwards = forecaster.predict(dict(reversed(frames.items())))
+    for symbol, frame in frames.items():
+        alone = forecaster.predict(frame, symbol=symbol)
+        for other in (together[symbol], backwards[symbol]):
+            np.testing.assert_allclose(other.probs, alone.probs, atol=TOLERANCE)
+            assert (other.sigma, other.as_of, other.notes) == (alone.sigma, alone.as_of, alone.notes)
+
+
+def test_every_bar_of_a_history_is_forecast_causally(tiny: TinyRun, forecaster: Forecaster) -> None:
+    bars = read_bars(tiny.bars)["XAUUSD"].head(160)
+    history = forecaster.predict_all(bars, "XAUUSD")
+    assert len(history) == 160 - MIN_BARS + 1
+    for index in (0, 1, 10, CONTEXT - MIN_BARS - 1, CONTEXT - MIN_BARS, CONTEXT - MIN_BARS + 1, 90, -1):
+        known = bars.head(range(len(history))[index] + MIN_BARS)
+        alone = forecaster.predict(known, "XAUUSD")
+        np.testing.assert_allclose(history.probs[index], alone.probs, atol=TOLERANCE)
+        there = history[index]
+        assert (there.sigma, there.as_of, there.context, there.notes) == (
+            alone.sigma, alone.as_of, alone.context, alone.notes,
+        )  # fmt: skip
+    changed = bars.with_columns(Close=pl.when(pl.int_range(pl.len()) < 100).then("Close").otherwise(pl.col("Open") * 2))
+    np.testing.assert_array_equal(
+        history.probs[: 100 - MIN_BARS], forecaster.predict_all(changed, "XAUUSD").probs[: 100 - MIN_BARS]
+    )
+    frame = history.to_frame()
+    assert frame["p16"].to_list() == history.probs[:, 15].tolist()
+    assert frame["masked"].to_list() == history.masked.tolist()
+
+
+def test_a_history_no_longer_than_the_context(forecaster: Forecaster) -> None:
+    for length in (MIN_BARS, CONTEXT - 1, CONTEXT, CONTEXT + 1):
+        bars = random_bars(length, seed=9)
+        history = forecaster.predict_all(bars, "EURUSD")
+        assert len(history) == length - MIN_BARS + 1
+        np.testing.assert_allclose(history.probs[-1], forecaster.predict(bars, "EURUSD").probs, atol=TOLERANCE)
+
+
+def test_pandas_and_polars_in_any_spelling_give_the_same(forecaster: Forecaster) -> None:
+    pandas = pytest.importorskip("pandas")
+    bars = random_bars(200)
+    table = pandas.DataFrame({name: bars[name].to_numpy() for name in bars.columns})
+    lower = table.rename(columns=str.lower)
+    indexed = table.set_index("Datetime").drop(columns="Volume")
+    nullable = table.astype({"Close": "Float64"})
+    want = forecaster.predict(bars, "EURUSD").probs
+    for frame in (table, lower, indexed, nullable, bars.rename(str.upper), bars.lazy()):
+        np.testing.assert_array_equal(forecaster.predict(frame, "EURUSD").probs, want)
+    zoned = indexed.tz_localize("UTC")
+    with pytest.raises(DataError, match="naive"):
+        forecaster.predict(zoned, "EURUSD")
+    with pytest.raises(DataError, match="to_datetime"):
+        forecaster.predict(table.astype({"Datetime": str}), "EURUSD")
+    with pytest.raises(DataError, match="numeric"):
+        forecaster.predict(table.astype({"Open": str}), "EURUSD")
+
+
+def test_an_unknown_asset_says_so_and_takes_the_average_share_of_zeros(tiny: TinyRun, forecaster: Forecaster) -> None:
+    dist = forecaster.predict(random_bars(200), "GBPNOK")
+    assert dist.unknown_asset
+    assert not dist.stale
+    assert any("unknown asset" in note for note in dist.notes)
+    assert dist.prob_zero == pytest.approx(np.mean(tiny.corpus.tokenizer.zero_share))
+    known = forecaster.predict(random_bars(200), "EURUSD")
+    assert known.prob_zero == tiny.corpus.tokenizer.zero_share[0]
+    assert isinstance(known, ReturnDistribution)
+
+
+def test_old_and_masked_last_bars_are_stale(forecaster: Forecaster) -> None:
+    bars = random_bars(100)
+    last: datetime = bars["Datetime"][-1]
+    assert not forecaster.predict(bars, "EURUSD", now=last + timedelta(hours=2)).stale
+    old = forecaster.predict(bars, "EURUSD", now=last + timedelta(hours=2, seconds=1))
+    assert old.stale
+    assert any(note.startswith("stale: the last bar is of") for note in old.notes)
+    repeated = changed(bars, -1, Close=bars["Close"][-2])
+    masked = forecaster.predict(repeated, "EURUSD")
+    assert masked.stale
+    assert masked.notes[0] == "masked: the last close repeats the one before"
+
+
+def test_a_short_history_is_used_and_noted(forecaster: Forecaster) -> None:
+    dist = forecaster.predict(random_bars(MIN_BARS, seed=3), "EURUSD")
+    assert dist.context == MIN_BARS
+    assert any("short context" in note for note in dist.notes)
+    assert np.isfinite(dist.quantile(0.01))
+
+
+BARS = random_bars(60)
+
+
+@pytest.mark.parametrize(
+    ("bars", "words"),
+    [
+        (BARS.head(21), ["too few bars", "22", "21"]),
+        (BARS.head(0), ["too few bars"]),
+        (BARS.reverse(), ["goes back in time", "row 2"]),
+        (pl.concat([BARS, BARS.tail(1)]), ["repeated", "row 61"]),
+        (changed(BARS, 7, Datetime=None), ["stamp is missing", "row 8"]),
+        (changed(BARS, 7, Close=float("inf")), ["infinite", "Close, row 8"]),
+        (BARS.drop("Close"), ["'Close' is missing"]),
+        (BARS.with_columns(pl.col("Open").cast(str)), ["numeric", "Open"]),
+        (BARS.with_columns(close=1.0), ["there twice", "Close and close"]),
+        (BARS.with_columns(pl.col("Datetime").dt.replace_time_zone("UTC")), ["naive", "UTC"]),
+        (random_bars(60, step=timedelta(minutes=10)), ["another timeframe", "1h", "resample"]),
+        (random_bars(60, step=timedelta(hours=4)), ["another timeframe", "finer"]),
+        (frame_of(np.ones(60), np.ones(60)), ["no scale"]),
+        ([1, 2, 3], ["not a table", "DataFrame"]),
+        (None, ["not a table"]),
+    ],
+)
+def test_bad_bars_are_refused_with_the_way_out(forecaster: Forecaster, bars: object, words: list[str]) -> None:
+    with pytest.raises(DataError) as caught:
+        forecaster.predict(bars, symbol="EURUSD")
+    for word in words:
+        assert word in str(caught.value)
+    if "no scale" not in words:
+        with pytest.raises(DataError):
+            forecaster.predict_all(bars, "EURUSD")
+
+
+def test_calls_that_make_no_sense(forecaster: Forecaster, tiny: TinyRun, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="whose bars"):
+        forecaster.predict(BARS)
+    with pytest.raises(ConfigError, match="name them already"):
+        forecaster.predict({"EURUSD": BARS}, symbol="EURUSD")
+    with pytest.raises(DataError, match="symbol"):
+        forecaster.predict(BARS, symbol="../EURUSD")
+    with pytest.raises(CheckpointError, match="no model"):
+        Forecaster.load(tmp_path)
+    with pytest.raises(CheckpointError, match="no model"):
+        Forecaster.load(tmp_path / "nowhere")
+    assert Forecaster.load(tiny.run / "best.safetensors", threads=1).describe() == forecaster.describe()
+    assert forecaster.predict({}) == {}
+
+
+@settings(max_examples=40)
+@given(price_pairs(min_rows=MIN_BARS, max_rows=90))
+def test_wild_prices_give_a_proper_forecast_or_a_refusal(forecaster: Forecaster, prices) -> None:
+    bars = frame_of(*prices)
+    window = forecaster.window(bars, "EURUSD")
+    if not window.columns["sigma20"][-1] > 0:
+        with pytest.raises(DataError, match="no scale"):
+            forecaster.forecast([window])
+        return
+    [dist] = forecaster.forecast([window])
+    assert dist.probs.sum() == pytest.approx(1)
+    assert (dist.probs >= 0).all()
+    assert dist.sigma > 0
+    last = bars.tail(1)
+    bad = [last[name][0] is None or last[name][0] <= 0 for name in ("Open", "Close")]
+    assert dist.stale or not any(bad)

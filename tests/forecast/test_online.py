@@ -1,0 +1,132 @@
+"""A live stream gives what a batch gives: inputs to the bit, probabilities within tolerance, after a restart too."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies import frame_of, price_pairs, random_bars
+from vaiom.errors import DataError
+from vaiom.forecast.bars import MIN_BARS
+from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.inputs import inputs_of, meta_of
+from vaiom.market.folder import read_file
+
+
+def test_five_thousand_real_bars_one_by_one(forecaster: Forecaster, shared_data: Path) -> None:
+    bars = read_file(shared_data / "bars_1h" / "EURUSD.parquet").slice(90_000, 5_000)
+    columns, _ = forecaster.rows(bars, forecaster.rows.start(), "EURUSD")
+    meta = meta_of(forecaster.tokenizer, "EURUSD")
+    batch_inputs = inputs_of(forecaster.config, columns, meta)
+    history = forecaster.predict_all(bars, "EURUSD")
+    online, worst = forecaster.online(), 0.0
+    for number, bar in enumerate(bars.iter_rows(named=True)):
+        dist = online.push("EURUSD", bar)
+        if dist is None:
+            assert number < MIN_BARS - 1
+            continue
+        if number == 2_500:  # a restart in the middle
+            state = json.loads(json.dumps(online.to_json(), allow_nan=False))
+            online = forecaster.online()
+            online.restore(state)
+        at = number - MIN_BARS + 1
+        worst = max(worst, float(np.abs(dist.probs - history.probs[at]).max()))
+        assert dist.sigma == history.sigma[at]
+        assert np.datetime64(dist.as_of, "s") == history.as_of[at]
+        window = online.streams["EURUSD"].columns
+        first = max(0, number + 1 - forecaster.context)
+        np.testing.assert_array_equal(inputs_of(forecaster.config, window, meta), batch_inputs[first : number + 1])
+    assert worst <= TOLERANCE
+
+
+@settings(max_examples=40)
+@given(price_pairs(min_rows=2, max_rows=100), st.data())
+def test_pieces_of_any_size_leave_the_state_of_one_piece(
+    forecaster: Forecaster, prices: Any, data: st.DataObject
+) -> None:
+    bars = frame_of(*prices)
+    whole, pieces = forecaster.online(), forecaster.online()
+    whole.extend("EURUSD", bars)
+    cut = data.draw(st.integers(1, len(bars) - 1))
+    pieces.extend("EURUSD", bars.head(cut))
+    restarted = forecaster.online()
+    restarted.restore(json.loads(json.dumps(pieces.to_json(), allow_nan=False)))
+    for bar in bars.tail(-cut).iter_rows(named=True):
+        restarted.push("EURUSD", bar, forecast=False)
+    assert restarted.to_json() == whole.to_json()
+
+
+def test_many_assets_keep_apart(forecaster: Forecaster) -> None:
+    online = forecaster.online()
+    frames = {"EURUSD": random_bars(90, 1), "XAUUSD": random_bars(70, 2), "NEWONE": random_bars(50, 3)}
+    for row in range(90):
+        for symbol, bars in frames.items():
+            if row < len(bars):
+                online.push(symbol, bars.row(row, named=True), forecast=False)
+    together = forecaster.forecast([online.window(symbol) for symbol in frames])
+    for dist, (symbol, bars) in zip(together, frames.items(), strict=True):
+        np.testing.assert_allclose(dist.probs, forecaster.predict(bars, symbol).probs, atol=TOLERANCE)
+    assert together[2].unknown_asset
+    now = frames["XAUUSD"]["Datetime"][-1] + timedelta(days=1)
+    assert online.forecast("XAUUSD", now=now).stale
+
+
+def good_bar(hours: int = 0) -> dict[str, Any]:
+    return {"datetime": datetime(2024, 1, 1) + timedelta(hours=hours), "open": 1, "high": 1.2, "low": 1, "close": 1.1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"datetime": datetime(2024, 1, 1)}, "repeated"),
+        ({"datetime": datetime(2023, 1, 1)}, "back in time"),
+        ({"datetime": datetime(2024, 1, 1, 0, 10)}, "another timeframe"),
+        ({"datetime": "2024-01-01"}, "naive datetime"),
+        ({"close": "1.1"}, "finite number"),
+        ({"close": float("inf")}, "finite number"),
+        ({"open": True}, "finite number"),
+    ],
+)
+def test_a_bar_that_is_refused_changes_nothing(forecaster: Forecaster, changes: dict[str, Any], words: str) -> None:
+    online = forecaster.online()
+    online.push("EURUSD", good_bar())
+    before = online.to_json()
+    with pytest.raises(DataError, match=words):
+        online.push("EURUSD", good_bar(1) | changes)
+    assert online.to_json() == before
+    online.push("EURUSD", good_bar(1) | {"close": None})  # missing is no crime
+
+
+def test_what_a_stream_cannot_do_yet(forecaster: Forecaster) -> None:
+    online = forecaster.online()
+    with pytest.raises(DataError, match="too few bars"):
+        online.forecast("EURUSD")
+    with pytest.raises(DataError, match="'Low' is missing"):
+        online.push("EURUSD", {name: value for name, value in good_bar().items() if name != "low"})
+    flat = frame_of(np.ones(60), np.ones(60))
+    online.extend("EURUSD", flat)
+    assert (
+        online.push("EURUSD", {**flat.row(-1, named=True), "Datetime": flat["Datetime"][-1] + timedelta(hours=1)})
+        is None
+    )
+    state = online.to_json()
+    with pytest.raises(DataError, match="another model"):
+        online.restore(state | {"tokenizer_sha256": "0"})
+
+
+def test_extend_takes_only_what_follows(forecaster: Forecaster) -> None:
+    bars = random_bars(60)
+    online = forecaster.online()
+    assert online.extend("EURUSD", bars.head(40)) == 40
+    with pytest.raises(DataError, match="back in time"):
+        online.extend("EURUSD", bars)
+    assert online.extend("EURUSD", bars.filter(pl.col("Datetime") > bars["Datetime"][39])) == 20

@@ -1,0 +1,94 @@
+"""`vaiom predict` and `vaiom export` as a user runs them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from forecast_runs import TinyRun
+
+from vaiom.cli.main import main
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import read_bars
+
+Ran = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def vaiom(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return (int(caught.value.code or 0), *capsys.readouterr())
+
+    return vaiom
+
+
+def test_json_is_what_python_says(run, tiny: TinyRun, forecaster: Forecaster) -> None:
+    code, out, err = run("predict", tiny.run, "--bars", tiny.bars, "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    wanted = [dist.to_dict() for dist in forecaster.predict(read_bars(tiny.bars)).values()]
+    assert answer == {"model": forecaster.describe(), "forecasts": wanted}
+
+
+def test_csv_has_a_line_per_asset_and_the_same_numbers(run, tiny: TinyRun, forecaster: Forecaster) -> None:
+    code, out, err = run("predict", tiny.run, "--bars", tiny.bars, "--csv")
+    assert code == 0, err
+    lines = {line["symbol"]: line for line in csv.DictReader(io.StringIO(out))}
+    for symbol, dist in forecaster.predict(read_bars(tiny.bars)).items():
+        assert float(lines[symbol]["q0.05"]) == dist.quantile(0.05)
+        assert float(lines[symbol]["es0.99_short"]) == dist.expected_shortfall(0.99, "short")
+        assert float(lines[symbol]["p16"]) == dist.probs[15]
+
+
+def test_the_table_shows_bars_and_cautions(run, tiny: TinyRun, forecaster: Forecaster) -> None:
+    code, out, err = run("predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--now", "2026-01-01")
+    assert code == 0, err
+    [line] = [line for line in out.splitlines() if line.startswith("EURUSD")]
+    dist = forecaster.predict(read_bars(tiny.bars)["EURUSD"], "EURUSD")
+    assert "█" in line
+    assert "stale" in line
+    assert f"{dist.prob_up:.1%}" in line
+    assert f"{1e4 * dist.value_at_risk(0.99, 'long'):.1f}" in line
+    assert "and now is 2026-01-01" in err
+    code, out, err = run("predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--symbol", "ABCDEF")
+    assert code == 0, err
+    assert "unknown" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--symbol", "GBPUSD"], "EURUSD, XAUUSD"),
+        (["--now", "today"], "not a date"),
+        (["--json", "--csv"], "one form of output"),
+    ],
+)
+def test_refusals(run, tiny: TinyRun, words: list[str], says: str) -> None:
+    code, out, err = run("predict", tiny.run, "--bars", tiny.bars, *words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_export_then_predict_with_the_file(run, tiny: TinyRun, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    file = tmp_path / "model.onnx"
+    code, out, err = run("export", tiny.run, "--onnx", file, "--json")
+    assert code == 0, err
+    assert json.loads(out)["real_windows"] == 32
+    code, out, err = run("predict", file, "--bars", tiny.bars, "--json")
+    assert code == 0, err
+    assert json.loads(out)["model"]["engine"] == "onnxruntime"
+    code, out, err = run("export", tmp_path, "--onnx", file)
+    assert (code, out) == (2, "")
+    assert "no such checkpoint" in err

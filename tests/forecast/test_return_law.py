@@ -1,0 +1,156 @@
+"""Laws that every forecast obeys, whatever its probabilities and shape."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vaiom.errors import ConfigError
+from vaiom.events.shape import fit_shape
+from vaiom.forecast.distribution import ReturnDistribution
+
+EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.3, 0.01, 0.3, 0.6, 1, 2, 3, 5, 8, np.inf])
+MOMENT = datetime(2025, 3, 3, 10)
+SHAPE = fit_shape(EDGES, np.random.default_rng(0).standard_t(3, 20_000) / 1.3)
+
+
+def distribution(probs: np.ndarray, sigma: float = 8e-4, heavy: bool = True) -> ReturnDistribution:
+    return ReturnDistribution(
+        symbol="EURUSD",
+        probs=probs / probs.sum(),
+        edges=EDGES,
+        sigma=sigma,
+        shape=SHAPE if heavy else fit_shape(EDGES, np.empty(0)),
+        prob_zero=0.02,
+        as_of=MOMENT,
+        target_time=MOMENT + timedelta(hours=1),
+        context=512,
+    )
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> ReturnDistribution:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    probs = rng.dirichlet(np.full(16, draw(st.sampled_from([0.05, 0.5, 5.0]))))
+    if draw(st.booleans()):
+        probs[rng.integers(0, 16, 6)] = 0.0  # a probability may underflow
+    probs[rng.integers(0, 16)] += 0.01
+    return distribution(probs, sigma=draw(st.sampled_from([1e-5, 8e-4, 0.3])), heavy=draw(st.booleans()))
+
+
+levels = st.floats(0.001, 0.999)
+
+
+@given(distributions())
+def test_the_distribution_function_rises_from_0_to_1_and_gives_each_bucket_its_mass(dist: ReturnDistribution) -> None:
+    x = np.concatenate([np.linspace(-30, 30, 2001), EDGES[1:-1]]) * dist.sigma
+    values = np.asarray(dist.cdf(np.sort(x)))
+    assert (np.diff(values) >= -1e-15).all()
+    assert values.min() >= 0
+    assert values.max() <= 1
+    assert dist.cdf(-np.inf) == 0
+    assert dist.cdf(np.inf) == 1
+    np.testing.assert_allclose(np.diff(np.asarray(dist.cdf(dist.return_edges))), dist.probs, atol=1e-12)
+
+
+@given(distributions(), st.lists(levels, min_size=1, max_size=20))
+def test_quantiles_invert_the_distribution_function(dist: ReturnDistribution, q: list[float]) -> None:
+    x = np.asarray(dist.quantile(q))
+    np.testing.assert_allclose(dist.cdf(x), q, atol=1e-10)
+    # Back again, where there is mass to tell neighbours apart.
+    again = np.asarray(dist.quantile(np.asarray(dist.cdf(x))))
+    steep = np.asarray(dist.density(x)) * dist.sigma > 1e-4
+    np.testing.assert_allclose(again[steep], x[steep], rtol=1e-6, atol=1e-8 * dist.sigma)
+    assert dist.quantile(q[0]) == x[0]
+
+
+@given(distributions(), levels)
+def test_risk_is_ordered_and_agrees_with_numerical_integration(dist: ReturnDistribution, level: float) -> None:
+    u = (np.arange(50_000) + 0.5) / 50_000
+    for side, sign in (("long", -1), ("short", 1)):
+        at_risk, shortfall = dist.value_at_risk(level, side), dist.expected_shortfall(level, side)
+        assert shortfall >= at_risk - 1e-9 * dist.sigma
+        worst = sign * np.asarray(dist.quantile(np.where(sign < 0, u * (1 - level), 1 - u * (1 - level))))
+        assert shortfall == pytest.approx(worst.mean(), rel=5e-3, abs=5e-3 * dist.sigma)
+    assert dist.cdf(-dist.value_at_risk(level, "long")) == pytest.approx(1 - level, abs=1e-9)
+    assert dist.cdf(dist.value_at_risk(level, "short")) == pytest.approx(level, abs=1e-9)
+
+
+@given(distributions())
+def test_the_mean_splits_into_both_shortfalls(dist: ReturnDistribution) -> None:
+    lower, upper = -dist.expected_shortfall(0.7, "long"), dist.expected_shortfall(0.3, "short")
+    assert dist.mean == pytest.approx(0.3 * lower + 0.7 * upper, abs=1e-9 * dist.sigma)
+
+
+def test_the_sides_of_a_symmetric_law_are_alike() -> None:
+    even = fit_shape(EDGES_EVEN := np.sort(np.concatenate([-EDGES[9:], EDGES[9:], [0.0]])), np.empty(0))
+    probs = np.concatenate([np.arange(1, 9), np.arange(8, 0, -1)]) / 72
+    dist = ReturnDistribution(**{**vars(distribution(np.ones(16))), "edges": EDGES_EVEN, "shape": even, "probs": probs})
+    assert dist.prob_up == pytest.approx(0.5)
+    assert dist.mean == pytest.approx(0, abs=1e-12 * dist.sigma)
+    for measure in (dist.value_at_risk, dist.expected_shortfall):
+        assert measure(0.97, "long") == pytest.approx(measure(0.97, "short"))
+
+
+@given(distributions(), st.floats(0, 20))
+def test_a_move_beyond_is_a_move_beyond_on_either_side(dist: ReturnDistribution, z: float) -> None:
+    x = z * dist.sigma
+    assert dist.prob_beyond(x) == dist.prob_beyond(-x)
+    assert dist.prob_beyond(x) == pytest.approx(dist.cdf(-x) + 1 - dist.cdf(x))
+
+
+def test_the_density_integrates_to_the_distribution_function() -> None:
+    dist = distribution(np.random.default_rng(2).dirichlet(np.ones(16)))
+    x = np.linspace(-12, 12, 400_001) * dist.sigma
+    total = np.concatenate([[0], np.cumsum(np.asarray(dist.density(x))[1:] * np.diff(x))])
+    np.testing.assert_allclose(dist.cdf(x[0]) + total, dist.cdf(x), atol=1e-3)
+
+
+def test_samples_follow_the_law_and_repeat_with_their_seed() -> None:
+    dist = distribution(np.random.default_rng(1).dirichlet(np.ones(16)))
+    drawn = dist.sample(200_000, seed=4)
+    np.testing.assert_array_equal(drawn, dist.sample(200_000, seed=4))
+    u = np.sort(np.asarray(dist.cdf(drawn)))
+    assert np.abs(u - (np.arange(len(u)) + 0.5) / len(u)).max() < 0.005
+    assert drawn.mean() == pytest.approx(dist.mean, abs=0.05 * dist.sigma)
+
+
+def test_a_forecast_shows_and_serialises_itself() -> None:
+    dist = distribution(np.arange(1.0, 17))
+    value = json.loads(json.dumps(dist.to_dict(), allow_nan=False))
+    assert value["edges"][0] is None
+    assert value["quantiles"]["0.05"] == dist.quantile(0.05)
+    assert value["expected_shortfall"]["short"]["0.99"] == dist.expected_shortfall(0.99, "short")
+    text = str(dist)
+    assert text.count("█") > 16
+    assert "given a non-zero return" in text
+    assert "given a non-zero return" in repr(dist)
+    assert dist._repr_html_().count("<tr>") == 16
+
+
+def test_a_forecast_draws_itself() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    ax = distribution(np.ones(16)).plot()
+    assert "non-zero" in ax.get_ylabel()
+    assert len(ax.lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda dist: dist.value_at_risk(99, "long"), "between 0 and 1"),
+        (lambda dist: dist.value_at_risk(0.99, "left"), "long or short"),
+        (lambda dist: dist.expected_shortfall(1.0), "between 0 and 1"),
+        (lambda dist: dist.quantile(1.2), "0 to 1"),
+        (lambda dist: dist.quantile([0.1, np.nan]), "0 to 1"),
+    ],
+)
+def test_senseless_questions_are_refused(ask, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ask(distribution(np.ones(16)))

@@ -1,0 +1,78 @@
+"""Tiny runs that were trained and judged once for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import torch
+from judged_runs import CONTEXT, FACTORIES, RIVALS, Judged
+
+from evaluation.simulated_market import TINY_SPLITS
+from strategies import random_bars
+from training.tiny_runs import TINY
+from vaiom.evaluation.baseline_scores import score_baselines
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import SplitConfig
+from vaiom.market.folder import write_symbol
+from vaiom.training.loop import train
+
+SPLITS = ("validation", "test-h1", "test-h2")
+ONE_MONTH = SplitConfig(
+    train_end=datetime(2023, 12, 10),
+    validation=(datetime(2023, 12, 20), datetime(2024, 1, 1)),
+    tests=((datetime(2024, 1, 1), datetime(2024, 1, 20)),),
+    seal=datetime(2024, 1, 20),
+)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Products this small are slower on several threads, and much slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny_corpus(folder: Path, symbols: tuple[str, ...], splits: SplitConfig) -> Corpus:
+    for seed, symbol in enumerate(symbols):
+        write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
+    return build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=splits))
+
+
+@pytest.fixture(scope="session")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """Two assets, three splits, all kinds of baselines, and another seed beside the run on Validation."""
+    folder = tmp_path_factory.mktemp("judged")
+    corpus = tiny_corpus(folder, ("EURUSD", "XAUUSD"), TINY_SPLITS)
+    run, other, stored = folder / "run", folder / "other", folder / "baselines"
+    for seed, place in ((17, run), (29, other)):
+        train(corpus, TINY.with_changes(seed=seed, steps=8, num_layers=1), place, device="cpu")
+    evaluations = {}
+    for split in SPLITS:
+        score_baselines(corpus, RIVALS, stored, split, CONTEXT, lambda _: nullcontext(lambda *_: None), FACTORIES)
+        seeds = []
+        if split == "validation":
+            evaluate_run(other, corpus, split, baselines=stored, device="cpu")
+            seeds = [other]
+        evaluations[split] = evaluate_run(run, corpus, split, baselines=stored, other_seeds=seeds, device="cpu")
+    assert corpus.path is not None
+    return Judged(corpus.path, run, evaluations)
+
+
+@pytest.fixture(scope="session")
+def lonely(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """One asset, a test of one month, the two plain baselines."""
+    folder = tmp_path_factory.mktemp("lonely")
+    corpus = tiny_corpus(folder, ("EURUSD",), ONE_MONTH)
+    run = folder / "run"
+    train(corpus, TINY.with_changes(steps=4, num_layers=1), run, device="cpu")
+    evaluation = evaluate_run(run, corpus, "test-h1", device="cpu")
+    assert corpus.path is not None
+    return Judged(corpus.path, run, {"test-h1": evaluation})

@@ -1,0 +1,247 @@
+"""`vaiom report` of runs that were really trained and judged: what it says, what it needs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judged_runs import RIVALS, Judged, Page
+
+from vaiom.cli.main import main
+from vaiom.evaluation.ledger import LEDGER_NAME
+from vaiom.report.contents import read_run
+from vaiom.report.numbers import bits, count, interval, signed
+from vaiom.report.results import headline_tables
+from vaiom.report.write import REPORT_NAME, write_report
+
+SECTIONS = [
+    "Bits per event, and how sure the gains are",
+    "Gains with their intervals",
+    "Asset by asset, month by month",
+    "Gain over time",
+    "Do the probabilities mean what they say?",
+    "Latent states",
+    "Seeds together",
+    "Training, and the checkpoint that was chosen",
+    "Data quality",
+    "Where the figures come from",
+    "What the figures do and do not mean",
+]
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return Ran(int(caught.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def text(judged: Judged, tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    write_report(judged.run, out=file)
+    return file.read_text()
+
+
+def test_the_page_has_its_parts_in_order(text: str, judged: Judged) -> None:
+    page = Page(text)
+    assert page.texts["h2"] == SECTIONS
+    keys = [attributes["id"] for attributes in page.attributes("section")]
+    assert [attributes["href"] for attributes in page.attributes("a")] == [f"#{key}" for key in keys]
+    assert "tiny, seed 17" in text
+    num_splits = len(judged.evaluations)
+    assert len(page.attributes("figure")) == 1 + 3 * num_splits + 1
+    for name in ("calibration by asset", "by hour", "by volatility regime", "seeds together", "All test splits"):
+        assert any(name in caption for caption in page.texts["caption"]), name
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_headline_is_what_evaluate_found(text: str, judged: Judged) -> None:
+    cells = {*Page(text).texts["td"]}
+    for found in judged.evaluations.values():
+        assert [each.baseline for each in found.against] == list(RIVALS)
+        for each in found.against:
+            gain = each.gain
+            for shown in (
+                bits(found.bits[each.baseline]),
+                signed(gain.gain_bits),
+                interval(gain.asset_months.interval),
+                interval(gain.months.interval),
+                *(signed(tail.gain_bits) for tail in gain.tails.values()),
+                f"{gain.months.block_wins}/{gain.months.num_blocks}",
+            ):
+                assert shown in cells
+        assert bits(found.bits["model"]) in cells
+    together = judged.evaluations["test-h2"].all_tests
+    assert together
+    assert count(together[0].gain.num_events) in cells
+
+
+def test_every_figure_says_in_words_what_it_shows(text: str, judged: Judged) -> None:
+    page = Page(text)
+    pictures = {attributes["id"]: attributes for attributes in page.attributes("svg")}
+    for attributes in pictures.values():
+        assert attributes["role"] == "img"
+        assert attributes["aria-label"] in page.texts["title"]
+    for split, found in judged.evaluations.items():
+        assert signed(found.against[0].gain.gain_bits) in pictures["gains-figure"]["aria-label"]
+        worst = min(found.against, key=lambda each: each.gain.gain_bits)
+        assert worst.baseline in pictures[f"cumulative-{split}"]["aria-label"]
+        assert "Kuiper p" in pictures[f"calibration-{split}"]["aria-label"]
+        assert "EURUSD" in pictures[f"assets-{split}"]["aria-label"]
+    best = read_run(judged.run).checkpoint.provenance
+    assert best.validation_bits is not None
+    assert f"step {best.step}, has {bits(best.validation_bits)}" in pictures["training-figure"]["aria-label"]
+
+
+def test_nothing_comes_from_outside(text: str) -> None:
+    assert not re.search(r"https?://|//\w|@import|url\((?!#)", text)
+    page = Page(text)
+    assert not {tag for tag, _ in page.tags} & {"link", "img", "iframe", "object", "embed", "base", "image"}
+    for _, attributes in page.tags:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_figures_take_every_colour_from_the_page(text: str) -> None:
+    for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        assert "var(--" in picture
+        assert not re.search(r"#[0-9a-fA-F]{6}\b(?!-)", re.sub(r'(href="|url\()#[^")]*', "", picture))
+
+
+def test_the_same_run_gives_the_same_bytes(judged: Judged, text: str, tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    with mpl.rc_context({"font.size": 30, "axes.grid": True}):
+        write_report(judged.run, out=tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text() == text
+
+
+def test_evaluations_are_read_back_as_they_were(judged: Judged) -> None:
+    contents = read_run(judged.run)
+    assert [split.name for split in contents.splits] == list(judged.evaluations)
+    for split in contents.splits:
+        assert split.evaluation == judged.evaluations[split.name]
+
+
+def test_provenance_names_everything(text: str, judged: Judged) -> None:
+    contents = read_run(judged.run)
+    origin = contents.checkpoint.provenance
+    for known in (contents.checkpoint.sha256, origin.corpus_sha256, contents.checkpoint.tokenizer.sha256):
+        assert known in text
+    looks = [json.loads(line) for line in (judged.corpus / LEDGER_NAME).read_text().splitlines()]
+    assert [look["split"] for look in looks] == ["test-h1", "test-h2"]
+    assert "scored 2 times" in text
+    for look in looks:
+        assert look["when"].replace("T", " ").removesuffix("+00:00") in text
+    assert f"vaiom evaluate {judged.run} --corpus {judged.corpus} --split test-h1 --baselines baselines" in text
+
+
+def test_the_command_writes_all_formats(vaiom: Any, judged: Judged, tmp_path: Path) -> None:
+    here = judged.copy_to(tmp_path)
+    tables = {"--markdown": tmp_path / "t.md", "--latex": tmp_path / "t.tex"}
+    words = [word for pair in tables.items() for word in pair]
+    ran = vaiom("report", here.run, "--corpus", here.corpus, *words)
+    assert ran.code == 0, ran.err
+    assert (here.run / REPORT_NAME).is_file()
+    headline = headline_tables(read_run(here.run, here.corpus))
+    assert len(headline) == 2 * 3 + 1
+    assert tables["--markdown"].read_text() == "\n".join(table.to_markdown() for table in headline)
+    assert tables["--latex"].read_text() == "\n".join(table.to_latex() for table in headline)
+    assert "the model needs" in ran.out
+    said = json.loads(vaiom("report", here.run, "--out", tmp_path / "x.html", "--json").out)
+    assert said["files"] == {"report": str(tmp_path / "x.html")}
+    assert said["splits"] == ["validation", "test-h1", "test-h2"]
+    assert said["verdict"][0] in ran.out
+
+
+def test_one_asset_in_one_month_is_reported_with_what_cannot_be_said(lonely: Judged, tmp_path: Path) -> None:
+    write_report(lonely.run, out=tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "there is a single block, so no interval can be given" in text
+    for caveat in lonely.evaluations["test-h1"].caveats:
+        assert caveat in text
+    assert "Only the simplest baselines stood beside the model" in text
+    page = Page(text)
+    assert "undefined" in page.texts["td"]
+    assert page.texts["h2"] == [title for title in SECTIONS if title != "Seeds together"]
+
+
+def test_without_its_corpus_a_run_is_reported_without_the_data(vaiom: Any, judged: Judged, tmp_path: Path) -> None:
+    here = judged.copy_to(tmp_path)
+    config = here.run / "config.toml"
+    config.write_text(config.read_text().replace(str(judged.corpus), str(tmp_path / "gone")))
+    ran = vaiom("report", here.run)
+    assert ran.code == 0, ran.err
+    assert "not a corpus" in ran.err
+    text = (here.run / REPORT_NAME).read_text()
+    assert "The corpus could not be read, so this part is missing" in text
+    assert "How often Test was looked at is recorded in the corpus" in text
+    assert Page(text).texts["h2"] == SECTIONS
+    named = vaiom("report", here.run, "--corpus", tmp_path / "gone")
+    assert (named.code, "not a corpus" in named.err) == (2, True)
+
+
+def change(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_what_cannot_be_trusted_is_refused(vaiom: Any, judged: Judged, lonely: Judged, tmp_path: Path) -> None:
+    def refused(run: Path, *says: str, corpus: Path | None = None) -> None:
+        ran = vaiom("report", run, *(["--corpus", corpus] if corpus else []))
+        assert ran.code == 2, ran.err
+        assert ran.out == ""
+        for words in says:
+            assert words in ran.err
+        assert not (run / REPORT_NAME).exists()
+
+    refused(tmp_path / "nowhere", "no such checkpoint")
+    here = judged.copy_to(tmp_path)
+    refused(here.run, "this corpus is not the run's", corpus=lonely.corpus)
+    file = here.run / "evaluation-test-h1.json"
+    before = file.read_text()
+    change(file, checkpoint_sha256="0" * 64)
+    refused(here.run, "another checkpoint", f"vaiom evaluate {here.run} --split test-h1")
+    file.write_text(before)
+    change(file, bits="none")
+    refused(here.run, "not an evaluation of this version", str(file))
+    file.write_text("{")
+    refused(here.run, "not readable as JSON", str(file))
+    file.write_text(before)
+    change(file, num_events=3)
+    refused(here.run, "scored events are not those of the evaluation", "3 events")
+    (here.run / "metrics.jsonl").write_text("{\n")
+    file.write_text(before)
+    refused(here.run, "training log is damaged")
+    for each in here.run.glob("evaluation-*.json"):
+        each.unlink()
+    (here.run / "metrics.jsonl").unlink()
+    refused(here.run, "not evaluated yet", f"vaiom evaluate {here.run} --split validation")
+
+
+def test_a_run_without_its_log_has_no_training_curve(judged: Judged, tmp_path: Path) -> None:
+    here = judged.copy_to(tmp_path)
+    (here.run / "metrics.jsonl").unlink()
+    shutil.rmtree(here.run / "checkpoints")
+    write_report(here.run)
+    assert "training" not in [a["id"] for a in Page((here.run / REPORT_NAME).read_text()).attributes("section")]

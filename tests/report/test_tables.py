@@ -1,0 +1,139 @@
+"""A table says the same in every format, whatever its cells contain."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judged_runs import Page
+
+from vaiom.report.numbers import MINUS, NOTHING, interval, p_value, percent, signed
+from vaiom.report.tables import Cell, Column, Table, escape_latex, escape_markdown
+
+TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=12)
+TRAPS = st.sampled_from(
+    [
+        "<b>",
+        "a|b",
+        "\\",
+        "\\\\",
+        "100%",
+        "x_y_z",
+        "$5$",
+        "*bold*",
+        "[link](there)",
+        "[0.1]",
+        "--",
+        "---",
+        "&amp;",
+        "{",
+        "^~#",
+    ]
+)
+CELLS = st.builds(Cell, TEXTS | TRAPS, st.none() | st.floats(allow_nan=False, allow_infinity=False))
+
+# How LaTeX reads what we write, token by token.
+READ = {
+    r"\textbackslash{}": "\\",
+    r"\textasciitilde{}": "~",
+    r"\textasciicircum{}": "^",
+    r"\textless{}": "<",
+    r"\textgreater{}": ">",
+    r"\textbar{}": "|",
+    r"\textquotesingle{}": "'",
+    r"\textasciigrave{}": "`",
+    r"\textendash{}": NOTHING,
+    r"\symbol{34}": '"',
+    "$-$": MINUS,
+    "{}": "",
+    **{"\\" + character: character for character in "&%$#_{}"},
+}
+TOKEN = re.compile("|".join(re.escape(token) for token in sorted(READ, key=len, reverse=True)) + "|.", re.DOTALL)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def read_latex(text: str) -> str:
+    tokens = TOKEN.findall(text)
+    bare = [token for token in tokens if token not in READ and token in "\\&%$#_{}~^"]
+    assert not bare, f"special characters reach LaTeX: {bare}"
+    assert not re.search("--|,,", text), "a ligature would replace what was written"
+    return "".join(READ.get(token, token) for token in tokens)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    width = draw(st.integers(1, 4))
+    return Table(
+        caption=draw(TEXTS | TRAPS),
+        columns=[Column(name=draw(TEXTS | TRAPS), words=draw(st.booleans()), about=draw(TEXTS)) for _ in range(width)],
+        rows=draw(st.lists(st.lists(CELLS, min_size=width, max_size=width), max_size=4)),
+        strong=draw(st.frozensets(st.integers(0, 3))),
+    )
+
+
+@given(tables())
+def test_html_shows_every_cell_and_nothing_of_it_as_markup(table: Table) -> None:
+    page = Page(table.to_html())
+    assert page.texts["caption"] == [table.caption]
+    heads, firsts = page.texts["th"][: len(table.columns)], page.texts["th"][len(table.columns) :]
+    assert heads == [column.name for column in table.columns]
+    assert firsts == [row[0].text for row in table.rows]
+    assert page.texts["td"] == [cell.text for row in table.rows for cell in row[1:]]
+    known = {"div", "table", "caption", "span", "thead", "tbody", "tr", "th", "td", "button"}
+    assert {tag for tag, _ in page.tags} <= known
+    shown = [attributes.get("data-value") for tag, attributes in page.tags if tag in ("th", "td")][len(table.columns) :]
+    values = [cell.value for row in table.rows for cell in row]
+    assert [None if text is None else float(text) for text in shown] == values
+
+
+@given(tables())
+def test_markdown_has_as_many_cells_in_every_line(table: Table) -> None:
+    caption, head, rule, *body = table.to_markdown().rstrip("\n").replace("\n\n", "\n", 1).split("\n")
+    assert caption.startswith("**")
+    assert len(body) == len(table.rows)
+    for line in (head, rule, *body):
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == len(table.columns) + 1
+    for row, line in zip(table.rows, body, strict=True):
+        cells = [part.strip() for part in re.split(r"(?<!\\)(?:(?:\\\\)*)\|", line)[1:-1]]
+        assert len(cells) == len(row)
+
+
+@given(TEXTS | TRAPS)
+def test_markdown_is_read_back_as_it_was(text: str) -> None:
+    escaped = escape_markdown(text)
+    assert re.sub(r"\\(.)", r"\1", escaped) == one_line(text)
+    assert not re.search(r"(?<!\\)[*_`\[\]<>|~&$]", re.sub(r"\\\\", "", escaped))
+
+
+@given(TEXTS | TRAPS | st.text("-,'`\"<>&%\\", max_size=8))
+def test_latex_is_read_back_as_it_was(text: str) -> None:
+    assert read_latex(escape_latex(text)) == one_line(text)
+
+
+@given(tables())
+def test_latex_rows_have_their_cells(table: Table) -> None:
+    text = table.to_latex()
+    assert text.startswith(r"\begin{table}[h]")
+    body = text[text.index(r"\midrule") + len(r"\midrule") + 1 : text.index(r"\bottomrule")]
+    lines = body.split(" \\\\\n")[:-1]
+    assert len(lines) == len(table.rows)
+    for line in lines:
+        assert len(re.findall(r"(?<!\\)&", line)) == len(table.columns) - 1
+        assert not line.startswith(("[", "*")), "LaTeX would take it as an argument of the line before"
+
+
+def test_a_row_of_another_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="row 0 has 2 cells for 1 columns"):
+        Table(caption="", columns=[Column(name="a")], rows=[[Cell("1"), Cell("2")]])
+
+
+def test_numbers_are_spelled_once() -> None:
+    assert (signed(-0.01234), signed(0.5), signed(None)) == (f"{MINUS}0.0123", "+0.5000", NOTHING)
+    assert (interval(None), interval((-1.0, 1.0))) == ("undefined", f"[{MINUS}1.0000, +1.0000]")
+    assert [p_value(p) for p in (None, 0.0, 0.00123, 0.05, 0.5)] == [NOTHING, "<0.0001", "0.0012", "0.05", "0.50"]
+    assert [percent(share, 2) for share in (0.0, 1.0, 0.00001, 0.12345)] == ["0%", "100%", "0.00%", "12.35%"]
