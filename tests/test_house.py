@@ -98,6 +98,39 @@ print(corpus.cont.shape, corpus.disc.shape, corpus.extra.shape, len(corpus.endpo
     assert result.stdout.startswith("(3000, 25) (3000, 15) (3000, 14)")
 
 
+def test_a_reproduction_runs_without_dataframes_trees_and_services(tmp_path: Path) -> None:
+    from datetime import datetime
+
+    from strategies import random_bars
+    from vaiom.events.build import build_corpus
+    from vaiom.market.folder import write_symbol
+
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(60_000, start=datetime(2019, 1, 1)))
+    build_corpus(tmp_path / "bars", tmp_path / "corpus")
+    blocked = (*(name for name in HEAVY if name not in ("scipy", "matplotlib", "torch")), "ray", "uvicorn")
+    settings = {"steps": 1, "width": 8, "num_heads": 1, "num_layers": 1, "micro_batch": 2, "context": 8}
+    changes = [f"{name}={value}" for name, value in settings.items()]
+    code = f"""
+import sys
+for name in {blocked}:
+    sys.modules[name] = None
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from vaiom.cli.reproduce import reproduce
+folder = Path({str(tmp_path)!r})
+tables = ["main-test", "matched", "walk-forward", "splits"]
+# The function behind the command: Typer may need pydantic for itself.
+reproduce(tables, [folder / "corpus"], folder / "out", budget="fast", settings={changes}, device="cpu")
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "out" / "reproduction.md").read_text()
+    assert "## Main model, 2025H1" in page
+    assert "## Walk-forward" in page
+    assert (tmp_path / "out" / "walk-forward.svg").is_file()
+
+
 def test_public_names() -> None:
     assert callable(vaiom.read_bars)
     with pytest.raises(AttributeError, match="read_bars"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from simulated_market import TinyRuns
 
-from vaiom.errors import DataError
+from vaiom.baselines.store import load_losses
+from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.baseline_scores import score_baselines
 from vaiom.evaluation.ledger import LEDGER_NAME, is_recorded, looks, read_ledger, record_look
 from vaiom.events.append import append_bars
 from vaiom.events.corpus import Corpus, open_corpus
@@ -37,6 +41,23 @@ def test_looks_are_counted_by_split(corpus: Corpus) -> None:
     assert first.corpus_sha256 == corpus.sha256
     assert datetime.now(UTC) - datetime.fromisoformat(first.when) < timedelta(minutes=5)
     assert [split for split in corpus.splits.names if is_recorded(corpus, split)] == ["test-h1", "test-h2", "sealed"]
+
+
+def test_baselines_are_recorded_and_not_counted(corpus: Corpus, tmp_path: Path) -> None:
+    def quietly(name: str) -> AbstractContextManager[Callable[..., None]]:
+        return nullcontext(lambda *_: None)
+
+    for split, unseal in (("validation", None), ("test-h1", None), ("sealed", "sealed")):
+        score_baselines(corpus, ["frequency", "markov"], tmp_path, split, 16, quietly, unseal=unseal)
+    assert [(each.run, each.split) for each in read_ledger(corpus)] == [
+        (name, split) for split in ("test-h1", "sealed") for name in ("frequency", "markov")
+    ]
+    assert looks(corpus, "test-h1") == looks(corpus, "sealed") == 0
+    with pytest.raises(ConfigError, match="not opened by accident"):
+        score_baselines(corpus, ["frequency"], tmp_path, "sealed", 16, quietly)
+    with pytest.raises(ConfigError, match="must name the split"):
+        score_baselines(corpus, ["frequency"], tmp_path, "test-h1", 16, quietly, unseal="sealed")
+    assert set(load_losses(tmp_path, corpus, "sealed", 16, unseal=True)) == {"frequency", "markov"}
 
 
 def test_the_corpus_opens_packs_and_grows_as_before(corpus: Corpus, tiny: TinyRuns, tmp_path: Path) -> None:

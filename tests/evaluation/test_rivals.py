@@ -75,6 +75,18 @@ def test_the_confidence_set_keeps_the_best_and_drops_the_worst() -> None:
     assert confidence_set({"alone": base}, hours(600)) is None
 
 
+def test_models_with_equal_losses_share_one_answer() -> None:
+    rng = np.random.default_rng(5)
+    base = rng.normal(3.2, 0.5, 600)
+    bits = {"a": base, "worse": base + 0.5 + rng.normal(0, 0.1, 600), "twin": base.copy(), "also": base + 0.0}
+    got = confidence_set(bits, hours(600), replicates=200)
+    assert got is not None
+    assert got.included == ["a", "twin", "also"]
+    assert got.p_values["a"] == got.p_values["twin"] == got.p_values["also"]
+    assert list(got.p_values) == list(bits)
+    assert confidence_set({"a": base, "twin": base}, hours(600)) is None
+
+
 def test_without_its_library_there_is_no_confidence_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arch", None)
     monkeypatch.setitem(sys.modules, "arch.bootstrap", None)

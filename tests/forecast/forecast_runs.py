@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.tiny_runs import TINY
+import polars as pl
+
+from training.tiny_runs import SPLITS, TINY
+from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
+from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.forecast.engine import Card, TorchEngine
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
+from vaiom.training.loop import train
 
 CONTEXT = 48
+WORLDLY_FIELDS = (*CONT_FIELDS, *EXTRA_FIELDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +29,15 @@ class TinyRun:
     bars: Path
     corpus: Corpus
     run: Path
+
+
+def tiny_run(folder: Path, bars: Mapping[str, pl.DataFrame], **changes: object) -> TinyRun:
+    """A few steps of training on these bars."""
+    for symbol, frame in bars.items():
+        write_symbol(folder / "bars", symbol, frame)
+    corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=SPLITS))
+    train(corpus, TINY.with_changes(context=CONTEXT, steps=6, **changes), folder / "run", device="cpu")
+    return TinyRun(bars=folder / "bars", corpus=corpus, run=folder / "run")
 
 
 def untrained(corpus: Corpus, **changes: object) -> Forecaster:

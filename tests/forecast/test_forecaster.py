@@ -61,11 +61,6 @@ def test_inputs_from_bars_are_the_corpus_to_the_bit(tiny: TinyRun, branch: str, 
     assert forecaster.predict(bars).keys() == bars.keys()
 
 
-def test_a_model_that_reads_other_assets_is_refused(tiny: TinyRun) -> None:
-    with pytest.raises(ConfigError, match="other assets"):
-        untrained(tiny.corpus, fields=("ret_z", "usd_factor"))
-
-
 def test_one_or_many_in_any_order_and_company(tiny: TinyRun, forecaster: Forecaster) -> None:
     bars = read_bars(tiny.bars)
     frames = {f"{symbol}{cut}": bars[symbol].head(cut) for symbol in bars for cut in (30, 400, 900, 1700)}
@@ -195,8 +190,8 @@ def test_bad_bars_are_refused_with_the_way_out(forecaster: Forecaster, bars: obj
 def test_calls_that_make_no_sense(forecaster: Forecaster, tiny: TinyRun, tmp_path) -> None:
     with pytest.raises(ConfigError, match="whose bars"):
         forecaster.predict(BARS)
-    with pytest.raises(ConfigError, match="name them already"):
-        forecaster.predict({"EURUSD": BARS}, symbol="EURUSD")
+    with pytest.raises(ConfigError, match="no bars of this asset"):
+        forecaster.predict({"EURUSD": BARS}, symbol="XAUUSD")
     with pytest.raises(DataError, match="symbol"):
         forecaster.predict(BARS, symbol="../EURUSD")
     with pytest.raises(CheckpointError, match="no model"):
@@ -205,6 +200,8 @@ def test_calls_that_make_no_sense(forecaster: Forecaster, tiny: TinyRun, tmp_pat
         Forecaster.load(tmp_path / "nowhere")
     assert Forecaster.load(tiny.run / "best.safetensors", threads=1).describe() == forecaster.describe()
     assert forecaster.predict({}) == {}
+    picked = forecaster.predict({"EURUSD": BARS, "XAUUSD": None}, symbol="EURUSD")  # the others are not even looked at
+    np.testing.assert_array_equal(picked.probs, forecaster.predict(BARS, "EURUSD").probs)
 
 
 @settings(max_examples=40)

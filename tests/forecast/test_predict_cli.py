@@ -5,31 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from forecast_runs import TinyRun
 
-from vaiom.cli.main import main
+from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_bars
-
-Ran = tuple[int, str, str]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def vaiom(*words: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return (int(caught.value.code or 0), *capsys.readouterr())
-
-    return vaiom
 
 
 def test_json_is_what_python_says(run, tiny: TinyRun, forecaster: Forecaster) -> None:
@@ -63,6 +46,23 @@ def test_the_table_shows_bars_and_cautions(run, tiny: TinyRun, forecaster: Forec
     code, out, err = run("predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--symbol", "ABCDEF")
     assert code == 0, err
     assert "unknown" in out
+
+
+def test_other_assets_that_are_not_there_are_named(run, simulated_world: TinyRun) -> None:
+    alone = ("predict", simulated_world.run, "--bars", simulated_world.bars / "USDJPY.parquet")
+    code, out, err = run(*alone)
+    assert code == 0, err
+    assert "incomplete" in out
+    assert "of EURUSD, GBPJPY" in err
+    _, out, _ = run(*alone, "--csv")
+    assert next(csv.DictReader(io.StringIO(out)))["missing_assets"] == "EURUSD GBPJPY"
+    folder = ("predict", simulated_world.run, "--bars", simulated_world.bars, "--json")
+    every = json.loads(run(*folder)[1])["forecasts"]
+    assert [each["missing_assets"] for each in every] == [["GBPJPY"], [], ["GBPJPY"]]
+    # One asset of a folder still reads the others.
+    [one] = json.loads(run(*folder, "--symbol", "USDJPY")[1])["forecasts"]
+    assert one["missing_assets"] == ["GBPJPY"]
+    assert one["probs"] == pytest.approx(every[-1]["probs"], abs=TOLERANCE)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vaiom.model import attention
 from vaiom.model.config import BACKBONES, INPUTS, RETURN_HEADS
+from vaiom.model.decoder import Block, turned
 from vaiom.model.vaiom import Vaiom
 
 LENGTH = 11
@@ -43,6 +44,44 @@ def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str,
             after = logits_of(model, altered, meta)
             assert torch.equal(after[:, : s + 1], before[:, : s + 1])
             assert not torch.equal(after[:, s + 1], before[:, s + 1])
+
+
+MODERN = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "normed_keys": True, "drop_layer": 0.3}
+
+
+@pytest.mark.parametrize("changes", [{name: value} for name, value in MODERN.items()] + [MODERN], ids=str)
+def test_every_addition_keeps_to_the_past(changes: dict[str, object], blocks: bool) -> None:
+    model = tiny_model(dropout=0.2, **changes).train(blocks)
+    x, meta = events(model, 2, LENGTH)
+    other, _ = events(model, 2, LENGTH, seed=1)
+    before = logits_of(model, x, meta)
+    for s in range(LENGTH - 1):
+        altered = torch.cat([x[:, : s + 1], other[:, s + 1 :]], dim=1)
+        assert torch.equal(logits_of(model, altered, meta)[:, : s + 1], before[:, : s + 1])
+    model.eval()
+    full, last = model(x, meta), model(x, meta, last_only=True)
+    for name, values in last.items():
+        torch.testing.assert_close(values[:, 0], full[name][:, -1], atol=1e-5, rtol=1e-5)
+
+
+def test_turned_vectors_know_their_distance_and_nothing_else() -> None:
+    torch.manual_seed(3)
+    q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
+
+    def product(at: int, of: int) -> float:
+        return (turned(q, at) * turned(k, of)).sum().item()
+
+    assert product(7, 3) == pytest.approx(product(104, 100), abs=1e-5)
+    assert product(7, 3) != pytest.approx(product(7, 4), abs=1e-3)
+    assert turned(q, 9).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
+
+
+def test_dropped_layers_keep_the_mean_and_come_back_for_use() -> None:
+    block = Block(tiny_model().config, drop_layer=0.4)
+    change = torch.ones(20_000, 1, 1)
+    assert block.train()._sometimes(change).mean().item() == pytest.approx(1.0, abs=0.02)
+    assert block._sometimes(change).unique().tolist() == pytest.approx([0.0, 1 / 0.6])
+    assert torch.equal(block.eval()._sometimes(change), change)
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -17,7 +17,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.training import loop
 from vaiom.training.experiment import Experiment
-from vaiom.training.loop import TrainResult, train
+from vaiom.training.loop import BEST_NAME, TrainResult, train
 from vaiom.training.scoring import Scorer
 from vaiom.training.state import RunRecord, checkpoint_path, save_state, saved_steps, state_path
 from vaiom.training.step import TrainStep
@@ -110,6 +110,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run: TrainResult, corpus: Cor
     assert (resumed.best_step, resumed.best_bits, resumed.last_bits) == (run.best_step, run.best_bits, run.last_bits)
     ours, theirs = (load_checkpoint(path / "best.safetensors") for path in (folder, run.run))
     assert ours.sha256 == theirs.sha256
+
+
+def test_averages_and_falling_rates_resume_too(corpus: Corpus, tmp_path: Path) -> None:
+    experiment = TINY.with_changes(average=0.8, schedule="cosine", warmup_steps=3)
+    whole = train(corpus, experiment, tmp_path / "whole", device="cpu")
+
+    def die(entry: dict[str, object]) -> None:
+        if entry["step"] == 6:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(corpus, experiment, tmp_path / "broken", device="cpu", report=die)
+    resumed = train(corpus, experiment, tmp_path / "broken", device="cpu", resume=True)
+    assert metrics_of(resumed.run) == metrics_of(whole.run)
+    assert_same_tensors(state_of(resumed.run, 12), state_of(whole.run, 12))
+    assert load_checkpoint(resumed.run / "best.safetensors").sha256 == load_checkpoint(whole.run / BEST_NAME).sha256
+    # What is kept is the average, and the rate of a shorter run would have been another.
+    state, kept = state_of(whole.run, 12), load_checkpoint(checkpoint_path(whole.run, 12)).model.state_dict()
+    assert torch.equal(kept["heads.projection.weight"], state["averaged/heads.projection.weight"])
+    assert not torch.equal(kept["heads.projection.weight"], state["model/heads.projection.weight"])
+    with pytest.raises(ConfigError, match="another configuration"):
+        train(corpus, experiment.with_changes(steps=16), whole.run, device="cpu", resume=True)
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the state", "after the state"])

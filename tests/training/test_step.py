@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,38 @@ def test_a_step_equals_the_accumulation_written_by_hand(corpus: Corpus, changes:
     for (name, mine), theirs in zip(ours.model.named_parameters(), plain.model.parameters(), strict=True):
         # Adam divides by tiny moments: parameters agree to a small share of what one step moves them.
         torch.testing.assert_close(mine, theirs, atol=1e-2 * experiment.train.learning_rate, rtol=0, msg=name)
+
+
+def test_rates_rise_and_fall() -> None:
+    config = TINY.with_changes(learning_rate=1e-3, schedule="cosine", warmup_steps=9, steps=1_000).train
+    rates = [config.rate_at(step) for step in range(1, 1_001)]
+    assert rates[0] == pytest.approx(1e-4, rel=1e-4)
+    assert rates[9] == pytest.approx(1e-3, rel=1e-3)
+    assert all(later < earlier for earlier, later in pairwise(rates[9:]))
+    assert rates[499] == pytest.approx(1e-3 * 0.55, rel=1e-2)
+    assert rates[-1] == pytest.approx(1e-4, rel=1e-2)
+    assert {TINY.train.rate_at(step) for step in (1, 5, 500)} == {TINY.train.learning_rate}
+
+
+def test_the_averaged_weights_follow_their_recursion(corpus: Corpus) -> None:
+    step = make_step(corpus, TINY.with_changes(average=0.9))
+    sampler = train_sampler(corpus, 16, 17, 16)
+    expected = [parameter.detach().clone() for parameter in step.model.parameters()]
+    for number in range(1, 5):
+        step(sampler.draw(number))
+        expected = [0.9 * old + 0.1 * new.detach() for old, new in zip(expected, step.model.parameters(), strict=True)]
+    for ours, theirs in zip(step.averaged.parameters(), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert not any(torch.equal(a, b) for a, b in zip(expected, step.model.parameters(), strict=True))
+    assert make_step(corpus, TINY).averaged is not None
+
+
+def test_a_rate_that_is_set_is_the_one_used(corpus: Corpus) -> None:
+    step = make_step(corpus, TINY)
+    before = [parameter.detach().clone() for parameter in step.model.parameters()]
+    step.set_rate(0.0)
+    step(train_sampler(corpus, 16, 17, 16).draw(1))
+    assert all(torch.equal(a, b) for a, b in zip(before, step.model.parameters(), strict=True))
 
 
 def test_the_grouped_loss_equals_the_mean_of_its_micro_batches(corpus: Corpus) -> None:

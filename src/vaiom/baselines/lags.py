@@ -1,10 +1,12 @@
 """What the context-aggregated trees see: one row and what its asset did before it, in the row's own scale.
 
-Enters: a corpus and row numbers. Leaves: the 25 continuous fields of the row; recent returns; mean absolute and mean
+Enters: a corpus and row numbers. Leaves: the continuous fields of the row without its date, which a tree would learn by
+heart; recent returns; mean absolute and mean
 signed returns over several windows; the largest of a day; earlier volatility ratios and gaps; what the slot of day and
 of week that the clock says comes next did on earlier days and weeks, also scaled by how the last rows compared with the
 usual of their slots; time since earlier bars; the slots; metadata. Returns are divided by `sigma20` of the row, the
-scale in which the target is measured. Everything comes from rows up to the row itself, of the same asset.
+scale in which the target is measured. Everything comes from rows up to the row itself, of the same asset; a second set
+adds the corpus's extra fields, some of which speak of the other assets at the same stamp.
 Not in the paper, which leaves such a baseline to future work.
 """
 
@@ -16,9 +18,9 @@ import numpy.typing as npt
 from vaiom.baselines.base import Rows, asset_parts
 from vaiom.baselines.features import FeatureSet, Matrix
 from vaiom.baselines.garch import clean_returns
+from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS, META_FIELDS
-from vaiom.market.bars import timeframe_of
+from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS, META_FIELDS
 
 RETURN_LAGS = (0, 1, 2, 3, 4, 5, 11, 22, 23, 24)
 WINDOWS = (3, 6, 12, 24, 48, 120, 480, 2_400)
@@ -36,8 +38,9 @@ _MONDAY = 4 * DAY  # 1970-01-01 was a Thursday
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_FIELDS = (
-    *CONT_FIELDS,
+_DATES = ("years_since_2000", "month", "day_of_month", "day_of_year")
+_UNDATED = tuple(name for name in CONT_FIELDS if not name.startswith(_DATES))
+_HISTORY_FIELDS = (
     *(f"return_lag_{lag}" for lag in RETURN_LAGS),
     *(f"abs_return_mean_{window}" for window in WINDOWS),
     *(f"return_mean_{window}" for window in TREND_WINDOWS),
@@ -50,20 +53,28 @@ _FIELDS = (
     *(f"season_of_{cycle}_{window}" for cycle in ("day", "week") for window in SEASON_WINDOWS),
     "slot_of_day",
     "slot_of_week",
-    *META_FIELDS,
 )
 
 
-def _features(corpus: Corpus, rows: Rows) -> Matrix:
-    out = np.empty((len(rows), len(_FIELDS)), np.float32)
+def _lags(corpus: Corpus, rows: Rows) -> Matrix:
+    own = corpus.cont[rows][:, [CONT_FIELDS.index(name) for name in _UNDATED]]
+    return np.concatenate([own, history_features(corpus, rows), corpus.meta[rows]], axis=1, dtype=np.float32)
+
+
+def _lags_and_extra(corpus: Corpus, rows: Rows) -> Matrix:
+    return np.concatenate([corpus.extra[rows], _lags(corpus, rows)], axis=1)
+
+
+def history_features(corpus: Corpus, rows: Rows) -> Matrix:
+    """(n, F) of what each row's asset did up to it."""
+    out = np.empty((len(rows), len(_HISTORY_FIELDS)), np.float32)
     for symbol, chosen in asset_parts(corpus, rows).items():
         own = rows[chosen]
         # Nothing after the last row that is asked for is even looked at.
         history = slice(corpus.asset_slices[symbol].start, int(own.max()) + 1)
         columns = asset_features(corpus, history)
         at = own - history.start
-        stacked = np.stack([column[at] for column in columns], axis=1)
-        out[chosen] = np.concatenate([corpus.cont[own], stacked, corpus.meta[own]], axis=1)
+        out[chosen] = np.stack([column[at] for column in columns], axis=1)
     return out
 
 
@@ -78,7 +89,7 @@ def asset_features(corpus: Corpus, history: slice) -> list[Floats]:
     with np.errstate(divide="ignore"):
         unit = 1.0 / corpus.sigma20[history]
     unit[~np.isfinite(unit)] = np.nan
-    step = int(timeframe_of(corpus.tokenizer.timeframe).total_seconds())
+    step = step_seconds(corpus.tokenizer.timeframe)
     slots = [((seconds - _MONDAY) % cycle) // step for cycle in (DAY, WEEK)]
     next_slots = [((seconds + step - _MONDAY) % cycle) // step for cycle in (DAY, WEEK)]
     return [
@@ -152,4 +163,6 @@ def _mean_between(values: Floats, start: Ints, end: Ints) -> Floats:
     return np.where(number > 0, (sums[end] - sums[start]) / np.maximum(number, 1), np.nan)
 
 
-LAGS = FeatureSet(fields=_FIELDS, num_categories=len(META_FIELDS), of=_features)
+_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
+LAGS = FeatureSet(fields=_FIELDS, num_categories=len(META_FIELDS), of=_lags)
+LAGS_AND_EXTRA = FeatureSet(fields=(*EXTRA_FIELDS, *_FIELDS), num_categories=len(META_FIELDS), of=_lags_and_extra)

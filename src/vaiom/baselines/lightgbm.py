@@ -7,7 +7,6 @@ Paper: Methods, "Baselines" (LightGBM) and Appendix "LightGBM Hyperparameters".
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -76,7 +75,6 @@ class TreeConfig:
             "deterministic": True,
             # Left to itself the library times both layouts, and the faster may differ from run to run.
             "force_col_wise": True,
-            "num_threads": os.cpu_count(),
             "verbosity": -1,
         }
 

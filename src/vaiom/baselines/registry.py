@@ -71,6 +71,13 @@ def _lightgbm_lags(progress: Progress | None) -> Baseline:
     return LightGBM("lightgbm_lags", LAGS, TreeConfig(learning_rate=0.05), progress)
 
 
+def _lightgbm_extra(progress: Progress | None) -> Baseline:
+    from vaiom.baselines.lags import LAGS_AND_EXTRA
+    from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+
+    return LightGBM("lightgbm_extra", LAGS_AND_EXTRA, TreeConfig(learning_rate=0.05), progress)
+
+
 def _gru(progress: Progress | None) -> Baseline:
     from vaiom.baselines.neural import GRU, Neural
 
@@ -93,6 +100,7 @@ BASELINES: dict[str, Factory] = {
     "lightgbm_cont": _lightgbm_cont,
     "lightgbm": _lightgbm,
     "lightgbm_lags": _lightgbm_lags,
+    "lightgbm_extra": _lightgbm_extra,
     "return_tokens": _return_tokens,
     "gru": _gru,
 }

@@ -7,7 +7,6 @@ Enters: bits per event of baselines on a split's events. Leaves: `<split>.npz` w
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from vaiom import __version__
 from vaiom.errors import DataError
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
-from vaiom.files import atomic_file
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 
 FORMAT = "vaiom-baseline-losses"
 _PREFIX = "bits_"
@@ -31,14 +30,20 @@ def losses_file(directory: Path, split: str) -> Path:
 
 
 def save_losses(
-    directory: Path, corpus: Corpus, split: str, bits: Mapping[str, Floats], context: int = DEFAULT_CONTEXT
+    directory: Path,
+    corpus: Corpus,
+    split: str,
+    bits: Mapping[str, Floats],
+    context: int = DEFAULT_CONTEXT,
+    *,
+    unseal: bool = False,
 ) -> Path:
     """Write the losses of a split's events; those of other baselines that are there already stay."""
     file = losses_file(directory, split)
-    rows = corpus.endpoints(split, context)
+    rows = corpus.endpoints(split, context, unseal=unseal)
     for name, values in bits.items():
         assert values.shape == rows.shape, name
-    kept = load_losses(directory, corpus, split, context) if file.exists() else {}
+    kept = load_losses(directory, corpus, split, context, unseal=unseal) if file.exists() else {}
     arrays = {
         "header": np.array(json.dumps({**_identity(corpus, split, context), "vaiom_version": __version__})),
         "rows": rows,
@@ -50,10 +55,12 @@ def save_losses(
     return file
 
 
-def load_losses(directory: Path, corpus: Corpus, split: str, context: int = DEFAULT_CONTEXT) -> dict[str, Floats]:
+def load_losses(
+    directory: Path, corpus: Corpus, split: str, context: int = DEFAULT_CONTEXT, *, unseal: bool = False
+) -> dict[str, Floats]:
     """Bits per event (n,) by baseline, for exactly the events `corpus.endpoints(split, context)`."""
     file = losses_file(directory, split)
-    rows = corpus.endpoints(split, context)
+    rows = corpus.endpoints(split, context, unseal=unseal)
     arrays = _read(file)
     header = _header(arrays, file)
     for field, expected in _identity(corpus, split, context).items():
@@ -78,16 +85,15 @@ def _read(file: Path) -> dict[str, npt.NDArray[Any]]:
     if not file.is_file():
         raise DataError("no stored losses of this split", where=file, fix="vaiom baselines CORPUS --out DIR --split S")
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            return dict(archive.items())
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        return read_arrays(file)
+    except BAD_ARRAYS as error:
         raise _damaged(file, str(error)) from error
 
 
 def _header(arrays: Mapping[str, npt.NDArray[Any]], file: Path) -> dict[str, Any]:
     try:
         header = json.loads(str(arrays["header"]))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise _damaged(file, "no header") from error
     if not isinstance(header, dict):
         raise _damaged(file, "no header")

@@ -20,6 +20,7 @@ BENCHMARKS = {
     "startup": "`vaiom --help`, against an empty Python",
     "bootstrap": "10,000 block-bootstrap replicates, against a plain loop",
     "predict": "one forecast of the main model, against a plain full pass; a live bar, model apart",
+    "serve": "served forecasts, against a server that runs one pass for each request",
     "train": "an optimizer step of the main model, against plain PyTorch",
 }
 

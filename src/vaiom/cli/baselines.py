@@ -20,6 +20,7 @@ def baselines(
     context: Annotated[
         int, typer.Option(help="Rows of history an event must have, as the model it is held beside.")
     ] = (512),
+    unseal: Annotated[str | None, typer.Option(help="Must say `sealed` for --split sealed.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")] = False,
 ) -> None:
     """Fit the baselines on Train and score them in bits per event."""
@@ -33,8 +34,8 @@ def baselines(
     if left_out:
         note(f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same.")
     opened = open_corpus(corpus)
-    bits = score_baselines(opened, names, out, split, context, progress_bar)
-    events = len(opened.endpoints(split, context))
+    bits = score_baselines(opened, names, out, split, context, progress_bar, unseal=unseal)
+    events = len(opened.endpoints(split, context, unseal=unseal is not None))
     if json:
         print_json({"split": split, "events": events, "bits": bits})
         return

@@ -15,6 +15,7 @@ from vaiom.errors import ConfigError
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what is being done)."""
 
+LONGEST_SPAN = 8
 _SPAN = re.compile(r"([+-]?\d+)\s*(min|m|h|d)")
 _SPAN_UNITS = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -80,4 +81,6 @@ def parse_span(text: str) -> timedelta:
     match = _SPAN.fullmatch(text.strip())
     if not match:
         raise ConfigError("not a time span", expected="a number and min, h or d, as in 2h or -30min", got=repr(text))
+    if len(match[1]) > LONGEST_SPAN:
+        raise ConfigError("a time span beyond all calendars", expected=f"{LONGEST_SPAN} digits at most", got=repr(text))
     return timedelta(**{_SPAN_UNITS[match[2]]: int(match[1])})

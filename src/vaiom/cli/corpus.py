@@ -151,7 +151,7 @@ def _class_table(file: Path | None) -> dict[str, str]:
     try:
         text = file.read_text(encoding="utf-8")
         table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("the class table cannot be read", where=file, got=str(error)) from error
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
         raise ConfigError("the class table is not a table", where=file, expected='EURUSD = "FX", one line per symbol')

@@ -18,13 +18,15 @@ from vaiom.cli import (
     experiments,
     export,
     predict,
+    refit,
     report,
     reproduce,
+    serve,
     train,
 )
 
 # A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
-_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 app = typer.Typer(
     name="vaiom",
@@ -38,6 +40,7 @@ app.add_typer(corpus.app, name="corpus")
 app.command()(demo.demo)
 app.command()(experiments.experiments)
 app.command()(train.train)
+app.command()(refit.refit)
 app.command()(baselines.baselines)
 app.command()(evaluate.evaluate)
 app.command()(reproduce.reproduce)
@@ -45,6 +48,7 @@ app.command()(report.report)
 app.command()(audit.audit)
 app.command()(predict.predict)
 app.command()(export.export)
+app.command()(serve.serve)
 app.command()(bench.bench)
 
 

@@ -32,7 +32,8 @@ def predict(
         raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
     moment = None if now is None else parse_date(now)
     forecaster = Forecaster.load(run, device)
-    dists = list(forecaster.predict(newest_bars(bars, symbol), now=moment).values())
+    frames = newest_bars(bars, symbol, forecaster.reads)
+    dists = forecaster.forecast(forecaster.windows(frames, symbol), moment)
     if json:
         print_json({"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]})
     elif csv:

@@ -12,6 +12,7 @@ from vaiom.cli.console import note, print_json, progress_bar
 if TYPE_CHECKING:
     from vaiom.events.corpus import Corpus
     from vaiom.experiments.plan import Task
+    from vaiom.experiments.records import Records
 
 
 def reproduce(
@@ -26,12 +27,15 @@ def reproduce(
         Path | None, typer.Option(help="What `vaiom baselines` stored for these splits; else Frequency and Markov.")
     ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray: the cluster that `ray start --head` began.")] = "local",
-    workers: Annotated[int, typer.Option(min=1, help="Local runs at a time, spread over the GPUs.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Local runs at a time, spread over the GPUs; Ray fills its cluster.")
+    ] = 1,
     budget: Annotated[str, typer.Option(help="full: the paper's lengths. fast: long runs shortened, and marked.")] = (
         "full"
     ),
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change every run; then nothing is claimed.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change every run; another experiment claims nothing."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     page: Annotated[Path | None, typer.Option(help="Where the page goes; else into --out.")] = None,
@@ -41,7 +45,8 @@ def reproduce(
     """Run the paper's experiments on your corpora and print its tables with both columns."""
     from vaiom.experiments.plan import require_tables, tasks_of
     from vaiom.experiments.records import Records
-    from vaiom.experiments.runner import Place, run_tasks
+    from vaiom.experiments.runner import run_tasks
+    from vaiom.experiments.work import Place
     from vaiom.report.reproduction import PAGE_NAME, write_page
 
     chosen = require_tables(tables or [])
@@ -58,13 +63,14 @@ def reproduce(
     )
     with progress_bar("reproducing") as report:
         failures = run_tasks(tasks, place, engine=engine, workers=workers, report=report)
+    records = Records.read(place.records, required=True)
     written = page or out / PAGE_NAME
-    write_page(Records.read(place.records), written)
+    write_page(records, written)
     if json:
         failed = [{"task": each.task, "reason": each.reason} for each in failures]
         print_json({"tables": list(chosen), "tasks": len(tasks), "failed": failed, "page": str(written)})
     else:
-        _show(chosen, Records.read(place.records))
+        _show(chosen, records)
         note(f"\nThe page is {written}, its records are in {place.records}.")
     for failure in failures:
         note(f"\nFailed: {failure.task}\n{failure.reason}")
@@ -90,12 +96,20 @@ def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
     from vaiom.cli.tables import show, table
     from vaiom.experiments.paper import COMPARISONS
     from vaiom.experiments.plan import cost_beside_main
+    from vaiom.experiments.records import RUN, WALK
     from vaiom.experiments.registry import EXPERIMENTS
 
-    planned = [(task.label, cost_beside_main(task), task.shortened) for task in tasks]
+    planned = [
+        (task.label, cost_beside_main(task.experiment), task.shortened)
+        for task in tasks
+        if task.experiment and task.kind in (RUN, WALK)
+    ]
+    names = dict.fromkeys(row.experiment for each in COMPARISONS if each.name in tables for row in each.rows)
+    whole = [(name, cost_beside_main(EXPERIMENTS[name]), EXPERIMENTS[name].about) for name in names]
     if json:
+        experiments = [{"name": name, "cost": cost, "about": about} for name, cost, about in whole]
         runs = [{"run": label, "cost": cost, "shortened": shortened} for label, cost, shortened in planned]
-        print_json({"tables": list(tables), "runs": runs})
+        print_json({"tables": list(tables), "experiments": experiments, "runs": runs})
         return
     rows = [
         [each.name, each.title, ", ".join(dict.fromkeys(row.experiment for row in each.rows))]
@@ -110,18 +124,15 @@ def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
         show(table("Runs, cost in runs of the main model", ["run", "cost", "shortened"], body, prose=True))
         note(f"\nIn all about {total:.0f} runs of the main model.")
     else:
-        names = {row.experiment for each in COMPARISONS for row in each.rows}
-        body = [[name, EXPERIMENTS[name].about] for name in sorted(names)]
-        show(table("Experiments", ["name", "about"], body, left=2))
-        note("\nName a --corpus to see which runs it takes and what they cost.")
+        body = [[name, f"{cost:.2f}", about] for name, cost, about in whole]
+        show(table("Experiments, cost in runs of the main model", ["name", "cost", "about"], body, prose=True))
+        note("\nName a --corpus to see which runs it takes under a --budget.")
 
 
-def _show(tables: tuple[str, ...], records: object) -> None:
+def _show(tables: tuple[str, ...], records: Records) -> None:
     from vaiom.cli.tables import show, table
-    from vaiom.experiments.records import Records
     from vaiom.report.reproduction import tables_of
 
-    assert isinstance(records, Records)
     for name in tables:
         for each, comment in tables_of(name, records):
             left = sum(column.words for column in each.columns[:1])

@@ -50,7 +50,7 @@ def train(
     if json:
         print_json(vars(result))
     else:
-        _summarise(result)
+        summarise(result)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def _event_files(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
             writer.close()
 
 
-def _summarise(result: TrainResult) -> None:
+def summarise(result: TrainResult) -> None:
     from vaiom.cli.tables import show, table
     from vaiom.training.loop import BEST_NAME
 

@@ -15,9 +15,10 @@ from vaiom.baselines.cache import fitted
 from vaiom.baselines.registry import BASELINES, Factory, require_known
 from vaiom.baselines.store import load_losses, losses_file, save_losses
 from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, record_look
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.events.corpus import Corpus
-from vaiom.events.splits import BUFFER
+from vaiom.events.splits import BUFFER, SEALED
 
 
 def score_baselines(
@@ -28,17 +29,23 @@ def score_baselines(
     context: int,
     progress: Callable[[str], AbstractContextManager[Progress]],
     factories: Mapping[str, Factory] = BASELINES,
+    *,
+    unseal: str | None = None,
 ) -> dict[str, float]:
     """Mean bits per event by baseline; each one's losses are stored as soon as it is scored.
 
-    `factories` may make some of the known baselines with other settings than the registry's.
+    A scoring of a test split is recorded in the corpus. `factories` may make some of the known baselines with other
+    settings than the registry's.
     """
     require_known(list(names))
     if split == BUFFER:
         raise ConfigError(
             "the buffer is never scored", expected=", ".join(n for n in corpus.splits.names if n != split)
         )
-    rows = corpus.endpoints(split, context)
+    if unseal is not None and unseal != split:
+        raise ConfigError("--unseal must name the split that is scored", expected=SEALED, got=unseal)
+    opened = unseal == SEALED
+    rows = corpus.endpoints(split, context, unseal=opened)
     if not len(rows):
         raise DataError(
             "no events in this split",
@@ -46,12 +53,16 @@ def score_baselines(
             fix="`vaiom corpus show` lists those that have some",
         )
     if losses_file(out, split).exists():
-        load_losses(out, corpus, split, context)  # another corpus's folder is refused before anything is fitted
+        load_losses(
+            out, corpus, split, context, unseal=opened
+        )  # another corpus's folder is refused before anything is fitted
     bits = {}
     for name in names:
         with progress(name) as report:
             predictor = fitted(factories[name](report), corpus, context, out)
+            if is_recorded(corpus, split):
+                record_look(corpus, split, run=name, checkpoint_sha256=NO_CHECKPOINT, num_events=len(rows))
             losses = event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])
-        save_losses(out, corpus, split, {name: losses}, context)
+        save_losses(out, corpus, split, {name: losses}, context, unseal=opened)
         bits[name] = float(losses.mean())
     return bits

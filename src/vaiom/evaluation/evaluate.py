@@ -47,8 +47,9 @@ from vaiom.evaluation.rivals import (
 )
 from vaiom.events.corpus import Corpus
 from vaiom.events.schema import DISC_FIELDS, NUM_RETURN_BUCKETS
-from vaiom.events.splits import TRAIN
+from vaiom.events.splits import SEALED, TRAIN
 from vaiom.files import read_json, write_json
+from vaiom.model.checkpoint import USE
 from vaiom.training.loop import BEST_NAME
 from vaiom.training.scoring import Progress
 
@@ -121,7 +122,7 @@ def evaluate_run(
     model = ModelPredictor.load(run / BEST_NAME, device, progress)
     checkpoint = model.checkpoint
     rows = heldout_rows(corpus, split, checkpoint, unseal=unseal)
-    rivals = _baseline_bits(corpus, split, rows, checkpoint.model.config.context, baselines)
+    rivals = _baseline_bits(corpus, split, rows, checkpoint.model.config.context, baselines, unseal == SEALED)
     unscored = scored_events(corpus, rows, rivals)
     others = _other_seeds(run, other_seeds, split, unscored)
     # Whatever can be refused has been: from here on it is a look.
@@ -151,7 +152,7 @@ def evaluate_run(
         by={name: bits_by_group(events.bits, labels) for name, labels in _labels(corpus, rows, events).items()},
         **_forecast_quality(corpus, rows, probs, events, checkpoint.model.config.context),
         mixture=_mixture(model, corpus, rows),
-        caveats=_caveats(events),
+        caveats=_caveats(events, checkpoint.provenance.purpose),
     )
     write_json(evaluation_path(run, split), asdict(result))
     return result
@@ -171,10 +172,12 @@ def compare(events: ScoredEvents) -> list[Against]:
     ]
 
 
-def _baseline_bits(corpus: Corpus, split: str, rows: Rows, context: int, stored: Path | None) -> dict[str, Floats]:
+def _baseline_bits(
+    corpus: Corpus, split: str, rows: Rows, context: int, stored: Path | None, unseal: bool
+) -> dict[str, Floats]:
     """Losses that were stored for these events, or those of the two baselines that fit in a moment."""
     if stored is not None:
-        return dict(load_losses(stored, corpus, split, context))
+        return dict(load_losses(stored, corpus, split, context, unseal=unseal))
     train = corpus.endpoints(TRAIN, context)
     buckets = corpus.target_return[rows]
     return {
@@ -271,9 +274,9 @@ def _seeds(
     return {name: across_seeds(runs, losses, blocks) for name, losses in events.bits.items() if name != MODEL}
 
 
-def _caveats(events: ScoredEvents) -> list[str]:
+def _caveats(events: ScoredEvents, purpose: str) -> list[str]:
     """What limits the figures of this split, in words."""
-    out = []
+    out = ["The model is a refit, for use and not for evidence."] if purpose == USE else []
     num_months = len(np.unique(events.target_times.astype("datetime64[M]")))
     num_assets = len(np.unique(events.symbols))
     if num_months == 1:

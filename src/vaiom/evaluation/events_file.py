@@ -6,7 +6,6 @@ run folder, or `.npz` with the same columns where no Parquet writer is installed
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from vaiom.errors import DataError
 from vaiom.evaluation.likelihood import Buckets, Floats
 from vaiom.events.corpus import Corpus
-from vaiom.files import atomic_file
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 
 MODEL = "model"
 
@@ -99,14 +98,21 @@ def read_events(run: Path, split: str) -> ScoredEvents:
             expected=f"columns {', '.join((*_KEYS, _BITS_PREFIX + MODEL))}",
             got=", ".join(columns),
         )
-    return ScoredEvents(
-        symbols=columns["symbol"].astype(np.str_),
-        target_times=columns["target_time"].astype("datetime64[s]"),
-        buckets=columns["bucket"],
-        bits={
-            name.removeprefix(_BITS_PREFIX): values for name, values in columns.items() if name.startswith(_BITS_PREFIX)
-        },
-    )
+    file = table if table.is_file() else packed
+    bits = {name.removeprefix(_BITS_PREFIX): each for name, each in columns.items() if name.startswith(_BITS_PREFIX)}
+    try:
+        events = ScoredEvents(
+            symbols=columns["symbol"].astype(np.str_),
+            target_times=columns["target_time"].astype("datetime64[s]"),
+            buckets=columns["bucket"],
+            bits=bits,
+        )
+    except (ValueError, TypeError) as error:
+        raise _unreadable(file, error) from error
+    whole = events.buckets.dtype.kind == "u" and len(events.symbols) == len(events.target_times) == len(events)
+    if not whole or not all(each.dtype == np.float64 and np.isfinite(each).all() for each in bits.values()):
+        raise _unreadable(file, ValueError("columns of other types or lengths, or losses that are not finite"))
+    return events
 
 
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
@@ -140,16 +146,15 @@ def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError("reading this file needs polars", where=file, fix="install polars, or evaluate again here")
     try:
         frame = polars.read_parquet(file)
-    except (polars.exceptions.PolarsError, OSError) as error:
+    except (polars.exceptions.PolarsError, polars.exceptions.PanicException, OSError) as error:
         raise _unreadable(file, error) from error
     return {name: frame[name].to_numpy() for name in frame.columns}
 
 
 def _read_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        return read_arrays(file)
+    except BAD_ARRAYS as error:
         raise _unreadable(file, error) from error
 
 

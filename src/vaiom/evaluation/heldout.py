@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
-from vaiom.model.checkpoint import Checkpoint
+from vaiom.model.checkpoint import USE, Checkpoint, Provenance
 
 
 def heldout_rows(
@@ -28,7 +28,6 @@ def heldout_rows(
         raise ConfigError("this split is not held out", expected=", ".join(allowed), got=split)
     if unseal is not None and unseal != split:
         raise ConfigError("--unseal must name the split that is scored", expected=SEALED, got=unseal)
-    require_tokenizer(corpus, checkpoint)
     context = checkpoint.model.config.context
     rows = corpus.endpoints(split, context, unseal=unseal == SEALED)
     if not len(rows):
@@ -38,7 +37,9 @@ def heldout_rows(
             expected=f"valid targets with {context} bars of history",
             fix="append newer bars, or score a split that the corpus covers (vaiom corpus show)",
         )
-    _require_unseen(corpus, split, rows, SplitConfig.from_json(checkpoint.provenance.splits))
+    # Before the tokenizers are compared: a refit has another one and would be refused for the lesser reason.
+    _require_unseen(corpus, split, rows, checkpoint.provenance)
+    require_tokenizer(corpus, checkpoint)
     return rows
 
 
@@ -54,7 +55,8 @@ def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
         )
 
 
-def _require_unseen(corpus: Corpus, split: str, rows: npt.NDArray[np.int64], trained: SplitConfig) -> None:
+def _require_unseen(corpus: Corpus, split: str, rows: npt.NDArray[np.int64], origin: Provenance) -> None:
+    trained = SplitConfig.from_json(origin.splits)
     first: datetime = corpus.target_timestamps[rows].min().astype("datetime64[us]").item()
     used, what = (trained.train_end, "trained") if split == VALIDATION else (trained.validation[1], "selected")
     if first < used:
@@ -63,5 +65,9 @@ def _require_unseen(corpus: Corpus, split: str, rows: npt.NDArray[np.int64], tra
             where=f"{corpus.path}, {split}",
             expected=f"targets at or after {used}",
             got=f"first target {first}",
-            fix="score a later split, or train on a corpus whose boundaries lie before it",
+            fix=(
+                "it is a refit, for use and not for evidence: score the run that it was refitted from"
+                if origin.purpose == USE
+                else "score a later split, or train on a corpus whose boundaries lie before it"
+            ),
         )

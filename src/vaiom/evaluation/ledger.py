@@ -19,6 +19,9 @@ from vaiom.errors import DataError
 from vaiom.events.corpus import LEDGER_NAME, Corpus
 from vaiom.events.splits import SEALED
 
+NO_CHECKPOINT = ""
+"""Stands for the checkpoint of a baseline."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
@@ -77,7 +80,7 @@ def read_ledger(corpus: Corpus) -> list[Look]:
     for number, line in enumerate(lines, start=1):
         try:
             looks.append(Look(**json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise DataError(
                 "the ledger of test looks is damaged",
                 where=f"{file}, line {number}",
@@ -89,8 +92,8 @@ def read_ledger(corpus: Corpus) -> list[Look]:
 
 
 def looks(corpus: Corpus, split: str) -> int:
-    """How often a split was scored."""
-    return sum(look.split == split for look in read_ledger(corpus))
+    """How often a split was scored with a model; baselines, which nobody selects, are recorded and not counted."""
+    return sum(look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT for look in read_ledger(corpus))
 
 
 def _file_of(corpus: Corpus) -> Path:

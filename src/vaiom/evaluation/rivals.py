@@ -117,12 +117,16 @@ def confidence_set(
 ) -> ConfidenceSet | None:
     """The models not beaten by another; None where `arch` is not installed or there are too few times or models."""
     series = {name: by_time(losses, target_times) for name, losses in bits.items()}
+    # Equal losses have no variance to test with: such models share one place in the test and its answer.
+    same = {name: next(other for other in series if np.array_equal(series[other], series[name])) for name in series}
+    series = {name: series[name] for name in dict.fromkeys(same.values())}
     num_times = len(next(iter(series.values())))
     block_size = max(1, round(num_times ** (1 / 3)))
     arch = _arch_bootstrap()
     if arch is None or len(series) < 2 or num_times < 2 * block_size:
         return None
     names = list(series)
+    # Columns without names are numbered by `arch`.
     test = arch.MCS(
         np.stack([series[name] for name in names], axis=1),
         size=size,
@@ -133,11 +137,10 @@ def confidence_set(
         seed=seed,
     )
     test.compute()
-    # Columns without names are numbered by `arch`.
     p_values = {names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()}
     return ConfidenceSet(
-        included=[names[index] for index in sorted(int(index) for index in test.included)],
-        p_values={name: p_values[name] for name in names},
+        included=[name for name in same if names.index(same[name]) in {int(index) for index in test.included}],
+        p_values={name: p_values[same[name]] for name in same},
         size=size,
         block_size=block_size,
     )

@@ -25,8 +25,10 @@ from vaiom.events.build import (
     source_entry,
     write_generation,
 )
+from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import STATE_NAME, Corpus, open_corpus, slices_of
 from vaiom.events.extra import AssetState, asset_rows
+from vaiom.events.manifest import damaged
 from vaiom.events.rows import COLUMN_TYPES
 from vaiom.events.schema import CROSS_FIELDS
 from vaiom.files import read_json
@@ -41,10 +43,7 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
         splits=old.splits,
         classes=dict(zip(old.tokenizer.symbols, old.tokenizer.classes, strict=True)),
     )
-    states = {
-        symbol: AssetState.from_json(state)
-        for symbol, state in read_json(path / old.manifest["folder"] / STATE_NAME).items()
-    }
+    states = _states(old, path / old.manifest["folder"] / STATE_NAME)
     unknown = [symbol for symbol in symbols_in(bars) if symbol not in old.tokenizer.symbols]
     if unknown:
         raise DataError(
@@ -60,6 +59,7 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
             progress(done, len(new_symbols), symbol)
         parts[symbol] = _new_part(old, symbol, bars / f"{symbol}.parquet", states[symbol], config)
     if not any(len(part.rows) for part in parts.values()):
+        _drop_stale(old, path)
         return old
     assets = {}
     for symbol, rows in old.asset_slices.items():
@@ -76,10 +76,27 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
         [*old.manifest["inputs"], *(part.source for part in parts.values() if len(part.rows))],
     )
     current = open_corpus(path, verify=False)
+    _drop_stale(current, path)
+    return current
+
+
+def _states(old: Corpus, file: Path) -> dict[str, AssetState]:
+    """Where the recursions of each asset stand."""
+    values = read_json(file)
+    if not isinstance(values, dict) or list(values) != list(old.asset_slices):
+        raise damaged(file)
+    states = {symbol: AssetState.from_json(value) for symbol, value in values.items()}
+    step = step_seconds(old.tokenizer.timeframe)
+    if any(state.extra.season.step != step for state in states.values()):
+        raise damaged(file)
+    return states
+
+
+def _drop_stale(current: Corpus, path: Path) -> None:
+    """Remove the rows that the manifest no longer names, or that a killed append wrote and never named."""
     for stale in path.glob("rows-*"):
         if stale.name != current.manifest["folder"]:
             shutil.rmtree(stale, ignore_errors=True)
-    return current
 
 
 def _new_part(old: Corpus, symbol: str, file: Path, state: AssetState, config: CorpusConfig) -> Part:

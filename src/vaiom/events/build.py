@@ -6,12 +6,14 @@ Paper: Methods, "Corpus Construction and Split Protocol"; everything fitted is f
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from vaiom import __version__
@@ -173,11 +175,12 @@ def write_generation(
     columns, tokenizer = corpus.columns, corpus.tokenizer
     digest = sha256_of(b"".join(columns[name].tobytes() for name in COLUMN_TYPES))
     folder = path / f"rows-{digest[:16]}"
-    if not folder.exists():
-        with staged_folder(folder) as staged:
-            for name, dtype in COLUMN_TYPES.items():
-                np.save(staged / f"{name}.npy", np.ascontiguousarray(columns[name], dtype=dtype), allow_pickle=False)
-            write_json(staged / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
+    # Left by an append that was killed: nobody vouches for its bytes.
+    shutil.rmtree(folder, ignore_errors=True)
+    with staged_folder(folder) as staged:
+        for name, dtype in COLUMN_TYPES.items():
+            _save_array(staged / f"{name}.npy", np.ascontiguousarray(columns[name], dtype=dtype))
+        write_json(staged / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
     assets = {
         symbol: {
             "class": name,
@@ -210,6 +213,13 @@ def write_generation(
     }
     manifest["manifest_sha256"] = sha256_of(canonical_json(manifest))
     write_json(path / MANIFEST_NAME, manifest)
+
+
+def _save_array(file: Path, array: npt.NDArray[Any]) -> None:
+    """As `np.save`, whose own writer does not say that the disk is full, only that something is missing."""
+    with file.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
+        stream.write(array.data)
 
 
 def source_entry(symbol: str, file: Path, rows: int) -> dict[str, Any]:

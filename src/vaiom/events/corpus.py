@@ -6,7 +6,6 @@ Paper: Methods, "Corpus Construction and Split Protocol" and "Supervision Scope"
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,13 +29,14 @@ from vaiom.events.inputs import (
     has_flag,
     timestamps_of,
 )
+from vaiom.events.manifest import FORMAT as FORMAT
+from vaiom.events.manifest import FORMAT_VERSION as FORMAT_VERSION
+from vaiom.events.manifest import MANIFEST_NAME as MANIFEST_NAME
+from vaiom.events.manifest import damaged, read_manifest, value_sha256
 from vaiom.events.splits import NO_TARGET_CODE, SEALED, SplitConfig
 from vaiom.events.tokenizer import Tokenizer
-from vaiom.files import canonical_json, read_json, sha256_file, sha256_of
+from vaiom.files import BAD_ARRAYS, canonical_json, read_json, sha256_file, sha256_of
 
-FORMAT = "vaiom-corpus"
-FORMAT_VERSION = 2
-MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 STATE_NAME = "state.json"
 LEDGER_NAME = "ledger.jsonl"
@@ -178,11 +178,13 @@ class Corpus:
 def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
     """Open a corpus folder; `verify=False` skips the checksums of the arrays, not those of what describes them."""
     path = Path(path)
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     tokenizer_value = read_json(path / TOKENIZER_NAME)
-    _require_own_spelling(path / TOKENIZER_NAME, tokenizer_value)
-    if sha256_of(canonical_json(tokenizer_value)) != manifest["tokenizer_sha256"]:
-        raise _damaged(path / TOKENIZER_NAME)
+    if value_sha256(path / TOKENIZER_NAME, tokenizer_value) != manifest["tokenizer_sha256"]:
+        raise damaged(path / TOKENIZER_NAME)
+    tokenizer = Tokenizer.from_json(tokenizer_value, path / TOKENIZER_NAME)
+    if [*tokenizer.symbols] != manifest["symbols"] or tokenizer.timeframe != manifest["timeframe"]:
+        raise damaged(path / TOKENIZER_NAME)
     folder = path / manifest["folder"]
     if verify:
         _verify(folder / STATE_NAME, manifest["state_sha256"])
@@ -194,7 +196,7 @@ def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
         columns[name] = _map_array(file, entry["dtype"], manifest["rows"])
     return Corpus(
         manifest=manifest,
-        tokenizer=Tokenizer.from_json(tokenizer_value, path / TOKENIZER_NAME),
+        tokenizer=tokenizer,
         splits=SplitConfig.from_json(manifest["splits"]),
         columns=columns,
         asset_slices=slices_of({symbol: manifest["assets"][symbol]["rows"] for symbol in manifest["symbols"]}),
@@ -229,55 +231,18 @@ def count_events(corpus: Corpus, context: int = DEFAULT_CONTEXT) -> dict[str, di
     return counts
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST_NAME
-    if not file.is_file():
-        raise DataError("not a corpus", where=path, expected=f"a folder with {MANIFEST_NAME}", fix="vaiom corpus build")
-    manifest = read_json(file)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError("not the manifest of a corpus", where=file, expected=f'"format": "{FORMAT}"')
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise DataError(
-            "a corpus of another format version",
-            where=file,
-            expected=FORMAT_VERSION,
-            got=manifest.get("format_version"),
-            fix="build it again with this version of vaiom",
-        )
-    _require_own_spelling(file, manifest)
-    recorded = manifest.get("manifest_sha256")
-    if sha256_of(canonical_json({k: v for k, v in manifest.items() if k != "manifest_sha256"})) != recorded:
-        raise _damaged(file)
-    return manifest
-
-
-def _require_own_spelling(file: Path, value: Any) -> None:
-    """The same values written otherwise, such as a seventeenth digit that changes no float, are a changed file too."""
-    if file.read_bytes() != json.dumps(value, indent=2).encode() + b"\n":
-        raise _damaged(file)
-
-
 def _verify(file: Path, recorded: str) -> None:
     if not file.is_file():
         raise DataError("a file of the corpus is missing", where=file, fix="build or unpack the corpus again")
     if sha256_file(file) != recorded:
-        raise _damaged(file)
+        raise damaged(file)
 
 
 def _map_array(file: Path, dtype: str, rows: int) -> npt.NDArray[Any]:
     try:
         array: npt.NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise _damaged(file) from error
+    except BAD_ARRAYS as error:
+        raise damaged(file) from error
     if array.dtype != np.dtype(dtype) or array.shape != (rows,):
-        raise _damaged(file)
+        raise damaged(file)
     return array
-
-
-def _damaged(file: Path) -> DataError:
-    return DataError(
-        "the corpus is damaged: a file is not what was written",
-        where=file,
-        expected="the SHA-256 recorded in the manifest",
-        fix="build or unpack the corpus again",
-    )

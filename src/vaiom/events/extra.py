@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from vaiom.errors import DataError
 from vaiom.events.inputs import BAD_RETURN, Halves, has_flag, to_half
 from vaiom.events.ranges import ranges_of
 from vaiom.events.rows import Rows, rows_of
@@ -86,8 +87,8 @@ class ExtraState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ExtraState:
-        means = {name: MeanState(level=value[name][0], count=value[name][1]) for name in _MEAN_NAMES}
-        sigma20 = math.nan if value["sigma20"] is None else value["sigma20"]
+        means = {name: MeanState(level=float(value[name][0]), count=int(value[name][1])) for name in _MEAN_NAMES}
+        sigma20 = math.nan if value["sigma20"] is None else float(value["sigma20"])
         season = SeasonState.from_json(value["season"])
         return cls(sigma20=sigma20, season=season, **means)
 
@@ -108,7 +109,10 @@ class AssetState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> AssetState:
-        return cls(scales=ScaleState.from_json(value), extra=ExtraState.from_json(value["extra"]))
+        try:
+            return cls(scales=ScaleState.from_json(value), extra=ExtraState.from_json(value["extra"]))
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise DataError("not the state of an asset", got=str(error), fix="build the corpus again") from error
 
 
 def asset_rows(

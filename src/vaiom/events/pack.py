@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from vaiom.errors import DataError
 from vaiom.events.corpus import MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME, Corpus, keep_ledger, open_corpus
-from vaiom.files import atomic_file, staged_folder
+from vaiom.files import BAD_ZIPS, atomic_file, staged_folder
 
 # Nothing else is ever written by `unpack`, so that no packed name can lead out of the target folder.
 _MEMBER = re.compile(
@@ -47,7 +47,7 @@ def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
         archive = zipfile.ZipFile(file)
     except FileNotFoundError as error:
         raise DataError("no such file", where=file, expected="a file made by `vaiom corpus pack`") from error
-    except (zipfile.BadZipFile, OSError) as error:
+    except BAD_ZIPS as error:
         raise DataError("not a packed corpus", where=file, got=str(error), fix="pack it again") from error
     with archive, staged_folder(path, overwrite=overwrite) as staged:
         _refuse_hostile(archive, file)
@@ -57,7 +57,7 @@ def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
                 target.parent.mkdir(exist_ok=True)
                 with archive.open(info) as source, target.open("wb") as sink:
                     shutil.copyfileobj(source, sink, _CHUNK)
-        except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        except BAD_ZIPS as error:
             raise DataError("the packed corpus is damaged", where=file, got=str(error), fix="pack it again") from error
         open_corpus(staged)
         keep_ledger(path, staged)

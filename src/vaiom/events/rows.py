@@ -22,23 +22,9 @@ from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.inputs import ANY_MASK, BAD_GAP, BAD_RETURN, BLOCK_ROWS, MASK_BITS, fill_continuous, has_flag
 from vaiom.events.masks import bad_gap, bad_return, row_masks
 from vaiom.events.scales import Floats, Scales, ScaleState, run_scales
-from vaiom.events.schema import CONT_FIELDS, STORED_EXTRA_FIELDS
+from vaiom.events.schema import COLUMN_TYPES as COLUMN_TYPES
+from vaiom.events.schema import CONT_FIELDS
 from vaiom.events.tokenizer import Tokenizer
-
-COLUMN_TYPES = {
-    "timestamp": "<u4",  # seconds of the stored clock since 1970
-    "ret_z": "<f4",
-    "gap_z": "<f4",
-    "relative_log_vol": "<f4",
-    "sigma20": "<f8",
-    "log_ret": "<f8",
-    "flags": "|u1",
-    "return_bucket": "|u1",
-    "gap_bucket": "|u1",
-    "vol_regime": "|u1",
-    **dict.fromkeys(STORED_EXTRA_FIELDS, "<f2"),
-}
-"""What a corpus keeps of a row."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -22,6 +22,9 @@ SCALE_FLOOR = 1e-8
 MAX_LOG_MOVE = 1.0
 
 Floats = npt.NDArray[np.float64]
+MOST_MISSING = 10_000_000
+"""Rows without a value in a row: more than any history has."""
+
 Bools = npt.NDArray[np.bool_]
 
 
@@ -54,11 +57,16 @@ class ScaleState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ScaleState:
-        ewmas = {
-            name: EwmaState(mean=value[name][0], num_missing=value[name][1]) for name in ("ret20", "ret120", "gap20")
-        }
-        close = math.nan if value["close"] is None else value["close"]
-        return cls(close=close, num_clean=value["num_clean"], **ewmas)
+        ewmas = {}
+        for name in ("ret20", "ret120", "gap20"):
+            mean, num_missing = value[name]
+            if mean is not None and not 0 <= float(mean) < math.inf:
+                raise ValueError(f"{name} is a mean of squares")
+            if not 0 <= int(num_missing) < MOST_MISSING:
+                raise ValueError(f"{name} lacks {num_missing} values")
+            ewmas[name] = EwmaState(mean=None if mean is None else float(mean), num_missing=int(num_missing))
+        close = math.nan if value["close"] is None else float(value["close"])
+        return cls(close=close, num_clean=int(value["num_clean"]), **ewmas)
 
 
 @dataclass(frozen=True, kw_only=True)

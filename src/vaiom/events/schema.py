@@ -49,6 +49,20 @@ CROSS_FIELDS = ("cross_abs", "usd_factor", "cross_vol")
 STORED_EXTRA_FIELDS = (*OWN_FIELDS, *CROSS_FIELDS)
 EXTRA_FIELDS: tuple[str, ...] = (*STORED_EXTRA_FIELDS, "log_wait")
 """What the paper does not have: of the asset's own bars, of the others' at the same stamp, of the stamps alone."""
+COLUMN_TYPES = {
+    "timestamp": "<u4",  # seconds of the stored clock since 1970
+    "ret_z": "<f4",
+    "gap_z": "<f4",
+    "relative_log_vol": "<f4",
+    "sigma20": "<f8",
+    "log_ret": "<f8",
+    "flags": "|u1",
+    "return_bucket": "|u1",
+    "gap_bucket": "|u1",
+    "vol_regime": "|u1",
+    **dict.fromkeys(STORED_EXTRA_FIELDS, "<f2"),
+}
+"""What a corpus keeps of a row."""
 META_FIELDS = ("asset_id", "asset_class_id", "timeframe_id")
 DISC_FIELDS = (
     "return_bucket",

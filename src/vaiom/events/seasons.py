@@ -12,7 +12,7 @@ last bar it is Sunday's first, also in the weeks after a change to or from summe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ _NEVER = -(10**6)  # a week long before any that can be stored
 _ALPHA = 2 / (SPAN_WEEKS + 1)
 
 Ints = npt.NDArray[np.int64]
+IntOrInts = TypeVar("IntOrInts", int, Ints)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,11 +61,11 @@ class SeasonState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SeasonState:
-        return cls(
-            level=np.array(value["level"], np.float64),
-            count=np.array(value["count"], np.int64),
-            last_week=np.array(value["last_week"], np.int64),
-        )
+        level = np.array(value["level"], np.float64)
+        count, last_week = (np.array(value[name], np.int64) for name in ("count", "last_week"))
+        if not level.shape == count.shape == last_week.shape or level.ndim != 2 or not level.size:
+            raise ValueError("the tables of a season have one shape")
+        return cls(level=level, count=count, last_week=last_week)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,6 +76,12 @@ class Seasons:
     """The mean of the row's own slot before the row."""
     coming: Floats
     """The mean, through the row, of the slot that comes next."""
+
+
+def week_and_slot(seconds: IntOrInts, step: int) -> tuple[IntOrInts, IntOrInts]:
+    """The week of a stamp and its slot in it."""
+    week, second_of_week = divmod(seconds + _EPOCH_WEEKDAY * _DAY, _WEEK)
+    return week, second_of_week // step
 
 
 def run_seasons(seconds: Ints, values: Floats, state: SeasonState) -> tuple[Seasons, SeasonState]:
@@ -88,8 +95,7 @@ def run_seasons(seconds: Ints, values: Floats, state: SeasonState) -> tuple[Seas
 
 def _run_block(seconds: Ints, values: Floats, state: SeasonState, own_prev: Floats, coming: Floats) -> SeasonState:
     """Fill `own_prev` and `coming`; the tables of all sweeps of the block are held at once."""
-    week, second_of_week = np.divmod(seconds + _EPOCH_WEEKDAY * _DAY, _WEEK)
-    slot = second_of_week // state.step
+    week, slot = week_and_slot(seconds, state.step)
     # A sweep is a stretch of rows through ever later slots of one week, so that each slot is fed once at most.
     new_sweep = (np.diff(week) != 0) | (np.diff(slot) <= 0)
     sweep = np.concatenate([[0], np.cumsum(new_sweep)])

@@ -12,6 +12,7 @@ a tail that Train hardly met still has a density and a mean.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -46,6 +47,10 @@ class Tail:
     scale: float
     shape: float
 
+    def __post_init__(self) -> None:
+        if not (0 < self.scale < math.inf and _SHAPES[0] <= self.shape <= _SHAPES[1]):
+            raise ValueError("a tail without sense")
+
     def survival(self, excess: Floats) -> Floats:
         """The probability of a larger excess."""
         if self.shape == 0:
@@ -78,6 +83,8 @@ class ReturnShape:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ReturnShape:
         knots = np.array(value["knots"], np.float64)
+        if knots.ndim != 1 or not (np.diff(knots) >= 0).all() or not np.isfinite(knots).all():
+            raise ValueError("knots must increase")
         return cls(knots=knots, lower=Tail(**value["lower"]), upper=Tail(**value["upper"]))
 
     @property

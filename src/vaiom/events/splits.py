@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.errors import ConfigError
+from vaiom.errors import ConfigError, DataError
 
 TRAIN, BUFFER, VALIDATION, SEALED = "train", "buffer", "validation", "sealed"
 NO_TARGET_CODE = 255
@@ -97,12 +97,15 @@ class SplitConfig:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SplitConfig:
-        return cls(
-            train_end=datetime.fromisoformat(value["train_end"]),
-            validation=_interval(value["validation"]),
-            tests=tuple(_interval(test) for test in value["tests"]),
-            seal=datetime.fromisoformat(value["seal"]),
-        )
+        try:
+            return cls(
+                train_end=datetime.fromisoformat(value["train_end"]),
+                validation=_interval(value["validation"]),
+                tests=tuple(_interval(test) for test in value["tests"]),
+                seal=datetime.fromisoformat(value["seal"]),
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DataError("not the boundaries of a protocol", got=str(error), fix="build or train again") from error
 
 
 def _interval(edges: list[str]) -> Interval:

@@ -14,11 +14,14 @@ import numpy as np
 
 from vaiom.errors import DataError
 from vaiom.events.buckets import Edges
-from vaiom.events.schema import CLASSES, UNKNOWN_ASSET, vocabulary_sizes
+from vaiom.events.calendar import step_seconds
+from vaiom.events.schema import CLASSES, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, vocabulary_sizes
 from vaiom.events.shape import ReturnShape
 from vaiom.files import canonical_json, sha256_of
 
 TOKENIZER_VERSION = 2
+MAX_EDGES = 255
+"""Bucket ids are bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +41,18 @@ class Tokenizer:
             raise ValueError("symbols must be sorted and unique: asset ids follow that order")
         if not len(self.symbols) == len(self.classes) == len(self.zero_share):
             raise ValueError("one class and one zero share per symbol")
+        if not set(self.classes) <= set(CLASSES):
+            raise ValueError(f"classes must be among {', '.join(CLASSES)}")
+        if not all(0 <= share <= 1 for share in self.zero_share):
+            raise ValueError("a zero share must lie in [0, 1]")
+        step_seconds(self.timeframe)
+        if set(self.edges) != {"return", "gap", "vol_regime"}:
+            raise ValueError("edges of return, gap and vol_regime")
+        for name, edges in self.edges.items():
+            if not (np.diff(edges) > 0).all() or len(edges) > MAX_EDGES:
+                raise ValueError(f"edges of {name} must increase")
+        if len(self.edges["return"]) != NUM_RETURN_BUCKETS + 1:
+            raise ValueError(f"{NUM_RETURN_BUCKETS} return buckets")
 
     def asset_id(self, symbol: str) -> int:
         """1..n in sorted-symbol order, 0 for an asset the corpus never saw."""
@@ -72,6 +87,15 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], where: object = None) -> Tokenizer:
+        try:
+            return cls._from_json(value, where)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                "not the state of a tokenizer", where=where, got=str(error), fix="build the corpus again"
+            ) from error
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any], where: object) -> Tokenizer:
         if value.get("version") != TOKENIZER_VERSION:
             raise DataError(
                 "a tokenizer of another version",

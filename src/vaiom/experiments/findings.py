@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from vaiom.experiments.paper import MAIN, Comparison, Row
+from vaiom.experiments.paper import MAIN, MAIN_TIMEFRAME, Comparison, Row
 from vaiom.experiments.records import Record, Records
 
 HOLDS, FAILS, UNRESOLVED, NOT_RUN = "holds", "fails", "unresolved", "not run"
@@ -69,7 +69,7 @@ def measure(comparison: Comparison, records: Records) -> list[Measured]:
     return out
 
 
-def seed_noise(records: Records, timeframe: str = "1h") -> SeedNoise | None:
+def seed_noise(records: Records, timeframe: str = MAIN_TIMEFRAME) -> SeedNoise | None:
     bits = [best for record in records.runs(MAIN, timeframe).values() if (best := record.best_bits()) is not None]
     return SeedNoise(bits=stdev(bits), num_seeds=len(bits)) if len(bits) > 1 else None
 
@@ -96,6 +96,14 @@ def verdict_of(deltas: Sequence[float], error: float | None, published: float | 
     if published is None:
         return BETTER if improves else WORSE
     return HOLDS if improves == (published < 0) else FAILS
+
+
+def gain_verdict(interval: tuple[float, float] | None, published: bool) -> str:
+    """What the interval of a gain over a baseline says; the paper's own baselines all lose to the model."""
+    if interval is None or interval[0] <= 0 <= interval[1]:
+        return UNRESOLVED
+    ahead = interval[0] > 0
+    return (HOLDS if ahead else FAILS) if published else (BETTER if ahead else WORSE)
 
 
 def _measure(

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 SEEDS = (17, 29, 43)
 MAIN = "main"
+MAIN_TIMEFRAME = "1h"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """One run of a table."""
 
@@ -22,9 +23,9 @@ class Row:
     """The optimizer steps of the published figure."""
     bits: float | None = None
     """Published Validation bits per event."""
-    timeframe: str = "1h"
     against: str | None = None
     """The label of the row that it is compared with."""
+    timeframe: str = MAIN_TIMEFRAME
     at_step: bool = False
     """Our figure is that of exactly this step; otherwise the best checkpoint up to it stands for the run."""
 
@@ -43,7 +44,7 @@ class Comparison:
 
 
 def _sweep(
-    name: str, experiment: str, reference: int, published: dict[int, float], timeframe: str = "1h"
+    name: str, experiment: str, reference: int, published: dict[int, float], timeframe: str = MAIN_TIMEFRAME
 ) -> tuple[Row, ...]:
     """Checkpoints of one run, each beside the reference step."""
 
@@ -51,15 +52,7 @@ def _sweep(
         return f"{name} at {steps:,}"
 
     return tuple(
-        Row(
-            label=label(steps),
-            experiment=experiment,
-            steps=steps,
-            bits=bits,
-            against=None if steps == reference else label(reference),
-            timeframe=timeframe,
-            at_step=True,
-        )
+        Row(label(steps), experiment, steps, bits, None if steps == reference else label(reference), timeframe, True)
         for steps, bits in published.items()
     )
 
@@ -70,17 +63,10 @@ COMPARISONS = (
         title="Continuous input versus discrete input",
         label="tab:discin_contin",
         rows=(
-            Row(label="1D DiscIn", experiment="disc-no-aux-last-10k", steps=10_000, bits=3.1743, timeframe="1d"),
-            Row(
-                label="1D pure ContIn",
-                experiment="cont-no-aux-last-10k",
-                steps=10_000,
-                bits=3.1649,
-                timeframe="1d",
-                against="1D DiscIn",
-            ),
-            Row(label="1H DiscIn", experiment="disc-last-50k", steps=50_000, bits=3.1633),
-            Row(label="1H pure ContIn", experiment="cont-last-50k", steps=50_000, bits=3.1536, against="1H DiscIn"),
+            Row("1D DiscIn", "disc-no-aux-last-10k", 10_000, 3.1743, timeframe="1d"),
+            Row("1D pure ContIn", "cont-no-aux-last-10k", 10_000, 3.1649, "1D DiscIn", timeframe="1d"),
+            Row("1H DiscIn", "disc-last-50k", 50_000, 3.1633),
+            Row("1H pure ContIn", "cont-last-50k", 50_000, 3.1536, "1H DiscIn"),
         ),
     ),
     Comparison(
@@ -88,13 +74,8 @@ COMPARISONS = (
         title="The same fields as numbers and as buckets",
         label="",
         rows=(
-            Row(label="DiscIn, matched fields", experiment="matched-disc", steps=5_500),
-            Row(
-                label="ContIn, matched fields",
-                experiment="matched-cont",
-                steps=5_500,
-                against="DiscIn, matched fields",
-            ),
+            Row("DiscIn, matched fields", "matched-disc", 5_500),
+            Row("ContIn, matched fields", "matched-cont", 5_500, against="DiscIn, matched fields"),
         ),
         note="The field-matched comparison that the paper says is missing: calendar, mask_any, return, gap and "
         "volatility regime, once as numbers and once as buckets, without metadata; FullSeq, all heads.",
@@ -104,8 +85,8 @@ COMPARISONS = (
         title="Metadata augmentation of the continuous-input model",
         label="tab:contin_meta",
         rows=(
-            Row(label="Pure ContIn", experiment="cont", steps=5_500, bits=3.1488),
-            Row(label="HybridContIn", experiment="main", steps=5_500, bits=3.1465, against="Pure ContIn"),
+            Row("Pure ContIn", "cont", 5_500, 3.1488),
+            Row("HybridContIn", "main", 5_500, 3.1465, "Pure ContIn"),
         ),
     ),
     Comparison(
@@ -113,23 +94,10 @@ COMPARISONS = (
         title="Last-position versus full-sequence supervision",
         label="tab:supervision",
         rows=(
-            Row(label="Last position, 50K", experiment="cont-last-50k", steps=50_000, bits=3.1536),
-            Row(
-                label="Last position, 300K",
-                experiment="cont-0.9m-last-300k",
-                steps=300_000,
-                bits=3.1542,
-                against="Last position, 50K",
-            ),
-            Row(
-                label="Full sequence, 5K",
-                experiment="cont",
-                steps=5_000,
-                bits=3.1515,
-                against="Last position, 50K",
-                at_step=True,
-            ),
-            Row(label="Full sequence, 5.5K", experiment="cont", steps=5_500, bits=3.1488, against="Last position, 50K"),
+            Row("Last position, 50K", "cont-last-50k", 50_000, 3.1536),
+            Row("Last position, 300K", "cont-0.9m-last-300k", 300_000, 3.1542, "Last position, 50K"),
+            Row("Full sequence, 5K", "cont", 5_000, 3.1515, "Last position, 50K", at_step=True),
+            Row("Full sequence, 5.5K", "cont", 5_500, 3.1488, "Last position, 50K"),
         ),
     ),
     Comparison(
@@ -157,15 +125,9 @@ COMPARISONS = (
         title="Component-level auxiliary-head ablations",
         label="tab:aux_ablation",
         rows=(
-            Row(label="DiscIn, none", experiment="disc-no-aux-last-45k", steps=45_000, bits=3.1658),
-            Row(label="DiscIn, Gap", experiment="disc-gap-last-45k", steps=45_000, bits=3.1648, against="DiscIn, none"),
-            Row(
-                label="DiscIn, VolReg",
-                experiment="disc-vol-regime-last-45k",
-                steps=45_000,
-                bits=3.1659,
-                against="DiscIn, none",
-            ),
+            Row("DiscIn, none", "disc-no-aux-last-45k", 45_000, 3.1658),
+            Row("DiscIn, Gap", "disc-gap-last-45k", 45_000, 3.1648, "DiscIn, none"),
+            Row("DiscIn, VolReg", "disc-vol-regime-last-45k", 45_000, 3.1659, "DiscIn, none"),
         ),
     ),
     Comparison(
@@ -173,21 +135,9 @@ COMPARISONS = (
         title="The ordinal head over Gap and VolReg, and its weight",
         label="tab:aux_ablation, tab:app_hyper_ablations",
         rows=(
-            Row(label="5M, no Ordinal", experiment="disc-5m-gap-vol-last-400k", steps=180_000, bits=3.1719),
-            Row(
-                label="5M, weight 0.05",
-                experiment="disc-5m-ordinal-0.05-last-180k",
-                steps=180_000,
-                bits=3.1695,
-                against="5M, no Ordinal",
-            ),
-            Row(
-                label="5M, weight 0.1",
-                experiment="disc-5m-last-180k",
-                steps=180_000,
-                bits=3.1673,
-                against="5M, no Ordinal",
-            ),
+            Row("5M, no Ordinal", "disc-5m-gap-vol-last-400k", 180_000, 3.1719),
+            Row("5M, weight 0.05", "disc-5m-ordinal-0.05-last-180k", 180_000, 3.1695, "5M, no Ordinal"),
+            Row("5M, weight 0.1", "disc-5m-last-180k", 180_000, 3.1673, "5M, no Ordinal"),
         ),
         num_seeds=1,
     ),
@@ -196,12 +146,12 @@ COMPARISONS = (
         title="One component less, under the main model's own supervision",
         label="",
         rows=(
-            Row(label="main", experiment="main", steps=5_500),
-            Row(label="no Gap", experiment="main-no-gap", steps=5_500, against="main"),
-            Row(label="no VolReg", experiment="main-no-vol-regime", steps=5_500, against="main"),
-            Row(label="no Ordinal", experiment="main-no-ordinal", steps=5_500, against="main"),
-            Row(label="no auxiliary", experiment="main-no-aux", steps=5_500, against="main"),
-            Row(label="independent head", experiment="main-independent", steps=5_500, against="main"),
+            Row("main", "main", 5_500),
+            Row("no Gap", "main-no-gap", 5_500, against="main"),
+            Row("no VolReg", "main-no-vol-regime", 5_500, against="main"),
+            Row("no Ordinal", "main-no-ordinal", 5_500, against="main"),
+            Row("no auxiliary", "main-no-aux", 5_500, against="main"),
+            Row("independent head", "main-independent", 5_500, against="main"),
         ),
         note="The paper's component deltas come from single seeds of DiscIn at the last position and lie near its seed "
         "noise; these are HybridContIn, FullSeq, several seeds.",
@@ -211,28 +161,11 @@ COMPARISONS = (
         title="MoMS versus independent categorical head",
         label="tab:moms_vs_indep",
         rows=(
-            Row(label="1H ContIn, independent", experiment="cont-independent-10k", steps=10_000, bits=3.1651),
+            Row("1H ContIn, independent", "cont-independent-10k", 10_000, 3.1651),
+            Row("1H ContIn, MoMS", "cont-20k", 10_000, 3.1563, "1H ContIn, independent"),
+            Row("4H DiscIn, independent", "disc-5m-gap-vol-independent-last-30k", 30_000, 3.1887, timeframe="4h"),
             Row(
-                label="1H ContIn, MoMS",
-                experiment="cont-20k",
-                steps=10_000,
-                bits=3.1563,
-                against="1H ContIn, independent",
-            ),
-            Row(
-                label="4H DiscIn, independent",
-                experiment="disc-5m-gap-vol-independent-last-30k",
-                steps=30_000,
-                bits=3.1887,
-                timeframe="4h",
-            ),
-            Row(
-                label="4H DiscIn, MoMS",
-                experiment="disc-5m-gap-vol-last-30k",
-                steps=30_000,
-                bits=3.1834,
-                timeframe="4h",
-                against="4H DiscIn, independent",
+                "4H DiscIn, MoMS", "disc-5m-gap-vol-last-30k", 30_000, 3.1834, "4H DiscIn, independent", timeframe="4h"
             ),
         ),
         num_seeds=1,
@@ -242,9 +175,9 @@ COMPARISONS = (
         title="Complete rungs and corpus support",
         label="tab:data_capacity",
         rows=(
-            Row(label="0.9M", experiment="cont-0.9m-last-300k", steps=300_000, bits=3.1542),
-            Row(label="5M", experiment="cont-5m-last-300k", steps=300_000, bits=3.1580, against="0.9M"),
-            Row(label="15M", experiment="cont-15m-last-300k", steps=300_000, bits=3.1607, against="0.9M"),
+            Row("0.9M", "cont-0.9m-last-300k", 300_000, 3.1542),
+            Row("5M", "cont-5m-last-300k", 300_000, 3.1580, "0.9M"),
+            Row("15M", "cont-15m-last-300k", 300_000, 3.1607, "0.9M"),
         ),
         num_seeds=1,
         note="A larger rung is supported by the corpus only where it improves on the next smaller one.",
@@ -254,21 +187,9 @@ COMPARISONS = (
         title="MoMS state count",
         label="tab:app_hyper_ablations",
         rows=(
-            Row(label="4 states", experiment="disc-5m-last-180k", steps=180_000, bits=3.1673),
-            Row(
-                label="8 states",
-                experiment="disc-5m-states-8-last-180k",
-                steps=180_000,
-                bits=3.1707,
-                against="4 states",
-            ),
-            Row(
-                label="16 states",
-                experiment="disc-5m-states-16-last-180k",
-                steps=180_000,
-                bits=3.1659,
-                against="4 states",
-            ),
+            Row("4 states", "disc-5m-last-180k", 180_000, 3.1673),
+            Row("8 states", "disc-5m-states-8-last-180k", 180_000, 3.1707, "4 states"),
+            Row("16 states", "disc-5m-states-16-last-180k", 180_000, 3.1659, "4 states"),
         ),
         num_seeds=1,
     ),
@@ -277,30 +198,10 @@ COMPARISONS = (
         title="Context length",
         label="tab:app_hyper_ablations",
         rows=(
-            Row(label="512 bars", experiment="disc-5m-gap-vol-last-400k", steps=300_000, bits=3.1631),
-            Row(
-                label="1,024 bars",
-                experiment="disc-5m-gap-vol-1024-last-300k",
-                steps=175_000,
-                bits=3.1604,
-                against="512 bars",
-            ),
-            Row(
-                label="1,024 bars at 250,000",
-                experiment="disc-5m-gap-vol-1024-last-300k",
-                steps=250_000,
-                bits=3.1691,
-                against="1,024 bars",
-                at_step=True,
-            ),
-            Row(
-                label="1,024 bars at 300,000",
-                experiment="disc-5m-gap-vol-1024-last-300k",
-                steps=300_000,
-                bits=3.1663,
-                against="1,024 bars",
-                at_step=True,
-            ),
+            Row("512 bars", "disc-5m-gap-vol-last-400k", 300_000, 3.1631),
+            Row("1,024 bars", "disc-5m-gap-vol-1024-last-300k", 175_000, 3.1604, "512 bars"),
+            Row("1,024 bars at 250,000", "disc-5m-gap-vol-1024-last-300k", 250_000, 3.1691, "1,024 bars", at_step=True),
+            Row("1,024 bars at 300,000", "disc-5m-gap-vol-1024-last-300k", 300_000, 3.1663, "1,024 bars", at_step=True),
         ),
         num_seeds=1,
         note="A longer context has fewer events: those without that much history drop out.",
@@ -333,13 +234,7 @@ COMPARISONS = (
         title="Daily repeated-exposure stress",
         label="tab:app_daily_trajectory, tab:daily_capacity_appendix",
         rows=(
-            Row(
-                label="0.9M ContIn, no auxiliary",
-                experiment="cont-no-aux-last-10k",
-                steps=10_000,
-                bits=3.1649,
-                timeframe="1d",
-            ),
+            Row("0.9M ContIn, no auxiliary", "cont-no-aux-last-10k", 10_000, 3.1649, timeframe="1d"),
             *_sweep(
                 "5M MoMS",
                 "disc-5m-gap-vol-moms-last-200k",
@@ -362,9 +257,9 @@ COMPARISONS = (
         title="Daily to 4H to 1H development path",
         label="tab:app_frequency_path",
         rows=(
-            Row(label="1D ContIn", experiment="cont-no-aux-last-10k", steps=10_000, bits=3.1649, timeframe="1d"),
-            Row(label="4H DiscIn", experiment="disc-5m-gap-vol-last-30k", steps=30_000, bits=3.1834, timeframe="4h"),
-            Row(label="1H ContIn", experiment="cont", steps=5_500, bits=3.1488),
+            Row("1D ContIn", "cont-no-aux-last-10k", 10_000, 3.1649, timeframe="1d"),
+            Row("4H DiscIn", "disc-5m-gap-vol-last-30k", 30_000, 3.1834, timeframe="4h"),
+            Row("1H ContIn", "cont", 5_500, 3.1488),
         ),
         num_seeds=1,
         note="Different targets: the paper records a development path, not a comparison.",
@@ -376,21 +271,15 @@ COMPARISONS = (
         rows=(
             *_sweep("5M", "cont-5m-last-100k", 50_000, {5_000: 3.2193, 50_000: 3.1922}, timeframe="10min"),
             Row(
-                label="0.9M at 50,000",
-                experiment="cont-0.9m-last-100k",
-                steps=50_000,
-                bits=3.1889,
-                timeframe="10min",
-                against="5M at 50,000",
-                at_step=True,
+                "0.9M at 50,000", "cont-0.9m-last-100k", 50_000, 3.1889, "5M at 50,000", timeframe="10min", at_step=True
             ),
             Row(
-                label="0.9M at 100,000",
-                experiment="cont-0.9m-last-100k",
-                steps=100_000,
-                bits=3.1829,
+                "0.9M at 100,000",
+                "cont-0.9m-last-100k",
+                100_000,
+                3.1829,
+                "0.9M at 50,000",
                 timeframe="10min",
-                against="0.9M at 50,000",
                 at_step=True,
             ),
         ),

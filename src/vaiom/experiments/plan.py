@@ -15,7 +15,7 @@ from typing import Any
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.paper import COMPARISONS, MAIN, SEEDS, Comparison
+from vaiom.experiments.paper import COMPARISONS, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
 from vaiom.experiments.records import BASELINES, CORPUS, RUN, WALK
 from vaiom.experiments.registry import experiment
 from vaiom.experiments.walk_forward import years_of
@@ -30,10 +30,12 @@ FLOOR_UPDATES = 10_000
 FLOOR_WINDOWS = 32
 SWEEP, SWEEP_STEPS = "cont-20k", 7_000
 """The checkpoint sweep, and how far the fast budget follows it."""
+WINDOWS_KEPT = ("cont-last-50k", "disc-last-50k")
+"""Runs over the last position that stand beside full sequences: they see as many windows in a step."""
 WHOLE = (MAIN, "cont")
 """What even the fast budget does not shorten."""
-MAIN_TIMEFRAME = "1h"
-_LENGTH = ("steps", "validate_every", "log_every", "keep_last", "patience", "precision")
+_LENGTH = ("steps", "num_micro_batches", "validate_every", "log_every", "keep_last", "patience", "precision")
+"""Settings that do not make it another experiment, only a shorter or more often validated one."""
 
 TEST_TABLES = ("main-test", "seeds-test", "seeds-validation", "tails", "bootstrap")
 CORPUS_TABLES = ("splits", "coverage", "corpus-audit")
@@ -70,7 +72,7 @@ class Task:
     @cached_property
     def key(self) -> str:
         parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
-        parts |= {"splits": list(self.splits), "experiment": self.experiment.to_json() if self.experiment else None}
+        parts |= {"splits": list(self.splits), "experiment": _identity(self.experiment) if self.experiment else None}
         return sha256_of(canonical_json(parts))
 
     @property
@@ -181,7 +183,7 @@ def scaled(published: Experiment, budget: str, settings: Sequence[str] = (), *, 
             f"{after.steps:,} steps of {after.windows_per_step} windows for {before.steps:,} of "
             f"{before.windows_per_step}"
         )
-    others = _differences(published, chosen)
+    others = {name: pair for name, pair in _differences(published, chosen).items() if name not in _LENGTH}
     changes += [f"{name} {new} for {old}" for name, (new, old) in others.items()]
     enough = after.steps * after.windows_per_step >= FLOOR_UPDATES * FLOOR_WINDOWS
     return Scaled(experiment=chosen, changed="; ".join(changes), claimed=enough and not others)
@@ -190,7 +192,8 @@ def scaled(published: Experiment, budget: str, settings: Sequence[str] = (), *, 
 def _shortened(published: Experiment, walks: bool) -> Experiment:
     train = published.train
     if train.scope == "last":
-        return published.with_changes(steps=min(train.steps, FLOOR_UPDATES), validate_every=1_000)
+        shorter = published.with_changes(steps=min(train.steps, FLOOR_UPDATES), validate_every=1_000)
+        return shorter if published.name in WINDOWS_KEPT else shorter.with_changes(num_micro_batches=1)
     if published.name == SWEEP:
         return published.with_changes(steps=SWEEP_STEPS)
     if published.name in WHOLE and not walks:
@@ -199,13 +202,17 @@ def _shortened(published: Experiment, walks: bool) -> Experiment:
     return published.with_changes(steps=min(train.steps, floor), validate_every=250)
 
 
-def _differences(published: Experiment, chosen: Experiment) -> dict[str, tuple[Any, Any]]:
-    """Settings that make it another experiment, not only a shorter or more often validated one."""
-    out = {}
-    for before, after in ((published.model, chosen.model), (published.train, chosen.train)):
-        new, old = after.to_json(), before.to_json()
-        out |= {name: (new[name], old[name]) for name in old if new[name] != old[name] and name not in _LENGTH}
+def _differences(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Settings that changed, as they are and as they were."""
+    out: dict[str, tuple[Any, Any]] = {}
+    for old, new in ((before.model.to_json(), after.model.to_json()), (before.train.to_json(), after.train.to_json())):
+        out |= {name: (new[name], old[name]) for name in old if new[name] != old[name]}
     return out
+
+
+def _identity(chosen: Experiment) -> dict[str, Any]:
+    """The name and what is not a default: a setting that is added one day leaves finished work valid."""
+    return {"name": chosen.name} | {name: new for name, (new, _) in _differences(Experiment(name=""), chosen).items()}
 
 
 def _work(chosen: Experiment) -> float:

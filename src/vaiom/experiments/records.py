@@ -1,6 +1,7 @@
-"""What a finished run leaves for the tables: one small JSON file, complete enough that no table asks for anything else.
+"""What a finished task leaves for the tables: one small JSON file that says everything a table asks for.
 
-Enters: a run folder, its corpus, what was scored. Leaves: records, written atomically and read back with their checks.
+Enters: what was measured, or a folder of records. Leaves: a record, written whole or not at all and checked when it is
+read; the records that a table asks for.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import Any
 
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import Against, Evaluation
+from vaiom.experiments.paper import MAIN_TIMEFRAME
 from vaiom.files import read_json, write_json
 
 RUN, WALK, BASELINES, CORPUS = "run", "walk-forward", "baselines", "corpus"
+ALL_TESTS, YEAR = "all", "year"
+"""What is scored besides the splits: the tests together, the test year of a walk-forward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +122,8 @@ class Record:
     def best_bits(self, within: int | None = None) -> float | None:
         return self.validation.get(self.best_step(within))
 
-    def write(self, folder: Path, name: str) -> Path:
-        file = folder / f"{name}.json"
+    def write(self, file: Path) -> None:
         write_json(file, asdict(self))
-        return file
 
 
 def read_record(file: Path) -> Record:
@@ -146,20 +148,26 @@ class Records:
         self.all = records
 
     @classmethod
-    def read(cls, folder: Path) -> Records:
-        return cls([read_record(file) for file in sorted(folder.glob("*.json"))])
+    def read(cls, folder: Path, *, required: bool = False) -> Records:
+        # Hidden ones were being written when a runner was killed.
+        files = sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
+        if required and not files:
+            raise DataError(
+                "no records to make tables from", where=folder, fix="name a --corpus to run on, or the --out"
+            )
+        return cls([read_record(file) for file in files])
 
     def runs(self, experiment: str, timeframe: str) -> dict[int, Record]:
         """By seed, in their order; of several lengths of one run the longest."""
         chosen = [r for r in self._of(RUN) if (r.name, r.timeframe) == (experiment, timeframe)]
         return {r.seed: r for r in sorted(chosen, key=lambda r: (r.seed, *_weight(r)))}
 
-    def walk_forward(self, timeframe: str = "1h") -> dict[int, Record]:
+    def walk_forward(self, timeframe: str = MAIN_TIMEFRAME) -> dict[int, Record]:
         """By test year, in their order; of several lengths of one run the longest."""
         chosen = [r for r in self._of(WALK) if r.timeframe == timeframe]
         return {r.year: r for r in sorted(chosen, key=lambda r: (r.year, *_weight(r)))}
 
-    def facts(self, kind: str, timeframe: str = "1h") -> Mapping[str, Any]:
+    def facts(self, kind: str, timeframe: str = MAIN_TIMEFRAME) -> Mapping[str, Any]:
         """Of the corpus or of its baselines; empty where they are not recorded."""
         return next((r.facts for r in self._of(kind) if r.timeframe == timeframe), {})
 

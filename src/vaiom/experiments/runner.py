@@ -1,52 +1,37 @@
-"""Runs tasks and leaves records: what is finished is reused, what was broken off goes on, a failure stops nothing else.
+"""Runs tasks: what is finished is reused, what was broken off goes on, a failure stops nothing else.
 
-Enters: tasks, corpora, a folder. Leaves: `records/<id>.json` for each task that succeeded, `runs/<id>` for each run,
-and the reasons of those that failed. Engines: this process, several processes of this machine, or a Ray cluster.
+Enters: tasks and a place. Leaves: a record for each task that succeeded, and the reasons of those that failed.
+Engines: this process, several processes of this machine, or a Ray cluster.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 import torch
 
-from vaiom import __version__
-from vaiom.baselines.store import load_losses, losses_file
 from vaiom.errors import ConfigError, UserError
-from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.events.corpus import Corpus, count_events, open_corpus
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.plan import Task
-from vaiom.experiments.records import BASELINES, CORPUS, WALK, Gain, Record, Scored, read_record, validation_of
-from vaiom.experiments.walk_forward import corpus_of_year, score_year
-from vaiom.model.config import Vocabulary
-from vaiom.model.vaiom import count_parameters
-from vaiom.training.experiment import Experiment
-from vaiom.training.loop import CONFIG_NAME, METRICS_NAME, TrainResult, train
+from vaiom.experiments.records import BASELINES, CORPUS, YEAR, Record, Records, read_record
+from vaiom.experiments.walk_forward import TREES
+from vaiom.experiments.work import Place, perform, trees_can_be_fitted
+from vaiom.training.loop import BEST_NAME
 
 ENGINES = ("local", "ray")
 RETRIES = 3
 
 Report = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where tasks find and leave things; every worker must see these folders."""
-
-    corpora: dict[str, Path]
-    out: Path
-    baselines: Path | None = None
-    device: str = "auto"
-
-    @property
-    def records(self) -> Path:
-        return self.out / "records"
+Outcome = tuple[Task, str | None]
+"""A task and why it failed, if it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +46,10 @@ def run_tasks(
     """Do what is not done yet; returns what failed."""
     if engine not in ENGINES:
         raise ConfigError("unknown engine", expected=", ".join(ENGINES), got=engine)
-    open_ = [task for task in tasks if not is_done(task, place)]
+    place = _absolute(place)
+    _require_same_corpora(tasks, place)
+    rivals = _rivals(tasks, place)
+    open_ = [task for task in tasks if task.kind != BASELINES and not is_done(task, place, rivals)]
     run = {"ray": _with_ray, "local": _in_processes if workers > 1 else _here}[engine]
     failures = []
     for number, (task, reason) in enumerate(run(open_, place, workers), start=1):
@@ -72,114 +60,57 @@ def run_tasks(
     return failures
 
 
-def is_done(task: Task, place: Place) -> bool:
-    """Whether the record of exactly this task is there; what baselines say may change with their folder."""
-    file = place.records / f"{task.id}.json"
-    return file.is_file() and task.kind != BASELINES and read_record(file).key == task.key
+def is_done(task: Task, place: Place, rivals: Mapping[str, set[str]]) -> bool:
+    """Whether the record of exactly this task is there, with all of the rivals where its model still is."""
+    file = place.record_of(task)
+    if not file.is_file():
+        return False
+    record = read_record(file)
+    if record.key != task.key:
+        return False
+    return not (_lacks_rivals(record, rivals) and (place.run_of(task) / BEST_NAME).exists())
 
 
-def perform(task: Task, place: Place) -> None:
-    """Do one task and write its record."""
-    corpus = open_corpus(place.corpora[task.timeframe])
-    make = {CORPUS: _corpus, BASELINES: _baselines, WALK: _walk}.get(task.kind, _run)
-    make(task, corpus, place).write(place.records, task.id)
+def _lacks_rivals(record: Record, rivals: Mapping[str, set[str]]) -> bool:
+    for split, scored in record.scored.items():
+        wanted = rivals.get(split, set())
+        if split == YEAR and TREES in rivals.get(VALIDATION, set()) and trees_can_be_fitted():
+            wanted = {TREES}
+        if wanted - scored.bits.keys():
+            return True
+    return False
 
 
-def _run(task: Task, corpus: Corpus, place: Place) -> Record:
-    assert task.experiment
-    run = place.out / "runs" / task.id
-    result = _train(corpus, task.experiment, run, place.device)
-    scored = {}
-    context = task.experiment.model.context
-    for split in task.splits:
-        stored = place.baselines if place.baselines and losses_file(place.baselines, split).exists() else None
-        if stored and split != VALIDATION:
-            load_losses(stored, corpus, split, context)  # refused before it becomes a look
-        evaluation = evaluate_run(run, corpus, split, baselines=stored, device=place.device)
-        scored[split] = Scored.of(evaluation)
-        if evaluation.all_tests:
-            gains = {each.baseline: Gain.of(each) for each in evaluation.all_tests}
-            scored["all"] = Scored(bits={}, gains=gains)
-    return _record(task, corpus, task.experiment, result, scored)
-
-
-def _walk(task: Task, corpus: Corpus, place: Place) -> Record:
-    assert task.experiment
-    run = place.out / "runs" / task.id
-    moved = corpus_of_year(corpus, task.year)
-    result = _train(moved, task.experiment, run, place.device)
-    stored = _stored(place, corpus, VALIDATION, task)
-    # Trees are fitted for every year where they are among the baselines of the corpus itself.
-    scored = score_year(moved, run, place.device, trees="lightgbm" in stored)
-    return _record(task, moved, task.experiment, result, {"year": scored})
-
-
-def _train(corpus: Corpus, experiment: Experiment, run: Path, device: str) -> TrainResult:
-    return train(corpus, experiment, run, device=device, resume=(run / CONFIG_NAME).exists())
-
-
-def _record(
-    task: Task, corpus: Corpus, experiment: Experiment, result: TrainResult, scored: dict[str, Scored]
-) -> Record:
-    model = experiment.model
-    return Record(
-        kind=task.kind,
-        key=task.key,
-        name=experiment.name,
-        timeframe=task.timeframe,
-        seed=experiment.train.seed,
-        year=task.year,
-        settings=experiment.to_json(),
-        shortened=task.shortened,
-        claimed=task.claimed,
-        num_params=count_parameters(model, Vocabulary.of(corpus.tokenizer)),
-        num_params_positional=model.context * model.width,
-        windows_per_step=experiment.train.windows_per_step,
-        validation=validation_of(result.run, METRICS_NAME),
-        scored=scored,
-        seconds=round(result.seconds, 1),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-        vaiom_version=__version__,
-    )
-
-
-def _corpus(task: Task, corpus: Corpus, place: Place) -> Record:
-    counts = count_events(corpus)
-    assets = {
-        symbol: {**entry, "train_windows": counts["train"][symbol]}
-        for symbol, entry in corpus.manifest["assets"].items()
-    }
-    facts = {
-        "assets": assets,
-        "events": {split: sum(by_asset.values()) for split, by_asset in counts.items()},
-        "splits": corpus.splits.to_json(),
-        "edges": corpus.tokenizer.to_json()["inner_edges"],
-        "sha256": corpus.sha256,
-    }
-    return Record(kind=CORPUS, key=task.key, name=CORPUS, timeframe=task.timeframe, facts=facts)
-
-
-def _baselines(task: Task, corpus: Corpus, place: Place) -> Record:
-    facts: dict[str, Any] = {}
-    for split in (VALIDATION, *corpus.splits.test_names):
-        losses = _stored(place, corpus, split, task)
-        if losses:
-            facts[split] = {
-                "events": len(next(iter(losses.values()))),
-                "bits": {name: float(values.mean()) for name, values in losses.items()},
-            }
-    return Record(kind=BASELINES, key=task.key, name=BASELINES, timeframe=task.timeframe, facts=facts)
-
-
-def _stored(place: Place, corpus: Corpus, split: str, task: Task) -> dict[str, Any]:
-    """Losses of the baselines on a split; none where they were not scored on it."""
-    if place.baselines is None or not losses_file(place.baselines, split).exists():
+def _rivals(tasks: Sequence[Task], place: Place) -> dict[str, set[str]]:
+    """The stored baselines by split; they may have grown. What is wrong with them is said before anything is run."""
+    if place.baselines is None:
         return {}
-    assert task.experiment
-    return dict(load_losses(place.baselines, corpus, split, task.experiment.model.context))
+    facts = [perform(task, place).facts for task in tasks if task.kind == BASELINES]
+    return {split: set(entry["bits"]) for each in facts for split, entry in each.items()}
 
 
-Outcome = tuple[Task, str | None]
+def _require_same_corpora(tasks: Sequence[Task], place: Place) -> None:
+    """Records of two corpora would mix in one table."""
+    now = {task.timeframe: task.corpus_sha256 for task in tasks}
+    for record in Records.read(place.records).all:
+        if record.kind == CORPUS and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]:
+            raise ConfigError(
+                f"the records are of another {record.timeframe} corpus",
+                where=place.records,
+                expected=record.facts["sha256"],
+                got=now[record.timeframe],
+                fix="choose another --out",
+            )
+
+
+def _absolute(place: Place) -> Place:
+    """Workers have folders of their own to start from."""
+    return replace(
+        place,
+        corpora={timeframe: path.absolute() for timeframe, path in place.corpora.items()},
+        out=place.out.absolute(),
+        baselines=place.baselines and place.baselines.absolute(),
+    )
 
 
 def _attempt(task: Task, place: Place) -> str | None:
@@ -188,8 +119,8 @@ def _attempt(task: Task, place: Place) -> str | None:
         perform(task, place)
     except UserError as error:
         return str(error)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return traceback.format_exc()
     return None
 
 
@@ -200,57 +131,73 @@ def _here(tasks: Sequence[Task], place: Place, workers: int) -> Iterator[Outcome
 
 def _in_processes(tasks: Sequence[Task], place: Place, workers: int) -> Iterator[Outcome]:
     """A process for every task, some at a time, spread over the GPUs: one that dies takes nothing else with it."""
-    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if place.device == "auto" else []
+    context = multiprocessing.get_context("spawn")
+    gpus = torch.cuda.device_count() if place.device == "auto" else 0
+    free = [replace(place, device=f"cuda:{number % gpus}") if gpus else place for number in range(workers)]
+    waiting = deque(tasks)
+    running: dict[Connection, tuple[BaseProcess, Task, Place]] = {}
+    try:
+        while waiting or running:
+            while waiting and free:
+                task, own = waiting.popleft(), free.pop()
+                answer, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(task, own, sender))
+                process.start()
+                sender.close()  # the child's end alone keeps it open: its death is an end of file
+                running[answer] = process, task, own
+            ready = wait(list(running))
+            for answer in [each for each in running if each in ready]:
+                child, task, own = running.pop(answer)
+                free.append(own)
+                yield task, _answer(answer, child)
+    finally:
+        for child, _, _ in running.values():
+            child.kill()
 
-    def run(number: int, task: Task) -> str | None:
-        own = Place(**{**vars(place), "device": devices[number % len(devices)]}) if devices else place
-        process = multiprocessing.get_context("spawn").Process(target=_child, args=(task, own))
-        process.start()
-        process.join()
-        reasons = place.out / "failures" / f"{task.id}.txt"
-        if process.exitcode == 0:
-            reasons.unlink(missing_ok=True)
-            return None
-        return reasons.read_text() if reasons.exists() else f"its process ended with code {process.exitcode}"
 
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: dict[Future[str | None], Task] = {
-            pool.submit(run, number, task): task for number, task in enumerate(tasks)
-        }
-        while waiting:
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield waiting.pop(future), future.result()
+def _answer(answer: Connection, child: BaseProcess) -> str | None:
+    try:
+        reason: str | None = answer.recv()
+    except EOFError:
+        child.join()
+        return f"its process ended with code {child.exitcode}"
+    child.join()
+    return reason
 
 
-def _child(task: Task, place: Place) -> None:
-    reason = _attempt(task, place)
-    if reason is not None:
-        folder = place.out / "failures"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{task.id}.txt").write_text(reason)
-        raise SystemExit(1)
+def _child(task: Task, place: Place, sender: Connection) -> None:
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    sender.send(_attempt(task, place))
+
+
+def _follow_parent() -> None:
+    """End with the parent, however it ends: a second runner must find nobody writing into its runs."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _with_ray(tasks: Sequence[Task], place: Place, workers: int) -> Iterator[Outcome]:
-    """One Ray task each; a worker that dies is replaced, and its task goes on from the last checkpoint."""
+    """One Ray task each, as many at a time as the cluster holds; one whose worker dies goes on in another."""
     try:
         import ray
     except ImportError as error:
         raise ConfigError("the ray engine needs Ray", fix="pip install 'vaiom[ray]'") from error
-    if not ray.is_initialized():
-        try:
-            ray.init(address="auto", log_to_driver=False)
-        except ConnectionError as error:
-            raise ConfigError("no Ray cluster to run on", fix="ray start --head, here or on the head node") from error
-    gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_attempt)
-    waiting = {remote.remote(task, place): task for task in tasks}
-    while waiting:
-        done, _ = ray.wait(list(waiting))
-        for reference in done:
-            task = waiting.pop(reference)
-            try:
-                yield task, ray.get(reference)
-            except ray.exceptions.RayError as error:
-                yield task, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    try:
+        ray.init(address="auto", log_to_driver=False, ignore_reinit_error=True)
+    except ConnectionError as error:
+        raise ConfigError("no Ray cluster to run on", fix="ray start --head, here or on the head node") from error
+    try:
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_attempt)
+        waiting = {remote.remote(task, place): task for task in tasks}
+        while waiting:
+            for reference in ray.wait(list(waiting))[0]:
+                task = waiting.pop(reference)
+                try:
+                    yield task, ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    yield task, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    finally:
+        ray.shutdown()

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from vaiom.baselines.base import Baseline, Predictor
+from vaiom.baselines.cache import fitted
 from vaiom.baselines.frequency import Frequency
 from vaiom.baselines.markov import Markov
 from vaiom.evaluation.evaluate import compare
@@ -32,6 +33,7 @@ MAX_YEARS = 9
 """The last ones are taken."""
 TREE_EVENTS = 300_000
 """Train events that the trees see each year."""
+TREES = "lightgbm"
 TEST = "test-h1"
 
 
@@ -64,25 +66,31 @@ def corpus_of_year(corpus: Corpus, year: int) -> Corpus:
     return under_splits(corpus, splits_of(year))
 
 
-def score_year(corpus: Corpus, run: Path, device: str, trees: bool) -> Scored:
-    """The run's best checkpoint beside baselines fitted on the year's Train, over the year's events."""
+def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> Scored:
+    """The run's best checkpoint beside baselines fitted on the year's Train, over the year's events.
+
+    `trees` is where fits of the trees are kept, None where none are wanted.
+    """
     model = ModelPredictor.load(run / BEST_NAME, device)
     context = model.checkpoint.model.config.context
     rows = corpus.endpoints(TEST, context)
     train = corpus.endpoints(TRAIN, context)
-    rivals: list[Baseline] = [Frequency(), Markov(), *(_trees() if trees else [])]
+    rivals: list[Baseline] = [each.fit(corpus, train) for each in (Frequency(), Markov())]
+    if trees:
+        rivals.append(fitted_trees(corpus, context, trees))
     buckets = corpus.target_return[rows]
 
     def bits(predictor: Predictor) -> np.ndarray:
         return event_bits(predictor.predict_proba(corpus, rows), buckets)
 
-    losses = {MODEL: bits(model), **{each.name: bits(each.fit(corpus, train)) for each in rivals}}
+    losses = {MODEL: bits(model), **{each.name: bits(each) for each in rivals}}
     gains = {each.baseline: Gain.of(each) for each in compare(scored_events(corpus, rows, losses))}
     return Scored(bits={name: float(values.mean()) for name, values in losses.items()}, gains=gains)
 
 
-def _trees() -> list[Baseline]:
+def fitted_trees(corpus: Corpus, context: int, directory: Path) -> Baseline:
+    """The single-bar trees of a year, from the cache where they were fitted before."""
     from vaiom.baselines.features import HYBRID
     from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 
-    return [LightGBM("lightgbm", HYBRID, TreeConfig(max_events=TREE_EVENTS))]
+    return fitted(LightGBM(TREES, HYBRID, TreeConfig(max_events=TREE_EVENTS)), corpus, context, directory)

@@ -1,12 +1,14 @@
 """The bars a user hands over, checked: pandas or Polars, named columns, order, clock, timeframe, number.
 
-Enters: a frame of one asset. Leaves: the bars as a bar folder would hold them, or a `DataError` that names the asset,
-the row and the way out. Missing and non-positive prices are let through: the row masks know them.
+Enters: a frame of one asset, or a single bar. Leaves: the bars as a bar folder would hold them, or a `DataError` that
+names the asset, the row and the way out. Missing and non-positive prices are let through: the row masks know them.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import DataError
+from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.masks import MIN_CLEAN_RETURNS
+from vaiom.forecast.live import LiveBar
 from vaiom.market.bars import seen_timeframe, timeframe_of
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, conform, require_ordered
 
@@ -22,6 +26,8 @@ MIN_BARS = MIN_CLEAN_RETURNS + 2
 """The first bar whose row can be unmasked."""
 
 _CHECKED_STEPS = 2_000
+_EPOCH = datetime(1970, 1, 1)
+_NUMBERS = (*PRICE_COLUMNS, "Volume")
 
 
 def checked_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
@@ -51,9 +57,46 @@ def checked_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BA
     return bars
 
 
+def live_bar(bar: Mapping[str, Any], symbol: str) -> LiveBar:
+    """One bar as plain numbers; names in any case, High, Low and Volume as in a bar folder."""
+    values = {str(name).lower(): value for name, value in bar.items()}
+    where = f"a bar of {symbol}"
+    missing = [name for name in ("Datetime", *PRICE_COLUMNS) if name.lower() not in values]
+    if missing:
+        raise DataError(f"{missing[0]!r} is missing", where=where, expected=", ".join(("Datetime", *PRICE_COLUMNS)))
+    numbers = {name.lower(): _number(values.get(name.lower()), f"{where}, {name}") for name in _NUMBERS}
+    return LiveBar(seconds=_seconds(values["datetime"], where), **numbers)
+
+
+def moment_of(seconds: int) -> datetime:
+    """A stored stamp as a naive datetime."""
+    return _EPOCH + timedelta(seconds=seconds)
+
+
+def _seconds(stamp: object, where: str) -> int:
+    if not isinstance(stamp, datetime) or stamp.tzinfo is not None:
+        raise DataError("a stamp must be a naive datetime", where=where, got=repr(stamp))
+    seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
+    if fraction or not 0 <= seconds <= LAST_SECOND:
+        raise DataError(
+            "a bar's stamp cannot be stored", where=where, expected="whole seconds between 1970 and 2106", got=stamp
+        )
+    return seconds
+
+
+def _number(value: object, where: str) -> float:
+    if value is None:
+        return math.nan
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or abs(value) == math.inf:  # type: ignore[arg-type]
+        raise DataError("a price must be a finite number, or missing", where=where, got=repr(value))
+    return float(value)  # type: ignore[arg-type]
+
+
 def _require_timeframe(stamps: pl.Series, timeframe: str, where: str) -> None:
     seen, wanted = seen_timeframe(stamps.tail(_CHECKED_STEPS)), timeframe_of(timeframe)
-    if seen is not None and seen != wanted:
+    # A few bars may lie around a weekend: too far apart is then no proof, too close always is.
+    if seen is not None and (seen < wanted or (seen > wanted and len(stamps) >= MIN_BARS)):
         raise wrong_timeframe(where, timeframe, seen)
 
 

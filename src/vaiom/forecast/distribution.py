@@ -141,7 +141,7 @@ class ReturnDistribution:
 
     def __repr__(self) -> str:
         low, high = 1e4 * self.quantile(0.05), 1e4 * self.quantile(0.95)
-        flags = "".join(f", {name}" for name in ("stale", "unknown_asset") if getattr(self, name))
+        flags = "".join(f", {name}" for name in ("stale", "unknown_asset", "missing_assets") if getattr(self, name))
         return (
             f"<ReturnDistribution {self.symbol}, bar after {self.as_of}, given a non-zero return: "
             f"prob_up {self.prob_up:.3f}, 5% to 95% {low:+.1f} to {high:+.1f} bp{flags}>"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from vaiom.errors import ConfigError, DataError, VaiomError
+from vaiom.events.boundaries import under_splits
 from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import write_bytes
 from vaiom.forecast.engine import (
     TOLERANCE,
@@ -36,10 +37,10 @@ from vaiom.forecast.engine import (
     probe_window,
 )
 from vaiom.forecast.forecaster import EXPORTED_SUFFIX
-from vaiom.forecast.inputs import inputs_of
-from vaiom.model.checkpoint import Checkpoint, load_checkpoint
+from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.loop import BEST_NAME, corpus_of_run
+from vaiom.training.windows import model_inputs
 
 _RANDOM_WINDOWS = 8
 _REAL_WINDOWS = 32
@@ -72,14 +73,13 @@ class LastPosition(nn.Module):
 def export_run(run: Path, file: Path, corpus: Path | None = None) -> Exported:
     """Export the selected model of a run; real windows come from its corpus where that is still at hand."""
     checkpoint = load_checkpoint(run if run.is_file() else run / BEST_NAME)
-    if corpus is None and not run.is_file():
-        try:
-            corpus = Path(corpus_of_run(run))
-            windows = real_windows(open_corpus(corpus, verify=False), checkpoint)
-        except DataError:
-            windows = []  # the corpus has moved on; the caller is told how many windows were compared
-    else:
-        windows = [] if corpus is None else real_windows(open_corpus(corpus), checkpoint)
+    windows: list[tuple[Events, Meta]] = []
+    if corpus is not None:
+        windows = real_windows(open_corpus(corpus), checkpoint)
+    elif not run.is_file():
+        # A corpus that has moved on is no reason to refuse: the caller is told how many windows were compared.
+        with suppress(DataError):
+            windows = real_windows(open_corpus(corpus_of_run(run), verify=False), checkpoint)
     return export_onnx(checkpoint, file, windows)
 
 
@@ -130,7 +130,9 @@ def random_windows(card: Card) -> list[tuple[Events, Meta]]:
 
 def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, Meta]]:
     """Windows of Validation, or of Train where there are none, spread over the events."""
-    config = checkpoint.model.config
+    config, origin = checkpoint.model.config, checkpoint.provenance
+    if origin.purpose == USE:
+        corpus = under_splits(corpus, SplitConfig.from_json(origin.splits))
     if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
         raise DataError("the corpus has another tokenizer than the model", where=corpus.path)
     rows = corpus.endpoints(VALIDATION, config.context)
@@ -138,13 +140,9 @@ def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, M
     if not len(rows):
         raise DataError("the corpus has no window of the model's context", where=corpus.path, expected=config.context)
     chosen = rows[np.linspace(0, len(rows) - 1, min(_REAL_WINDOWS, len(rows))).astype(np.int64)]
-    metas = corpus.meta[chosen].astype(np.int64)
-    spans = [slice(row + 1 - config.context, row + 1) for row in chosen]
-    events = [
-        inputs_of(config, {name: column[span] for name, column in corpus.columns.items()}, meta)
-        for span, meta in zip(spans, metas, strict=True)
-    ]
-    return [(np.stack(events), metas)]
+    inputs = model_inputs(corpus, config)
+    events = [inputs[row + 1 - config.context : row + 1].astype(np.float32) for row in chosen]
+    return [(np.stack(events), corpus.meta[chosen].astype(np.int64))]
 
 
 def _convert(model: Vaiom) -> Any:

@@ -2,7 +2,7 @@
 
 Enters: a run folder, a checkpoint or an exported file; bars of one or many assets. Leaves: a `ReturnDistribution` for
 the bar that follows, or the forecasts of a whole history. A forecast depends on its own asset's bars up to its own
-time.
+time and, where the model reads other assets, on theirs, which must come with them.
 Paper: Methods, "Input Representations" and "Evaluation and Ablation Protocol" (the final position of a window).
 """
 
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError, DataError
-from vaiom.events.inputs import ANY_MASK, MASK_BITS, has_flag, timestamps_of
+from vaiom.events.inputs import MASK_BITS, timestamps_of
+from vaiom.forecast import company
 from vaiom.forecast.bars import MIN_BARS, checked_bars
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.engine import Card, Engine, Probabilities, TorchEngine, open_exported
+from vaiom.forecast.history import History
 from vaiom.forecast.inputs import Columns, RowMaker, inputs_of, meta_of
 from vaiom.market.bars import timeframe_of
 from vaiom.market.folder import check_symbol
@@ -53,15 +54,14 @@ class Window:
 
     symbol: str
     columns: Columns
+    missing_assets: tuple[str, ...] = ()
+    """Assets that the model reads and that had no bar at the last stamp."""
 
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
 
 
 class Forecaster:
-    reads_other_assets = False
-    """Whether the inputs of an asset depend on other assets' bars."""
-
     def __init__(self, engine: Engine, card: Card) -> None:
         self.engine, self.card = engine, card
         self.tokenizer, self.config = card.tokenizer, card.config
@@ -89,6 +89,16 @@ class Forecaster:
         """Assets that the model was trained on."""
         return self.tokenizer.symbols
 
+    @property
+    def reads_other_assets(self) -> bool:
+        """Whether the inputs of an asset depend on other assets' bars."""
+        return self.rows.cross
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Assets whose bars a forecast of any asset wants beside its own; none where each is forecast by itself."""
+        return self.symbols if self.reads_other_assets else ()
+
     def describe(self) -> dict[str, Any]:
         """Which model this is, in JSON-safe values: engine, hashes, timeframe, assets, protocol."""
         origin = self.card.provenance
@@ -107,6 +117,7 @@ class Forecaster:
             "context": self.context,
             "symbols": list(self.symbols),
             "reads_other_assets": self.reads_other_assets,
+            "purpose": origin.purpose,
         }
 
     @overload
@@ -118,31 +129,22 @@ class Forecaster:
     ) -> ReturnDistribution | dict[str, ReturnDistribution]:
         """Forecast the bar after the last: of one asset's frame, or of each frame of {symbol: frame}.
 
+        With frames of many and a `symbol`, that asset alone is forecast, and a model that reads the others reads them.
         `now`, a moment of the bars' clock, lets a forecast say that its last bar is stale.
         """
-        if isinstance(bars, Mapping):
-            if symbol is not None:
-                raise ConfigError("bars of many assets name them already", got=f"symbol={symbol!r}")
-            windows = [self.window(frame, name) for name, frame in bars.items()]
-            return {dist.symbol: dist for dist in self.forecast(windows, now)}
-        if symbol is None:
-            raise ConfigError("whose bars are these?", expected='symbol="EURUSD", or {"EURUSD": frame}')
-        return self.forecast([self.window(bars, symbol)], now)[0]
+        frames = _frames(bars, symbol)
+        dists = {dist.symbol: dist for dist in self.forecast(self.windows(frames, symbol), now)}
+        return dists if symbol is None else dists[symbol]
 
-    def predict_all(self, bars: Any, symbol: str) -> History:
+    @overload
+    def predict_all(self, bars: Mapping[str, Any]) -> dict[str, History]: ...
+    @overload
+    def predict_all(self, bars: Any, symbol: str) -> History: ...
+    def predict_all(self, bars: Any, symbol: str | None = None) -> History | dict[str, History]:
         """Forecast after every bar of a history, each from what was known at its time; `predict` gives the same."""
-        frame = checked_bars(bars, check_symbol(symbol), self.tokenizer.timeframe)
-        columns, _ = self.rows(frame, self.rows.start(), f"bars of {symbol}")
-        meta = meta_of(self.tokenizer, symbol)
-        events = inputs_of(self.config, columns, meta)
-        first = self.engine.growing_probs(events[: self.context], meta)[MIN_BARS - 1 :]
-        probs = [first]
-        windows = np.lib.stride_tricks.sliding_window_view(events, min(self.context, len(events)), axis=0)
-        for start in range(1, len(windows), _BATCH):
-            batch = windows[start : start + _BATCH].swapaxes(1, 2).copy()
-            probs.append(self.engine.probs(batch, np.repeat(meta[None], len(batch), axis=0)))
-        rows = {name: column[MIN_BARS - 1 :] for name, column in columns.items()}
-        return History(forecaster=self, symbol=symbol, columns=rows, probs=np.concatenate(probs))
+        assets = self._rows_of(_frames(bars, symbol), symbol)
+        histories = {each: self._history(assets, each) for each in ([symbol] if symbol else assets)}
+        return histories if symbol is None else histories[symbol]
 
     def online(self) -> OnlineForecaster:
         """A forecaster for live bars, which remembers what it needs of each asset."""
@@ -152,9 +154,19 @@ class Forecaster:
 
     def window(self, bars: Any, symbol: str) -> Window:
         """Check an asset's bars and keep what its next forecast depends on."""
-        frame = checked_bars(bars, check_symbol(symbol), self.tokenizer.timeframe)
-        columns, _ = self.rows(frame, self.rows.start(), f"bars of {symbol}")
-        return Window(symbol=symbol, columns={name: column[-self.context :] for name, column in columns.items()})
+        return self.windows({symbol: bars})[0]
+
+    def windows(self, bars: Mapping[str, Any], symbol: str | None = None) -> list[Window]:
+        """The windows of many assets, or of one of them, with what a model reads of the others."""
+        assets = self._rows_of(bars, symbol)
+        return [
+            Window(
+                symbol=each,
+                columns={name: column[-self.context :] for name, column in assets[each].items()},
+                missing_assets=company.named(self._absent(assets, each, -1)[0], self.reads),
+            )
+            for each in ([symbol] if symbol else assets)
+        ]
 
     def forecast(self, windows: Iterable[Window], now: datetime | None = None) -> list[ReturnDistribution]:
         """Forecasts in the order of the windows; those of one length share passes through the model."""
@@ -179,12 +191,22 @@ class Forecaster:
                 for index, answer in zip(part, answers, strict=True):
                     probs[index] = answer
         return [
-            self.distribution(window.symbol, window.columns, -1, answer, len(window), now)
+            self.distribution(
+                window.symbol, window.columns, -1, answer, len(window), now, missing_assets=window.missing_assets
+            )
             for window, answer in zip(windows, probs, strict=True)
         ]
 
     def distribution(
-        self, symbol: str, columns: Columns, row: int, probs: Probabilities, context: int, now: datetime | None = None
+        self,
+        symbol: str,
+        columns: Columns,
+        row: int,
+        probs: Probabilities,
+        context: int,
+        now: datetime | None = None,
+        *,
+        missing_assets: tuple[str, ...] = (),
     ) -> ReturnDistribution:
         """Put probabilities that were made at a row into returns."""
         as_of: datetime = timestamps_of(columns)[row].astype("datetime64[us]").item()
@@ -197,6 +219,8 @@ class Forecaster:
         stale = bool(notes)
         if unknown:
             notes.append("unknown asset: the model never saw it and treats it as an average one")
+        if missing_assets:
+            notes.append(f"without other assets: no bar at {as_of} of {', '.join(missing_assets)}")
         if context < self.context:
             notes.append(f"short context: {context} bars where the model can use {self.context}")
         return ReturnDistribution(
@@ -211,53 +235,49 @@ class Forecaster:
             context=context,
             stale=stale,
             unknown_asset=unknown,
+            missing_assets=missing_assets,
             notes=tuple(notes),
         )
 
+    def _rows_of(self, bars: Mapping[str, Any], symbol: str | None) -> dict[str, Columns]:
+        """Rows of whole histories; of one asset alone where no other is read."""
+        assets = {}
+        for each in [symbol] if symbol and not self.reads_other_assets else bars:
+            wanted = MIN_BARS if symbol in (None, each) else 1
+            frame = checked_bars(bars[each], check_symbol(each), self.tokenizer.timeframe, wanted)
+            assets[each], _ = self.rows(frame, self.rows.start(), f"bars of {each}")
+        return company.with_others(assets, self.symbols) if self.reads_other_assets else assets
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class History:
-    """Forecasts made after each bar of one asset, oldest first; `history[i]` is a `ReturnDistribution`."""
+    def _absent(self, assets: Mapping[str, Columns], symbol: str, first: int) -> npt.NDArray[np.bool_]:
+        """(rows, assets read): who had no bar at the stamps of an asset's rows from `first` on."""
+        return company.absent(assets, self.reads, symbol, assets[symbol]["timestamp"][first:])
 
-    forecaster: Forecaster
-    symbol: str
-    columns: Columns
-    probs: Probabilities
-    """(n, 16)."""
-
-    def __len__(self) -> int:
-        return len(self.probs)
-
-    @property
-    def as_of(self) -> npt.NDArray[np.datetime64]:
-        return timestamps_of(self.columns)
-
-    @property
-    def sigma(self) -> npt.NDArray[np.float64]:
-        return self.columns["sigma20"]
-
-    @property
-    def context(self) -> npt.NDArray[np.int64]:
-        """Bars that the model saw."""
-        return np.minimum(np.arange(len(self)) + MIN_BARS, self.forecaster.context)
-
-    @property
-    def masked(self) -> npt.NDArray[np.bool_]:
-        """Forecasts made at a masked row, which are not to be trusted."""
-        return has_flag(self.columns["flags"], ANY_MASK)
-
-    def __getitem__(self, index: int) -> ReturnDistribution:
-        index = range(len(self))[index]
-        context = int(self.context[index])
-        return self.forecaster.distribution(self.symbol, self.columns, index, self.probs[index], context)
-
-    def to_frame(self) -> pl.DataFrame:
-        """One row per forecast: as_of, context, sigma, masked, p1 to p16."""
-        probs = {f"p{bucket}": self.probs[:, bucket - 1] for bucket in range(1, self.probs.shape[1] + 1)}
-        as_of = self.as_of.astype("datetime64[us]")
-        return pl.DataFrame(
-            {"as_of": as_of, "context": self.context, "sigma": self.sigma, "masked": self.masked, **probs}
+    def _history(self, assets: Mapping[str, Columns], symbol: str) -> History:
+        meta = meta_of(self.tokenizer, symbol)
+        events = inputs_of(self.config, assets[symbol], meta)
+        probs = [self.engine.growing_probs(events[: self.context], meta)[MIN_BARS - 1 :]]
+        windows = np.lib.stride_tricks.sliding_window_view(events, min(self.context, len(events)), axis=0)
+        for start in range(1, len(windows), _BATCH):
+            batch = windows[start : start + _BATCH].swapaxes(1, 2).copy()
+            probs.append(self.engine.probs(batch, np.repeat(meta[None], len(batch), axis=0)))
+        return History(
+            forecaster=self,
+            symbol=symbol,
+            columns={name: column[MIN_BARS - 1 :] for name, column in assets[symbol].items()},
+            probs=np.concatenate(probs),
+            absent=self._absent(assets, symbol, MIN_BARS - 1),
         )
+
+
+def _frames(bars: Any, symbol: str | None) -> Mapping[str, Any]:
+    """Frames by symbol, the one that is asked for among them."""
+    if not isinstance(bars, Mapping):
+        if symbol is None:
+            raise ConfigError("whose bars are these?", expected='symbol="EURUSD", or {"EURUSD": frame}')
+        return {symbol: bars}
+    if symbol is not None and symbol not in bars:
+        raise ConfigError("no bars of this asset", expected=", ".join(bars), got=f"symbol={symbol!r}")
+    return bars
 
 
 def _model_file(path: Path) -> Path:

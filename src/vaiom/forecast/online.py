@@ -1,29 +1,35 @@
 """Forecasts of a live stream: a state per asset that a bar updates in constant time.
 
-Enters: bars one by one, or a history at once. Leaves: forecasts equal to those of `Forecaster.predict` on all bars so
-far: inputs to the bit, because a bar goes through the recursion that builds a corpus. The state goes to JSON and back.
+Enters: bars one by one or a stamp at a time, or a history at once. Leaves: forecasts equal to those of
+`Forecaster.predict` on all bars so far: inputs to the bit, because a bar goes through the recursion that builds a
+corpus. What a row reads of other assets is made anew whenever one more bar of its stamp arrives. The state goes to
+JSON and back.
 Paper: Methods, "Continuous dynamic features" (recursive scales).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.events.rows import COLUMN_TYPES
-from vaiom.forecast.bars import MIN_BARS, checked_bars, wrong_timeframe
+from vaiom.events.schema import CROSS_FIELDS
+from vaiom.forecast import company
+from vaiom.forecast.bars import MIN_BARS, checked_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster, Window
-from vaiom.forecast.inputs import Columns, RowState
-from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, check_symbol
+from vaiom.forecast.inputs import ROW_TYPES, Columns, RowState
+from vaiom.market.folder import check_symbol
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+
+# The same number of bars reaches further back in an asset that trades fewer hours. Where assets read each other, rows
+# are kept for its sake beyond the window.
+_KEPT_CONTEXTS = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +43,7 @@ class AssetStream:
     @property
     def last(self) -> datetime:
         """The stamp of the last bar."""
-        return _moment(int(self.columns["timestamp"][-1]))
+        return moment_of(int(self.columns["timestamp"][-1]))
 
     def to_json(self) -> dict[str, Any]:
         # Single-precision values survive as the doubles they equal; an undefined return is null.
@@ -47,7 +53,7 @@ class AssetStream:
     @classmethod
     def from_json(cls, value: dict[str, Any], forecaster: Forecaster) -> AssetStream:
         columns: Columns = {
-            name: np.array([np.nan if item is None else item for item in column]).astype(COLUMN_TYPES[name])
+            name: np.array([np.nan if item is None else item for item in column]).astype(ROW_TYPES[name])
             for name, column in value["columns"].items()
         }
         return cls(rows=forecaster.rows.restored(value["rows"]), columns=columns, num_bars=value["num_bars"])
@@ -59,19 +65,52 @@ class OnlineForecaster:
     def __init__(self, forecaster: Forecaster) -> None:
         self.forecaster = forecaster
         self.streams: dict[str, AssetStream] = {}
+        self._kept = forecaster.context * (_KEPT_CONTEXTS if forecaster.reads_other_assets else 1)
 
     def push(
         self, symbol: str, bar: Mapping[str, Any], *, forecast: bool = True, now: datetime | None = None
     ) -> ReturnDistribution | None:
         """Take the next bar of an asset; the forecast after it, None while there are too few bars or if not wanted."""
-        self._advance(check_symbol(symbol), _one_bar(bar, symbol))
+        self.push_many({symbol: bar}, forecast=False)
         return self.forecast(symbol, now=now) if forecast and self.ready(symbol) else None
+
+    def push_many(
+        self, bars: Mapping[str, Mapping[str, Any]], *, forecast: bool = True, now: datetime | None = None
+    ) -> dict[str, ReturnDistribution]:
+        """Take the bars of one stamp, all or none; the forecasts after them of the assets that are ready."""
+        checked = {symbol: live_bar(bar, check_symbol(symbol)) for symbol, bar in bars.items()}
+        stamps = {bar.seconds for bar in checked.values()}
+        if len(stamps) > 1:
+            raise DataError(
+                "the bars are of several stamps",
+                expected="one bar of each asset, all of one stamp",
+                got=", ".join(str(moment_of(stamp)) for stamp in sorted(stamps)),
+                fix="push the stamps in order",
+            )
+        for symbol, bar in checked.items():
+            self._require_next(symbol, moment_of(bar.seconds))
+        self._advance({symbol: self.forecaster.rows.live(bar, self._state(symbol)) for symbol, bar in checked.items()})
+        ready = [symbol for symbol in bars if self.ready(symbol)] if forecast else []
+        return {dist.symbol: dist for dist in self.forecaster.forecast(map(self.window, ready), now)}
 
     def extend(self, symbol: str, bars: Any) -> int:
         """Take a history, or the bars that follow the last one, at once; returns how many bars there were."""
-        frame = checked_bars(bars, check_symbol(symbol), self.forecaster.tokenizer.timeframe, min_bars=1)
-        self._advance(symbol, frame)
-        return len(frame)
+        return self.extend_many({symbol: bars})[symbol]
+
+    def extend_many(self, bars: Mapping[str, Any]) -> dict[str, int]:
+        """Take histories of several assets, all or none; those that read each other must come together."""
+        frames = {
+            symbol: checked_bars(frame, check_symbol(symbol), self.forecaster.tokenizer.timeframe, min_bars=1)
+            for symbol, frame in bars.items()
+        }
+        for symbol, frame in frames.items():
+            self._require_next(symbol, frame["Datetime"][0])
+        arrived = {
+            symbol: self.forecaster.rows(frame, self._state(symbol), f"bars of {symbol}")
+            for symbol, frame in frames.items()
+        }
+        self._advance(arrived)
+        return {symbol: len(frame) for symbol, frame in frames.items()}
 
     def forecast(self, symbol: str, *, now: datetime | None = None) -> ReturnDistribution:
         """The forecast after the last bar of an asset."""
@@ -80,7 +119,7 @@ class OnlineForecaster:
     def ready(self, symbol: str) -> bool:
         """Whether an asset has had enough bars to be forecast."""
         stream = self.streams.get(symbol)
-        return stream is not None and stream.num_bars >= MIN_BARS and stream.columns["sigma20"][-1] > 0
+        return stream is not None and stream.num_bars >= MIN_BARS and bool(stream.columns["sigma20"][-1] > 0)
 
     def window(self, symbol: str) -> Window:
         """What the next forecast of an asset depends on; windows of many go to `Forecaster.forecast` together."""
@@ -89,7 +128,20 @@ class OnlineForecaster:
             raise DataError(
                 "too few bars for a forecast", where=symbol, expected=f"{MIN_BARS} moving bars at least", got=had
             )
-        return Window(symbol=symbol, columns=self.streams[symbol].columns)
+        columns, known = self.streams[symbol].columns, self.forecaster.reads
+        rows = {other: self.streams[other].columns for other in known if other in self.streams}
+        absent = company.absent(rows, known, symbol, columns["timestamp"][-1:])
+        return Window(
+            symbol=symbol,
+            columns={name: column[-self.forecaster.context :] for name, column in columns.items()},
+            missing_assets=company.named(absent[0], known),
+        )
+
+    def copy(self) -> OnlineForecaster:
+        """Another that goes on from here by itself, in a moment: what was taken so far is shared and never changed."""
+        other = OnlineForecaster(self.forecaster)
+        other.streams = self.streams
+        return other
 
     def to_json(self) -> dict[str, Any]:
         """All streams as JSON values that `restore` takes back, every bit kept."""
@@ -99,7 +151,7 @@ class OnlineForecaster:
         }
 
     def restore(self, value: dict[str, Any]) -> None:
-        """Go on from a state that a forecaster with the same tokenizer and context left."""
+        """Go on from a state that a forecaster with the same tokenizer, context and fields left."""
         for name, ours in self._identity().items():
             if value.get(name) != ours:
                 raise DataError(
@@ -119,53 +171,51 @@ class OnlineForecaster:
             "version": STATE_VERSION,
             "tokenizer_sha256": self.forecaster.tokenizer.sha256,
             "context": self.forecaster.context,
+            "fields": list(self.forecaster.rows.beyond),
         }
 
-    def _advance(self, symbol: str, bars: pl.DataFrame) -> None:
-        old = self.streams.get(symbol)
-        where = f"bars of {symbol}"
-        if old is not None:
-            self._require_next(old.last, bars["Datetime"][0], where)
-        make = self.forecaster.rows
-        columns, after = make(bars, old.rows if old else make.start(), where)
-        keep = self.forecaster.context
-        if old is not None:
-            columns = {name: np.concatenate([old.columns[name], new]) for name, new in columns.items()}
-        self.streams[symbol] = AssetStream(
-            rows=after,
-            columns={name: column[-keep:].copy() for name, column in columns.items()},
-            num_bars=(old.num_bars if old else 0) + len(bars),
-        )
+    def _state(self, symbol: str) -> RowState:
+        stream = self.streams.get(symbol)
+        return self.forecaster.rows.start() if stream is None else stream.rows
 
-    def _require_next(self, last: datetime, stamp: datetime, where: str) -> None:
+    def _advance(self, arrived: Mapping[str, tuple[Columns, RowState]]) -> None:
+        """Append rows that were made and checked; nothing here can be refused any more."""
+        joined = {symbol: self._joined(symbol, columns) for symbol, (columns, _) in arrived.items()}
+        if self.forecaster.reads_other_assets and arrived:
+            every = {symbol: stream.columns for symbol, stream in self.streams.items()} | joined
+            stamps = np.unique(np.concatenate([columns["timestamp"] for columns, _ in arrived.values()]))
+            joined |= company.refreshed(every, self.forecaster.symbols, stamps)
+        streams = dict(self.streams)
+        for symbol, columns in joined.items():
+            if symbol not in arrived:
+                streams[symbol] = replace(streams[symbol], columns=columns)
+                continue
+            new, state = arrived[symbol]
+            streams[symbol] = AssetStream(
+                rows=state,
+                columns={name: column[-self._kept :].copy() for name, column in columns.items()},
+                num_bars=(streams[symbol].num_bars if symbol in streams else 0) + len(new["timestamp"]),
+            )
+        self.streams = streams
+
+    def _joined(self, symbol: str, new: Columns) -> Columns:
+        """The rows of an asset with those that follow; what they read of others is yet to be made."""
+        if self.forecaster.reads_other_assets:
+            new = new | {name: np.zeros(len(new["timestamp"]), ROW_TYPES[name]) for name in CROSS_FIELDS}
+        if symbol not in self.streams:
+            return new
+        old = self.streams[symbol].columns
+        return {name: np.concatenate([old[name][1 - self._kept :], column]) for name, column in new.items()}
+
+    def _require_next(self, symbol: str, stamp: datetime) -> None:
+        if symbol not in self.streams:
+            return
+        last, where = self.streams[symbol].last, f"bars of {symbol}"
         if stamp <= last:
             kind = "is repeated" if stamp == last else "goes back in time"
             raise DataError(f"a stamp {kind}", where=where, expected=f"a bar after {last}", got=stamp)
         if stamp - last < self.forecaster.timeframe:
             raise wrong_timeframe(where, self.forecaster.tokenizer.timeframe, stamp - last)
-
-
-def _one_bar(bar: Mapping[str, Any], symbol: str) -> pl.DataFrame:
-    """A bar as a frame of one row; names in any case, High, Low and Volume as in a bar folder."""
-    values = {str(name).lower(): value for name, value in bar.items()}
-    where = f"a bar of {symbol}"
-    missing = [name for name in ("Datetime", *PRICE_COLUMNS) if name.lower() not in values]
-    if missing:
-        raise DataError(f"{missing[0]!r} is missing", where=where, expected=", ".join(("Datetime", *PRICE_COLUMNS)))
-    stamp = values["datetime"]
-    if not isinstance(stamp, datetime) or stamp.tzinfo is not None:
-        raise DataError("a stamp must be a naive datetime", where=where, got=repr(stamp))
-    numbers = {name: values.get(name.lower()) for name in (*PRICE_COLUMNS, "Volume")}
-    for name, number in numbers.items():
-        numeric = isinstance(number, (int, float, np.integer, np.floating)) and not isinstance(number, bool)
-        if number is not None and not (numeric and abs(number) != np.inf):
-            raise DataError("a price must be a finite number, or missing", where=f"{where}, {name}", got=repr(number))
-    columns = {name: [None if number is None else float(number)] for name, number in numbers.items()}
-    return pl.DataFrame({"Datetime": [stamp], **columns}, schema=BAR_SCHEMA)
-
-
-def _moment(seconds: int) -> datetime:
-    return datetime(1970, 1, 1) + timedelta(seconds=seconds)
 
 
 def _plain(column: Any) -> list[Any]:

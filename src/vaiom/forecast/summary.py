@@ -24,8 +24,8 @@ TABLE_COLUMNS = (
 )  # fmt: skip
 
 
-def newest_bars(path: Path, symbol: str | None = None) -> dict[str, pl.DataFrame]:
-    """The bars of a folder, of one asset in it, or of one file, which `symbol` may name."""
+def newest_bars(path: Path, symbol: str | None = None, others: Sequence[str] = ()) -> dict[str, pl.DataFrame]:
+    """The bars of a folder, of one asset in it and the `others` that it has, or of a file, which `symbol` may name."""
     if symbol is None:
         return read_bars(path)
     if path.is_file():
@@ -33,12 +33,13 @@ def newest_bars(path: Path, symbol: str | None = None) -> dict[str, pl.DataFrame
     known = symbols_in(path)
     if symbol not in known:
         raise DataError("no such asset in the bar folder", where=path, expected=", ".join(known), got=symbol)
-    return {symbol: read_file(path / f"{symbol}.parquet")}
+    return {each: read_file(path / f"{each}.parquet") for each in known if each in (symbol, *others)}
 
 
 def table_row(dist: ReturnDistribution) -> list[str]:
     """What a person reads first, in the order of `TABLE_COLUMNS`."""
-    cautions = [word for word, true in (("stale", dist.stale), ("unknown", dist.unknown_asset)) if true]
+    known = (("stale", dist.stale), ("unknown", dist.unknown_asset), ("incomplete", bool(dist.missing_assets)))
+    cautions = [word for word, true in known if true]
     quantiles = [f"{BASIS_POINTS * dist.quantile(level):+.1f}" for level in (0.05, 0.5, 0.95)]
     risks = [
         f"{BASIS_POINTS * measure(0.99, side):.1f}"
@@ -81,7 +82,7 @@ def _record(dist: ReturnDistribution) -> dict[str, Any]:
         "mean",
     )
     value = dist.to_dict()
-    record = {name: value[name] for name in names}
+    record = {name: value[name] for name in names} | {"missing_assets": " ".join(dist.missing_assets)}
     record |= {f"q{level}": value["quantiles"][str(level)] for level in SHOWN_LEVELS}
     for name, short in (("value_at_risk", "var"), ("expected_shortfall", "es")):
         record |= {f"{short}{level}_{side}": value[name][side][str(level)] for side in SIDES for level in RISK_LEVELS}

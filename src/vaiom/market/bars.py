@@ -24,6 +24,7 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import read_json, sha256_file, staged_folder
 from vaiom.market.folder import (
+    BAD_PARQUET,
     BAR_COLUMNS,
     BAR_SCHEMA,
     MANIFEST_NAME,
@@ -250,5 +251,5 @@ def _readable(source: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise DataError("no such file", where=source, expected="a Parquet file of bars") from error
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
+    except (pa.ArrowException, *BAD_PARQUET) as error:
         raise DataError("not readable as Parquet", where=source, got=str(error).splitlines()[0]) from error

@@ -7,6 +7,8 @@ Paper: "Market Data, Price Convention and Bar Construction" (timestamps are cons
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,14 @@ PRICE_COLUMNS = ("Open", "High", "Low", "Close")
 BAR_COLUMNS = ("Datetime", *PRICE_COLUMNS, "Volume")
 BAR_SCHEMA = {"Datetime": pl.Datetime("us"), **dict.fromkeys((*PRICE_COLUMNS, "Volume"), pl.Float64())}
 MANIFEST_NAME = "manifest.json"
+BAD_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+"""What the reader raises over a damaged file; over some damage it panics."""
 
+# Python's own calendar ends with the year 9999; what is printed of a stamp must exist there.
+_YEARS = (1000, 8999)
+_FIRST_TICK, _END_TICK = (
+    (datetime(year, 1, 1) - datetime(1970, 1, 1)) // timedelta(microseconds=1) for year in (_YEARS[0], _YEARS[1] + 1)
+)
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
@@ -62,7 +71,23 @@ def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
                 "a price column must be numeric", where=f"{where}, column {name}", got=str(frame.schema[name])
             )
     numbers = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in (*PRICE_COLUMNS, "Volume")]
+    require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
     return frame.select(pl.col("Datetime").cast(pl.Datetime("us")), *numbers)
+
+
+def require_calendar(stamps: pl.Series, where: Callable[[int], object]) -> pl.Series:
+    """Stamps that a calendar can hold; `where` names the place of a row (from 0) that is beyond it."""
+    ticks = stamps.cast(pl.Datetime("us")).to_physical()
+    beyond = ((ticks < _FIRST_TICK) | (ticks >= _END_TICK)).fill_null(value=False)
+    if beyond.any():
+        row = int(beyond.arg_max() or 0)
+        raise DataError(
+            "a stamp is beyond all calendars",
+            where=where(row),
+            expected=f"a year from {_YEARS[0]} to {_YEARS[1]}",
+            fix="correct or remove the row",
+        )
+    return stamps
 
 
 def require_ordered(stamps: pl.Series, where: object) -> None:
@@ -105,7 +130,7 @@ def read_file(path: Path) -> pl.DataFrame:
         frame = pl.read_parquet(path, glob=False)
     except FileNotFoundError as error:
         raise DataError("no such file", where=path, expected="a Parquet file of bars") from error
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except BAD_PARQUET as error:
         raise DataError("not readable as Parquet", where=path, got=str(error).splitlines()[0]) from error
     if frame.is_empty():
         raise DataError("the file holds no bars", where=path, fix="remove it, or import it again")

@@ -13,18 +13,15 @@ distribution function. The states are filtered with those same probabilities.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass
 from math import isfinite, log, sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaiom.errors import DataError
-from vaiom.files import atomic_file
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -155,11 +152,11 @@ class Truth:
     @classmethod
     def load(cls, path: Path) -> Truth:
         try:
-            with zipfile.ZipFile(path) as archive:
-                fields = {name: _read_array(archive, name) for name in cls.__dataclass_fields__}
+            arrays = read_arrays(path)
+            fields = {name: arrays[name] for name in cls.__dataclass_fields__}
         except FileNotFoundError as error:
             raise DataError("no such truth file", where=path, fix="make the market again") from error
-        except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        except BAD_ARRAYS as error:
             raise DataError(
                 "not readable as a truth file", where=path, got=error, fix="make the market again"
             ) from error
@@ -211,11 +208,6 @@ def observe(
             predicted = predicted @ transition
         truth.weights[row] = predicted
     return truth
-
-
-def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    with archive.open(f"{name}.npy") as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _half_tick_above(ticks: FloatArray, origin: FloatArray) -> FloatArray:

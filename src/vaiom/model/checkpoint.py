@@ -24,6 +24,7 @@ from vaiom.model.vaiom import Vaiom
 
 FORMAT = "vaiom-checkpoint"
 FORMAT_VERSION = 2
+EVIDENCE, USE = "evidence", "use"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class Provenance:
     seed: int
     step: int
     validation_bits: float | None
+    purpose: str = EVIDENCE
+    """A model for use was trained through the newest bars: nothing is left to judge it on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoin
         with torch.device("meta"):
             model = Vaiom(config, Vocabulary.of(tokenizer))
         model.load_state_dict(tensors, assign=True)
-    except (KeyError, TypeError, ValueError, RuntimeError, DataError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"
         raise _foreign(path, FORMAT, FORMAT_VERSION, got) from error
     return Checkpoint(model.to(device).eval(), tokenizer, provenance, header["tensors_sha256"])
@@ -86,7 +89,7 @@ def write_tensors(
     digest = tensors_sha256(tensors)
     header = {"format": kind, "format_version": version, **contents, "tensors_sha256": digest}
     text = canonical_json(header)
-    write_bytes(path, save(tensors, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)}))
+    write_bytes(path, _in_order(save(tensors, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})))
     return digest
 
 
@@ -109,7 +112,7 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
         ) from error
     try:
         header = dict(json.loads(metadata["vaiom"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _foreign(path, kind, version, "a safetensors file without a vaiom header") from error
     if header.get("format") != kind or header.get("format_version") != version:
         raise _foreign(path, kind, version, f"{header.get('format')} version {header.get('format_version')}")
@@ -131,6 +134,14 @@ def tensors_sha256(tensors: dict[str, torch.Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _in_order(data: bytes) -> bytes:
+    """A safetensors file whose header has its keys in order: the library writes them in another one each time."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = canonical_json(json.loads(data[8:end]))
+    header += b" " * (-len(header) % 8)  # tensors stay aligned
+    return len(header).to_bytes(8, "little") + header + data[end:]
 
 
 def _foreign(path: Path, kind: str, version: int, got: str) -> CheckpointError:

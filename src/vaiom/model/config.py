@@ -13,6 +13,9 @@ from vaiom.events.tokenizer import Tokenizer
 
 INPUTS = ("disc", "cont", "hybrid")
 BACKBONES = ("decoder", "gru")
+POSITIONS = ("learned", "rotary")
+NORMS = ("layer", "rms")
+FEED_FORWARDS = ("gelu", "swiglu")
 RETURN_HEADS = ("moms", "independent")
 AUXILIARIES = ("gap", "vol_regime", "ordinal")
 RUNGS = {
@@ -20,6 +23,8 @@ RUNGS = {
     "5M": {"num_layers": 6, "num_heads": 4, "width": 256},
     "15M": {"num_layers": 8, "num_heads": 6, "width": 384},
 }
+LARGEST = {"num_layers": 1_000, "num_heads": 1_000, "width": 100_000, "context": 1_000_000, "num_states": 1_000}
+"""Far beyond any use: what is larger is a slip or a hostile file, and would cost time before it fails."""
 FEED_FORWARD_FACTOR = 4
 MIN_EMBEDDING_WIDTH = 8
 
@@ -61,6 +66,13 @@ class ModelConfig:
     width: int = 128
     context: int = 512
     dropout: float = 0.1
+    positions: str = "learned"
+    norm: str = "layer"
+    feed_forward: str = "gelu"
+    normed_keys: bool = False
+    """Queries and keys are brought to one length before they are compared."""
+    drop_layer: float = 0.0
+    """How often the last layer is left out in training; earlier ones proportionally less."""
     return_head: str = "moms"
     num_states: int = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
@@ -71,18 +83,28 @@ class ModelConfig:
         foreign = [name for name in self.fields if name not in known]
         _require(not foreign, f"fields must be among {', '.join(known)}, not {', '.join(foreign)}")
         _require(len(set(self.fields)) == len(self.fields), "fields must not repeat")
-        _require(self.backbone in BACKBONES, f"backbone must be one of {', '.join(BACKBONES)}, not {self.backbone!r}")
-        _require(
-            self.return_head in RETURN_HEADS,
-            f"return_head must be one of {', '.join(RETURN_HEADS)}, not {self.return_head!r}",
-        )
+        choices = {
+            "backbone": BACKBONES,
+            "positions": POSITIONS,
+            "norm": NORMS,
+            "feed_forward": FEED_FORWARDS,
+            "return_head": RETURN_HEADS,
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            _require(value in allowed, f"{name} must be one of {', '.join(allowed)}, not {value!r}")
         unknown = set(self.auxiliaries) - set(AUXILIARIES)
         _require(not unknown, f"auxiliaries must be among {', '.join(AUXILIARIES)}, not {', '.join(sorted(unknown))}")
         _require(len(set(self.auxiliaries)) == len(self.auxiliaries), "auxiliaries must not repeat")
-        for name in ("num_layers", "num_heads", "width", "context", "num_states"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name, most in LARGEST.items():
+            _require(1 <= getattr(self, name) <= most, f"{name} must lie in 1 to {most}")
         _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
-        _require(0 <= self.dropout < 1, "dropout must lie in [0, 1)")
+        _require(
+            self.positions == "learned" or self.width // self.num_heads % 2 == 0,
+            "rotary positions need heads of an even width",
+        )
+        for name in ("dropout", "drop_layer"):
+            _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
     @property
     def input_fields(self) -> tuple[str, ...]:

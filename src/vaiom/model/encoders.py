@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear
+from torch.nn.functional import embedding, gelu, linear
 
 from vaiom.events.schema import META_FIELDS
 from vaiom.model.config import ModelConfig, Vocabulary
@@ -62,8 +62,7 @@ class DiscreteEncoder(nn.Module):
         self.second = nn.Linear(config.width, config.width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
-        index = x_BTF.long()
-        parts = [table(index[..., field]) for field, table in enumerate(self.embeddings.values())]
+        parts = [_looked_up(table, x_BTF[..., field]) for field, table in enumerate(self.embeddings.values())]
         hidden: Tensor = self.second(gelu(self.first(torch.cat(parts, dim=-1))))
         return hidden
 
@@ -72,6 +71,15 @@ def make_encoder(config: ModelConfig, vocabulary: Vocabulary) -> nn.Module:
     if config.input == "disc":
         return DiscreteEncoder(config, vocabulary)
     return HybridEncoder(config, vocabulary) if config.input == "hybrid" else ContinuousEncoder(config)
+
+
+def _looked_up(table: nn.Module, index_BT: Tensor) -> Tensor:
+    """Rows of a table; while learning on a GPU as a product, whose gradient is one too instead of a scatter."""
+    assert isinstance(table, nn.Embedding)
+    if not index_BT.is_cuda or not torch.is_grad_enabled():
+        return embedding(index_BT.long(), table.weight)
+    one_hot = index_BT[..., None] == torch.arange(table.num_embeddings, device=index_BT.device)
+    return one_hot.to(table.weight.dtype) @ table.weight
 
 
 def _tables(names: tuple[str, ...], sizes: dict[str, int], config: ModelConfig) -> nn.ModuleDict:

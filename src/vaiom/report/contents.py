@@ -205,7 +205,7 @@ def _read_config(file: Path) -> Mapping[str, Any]:
         return tomllib.loads(file.read_text())
     except FileNotFoundError as error:
         raise DataError("not a run folder", where=file.parent, expected=file.name, fix="vaiom train") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError("not readable as TOML", where=file, got=str(error)) from error
 
 
@@ -213,8 +213,10 @@ def _read_metrics(file: Path) -> list[dict[str, Any]]:
     """The training log; a run that was packed without it has no training curve."""
     if not file.is_file():
         return []
-    lines = file.read_text().splitlines()
     try:
-        return [json.loads(line) for line in lines if line]
-    except ValueError as error:
+        entries = [json.loads(line) for line in file.read_bytes().splitlines() if line]
+        if not all(isinstance(entry, dict) and "step" in entry for entry in entries):
+            raise ValueError("a line without a step")
+        return entries
+    except (ValueError, RecursionError) as error:
         raise DataError("the training log is damaged", where=file, got=str(error)) from error

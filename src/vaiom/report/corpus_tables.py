@@ -6,13 +6,13 @@ Paper: Appendix "Corpus and Tokenizer Audit".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from vaiom.experiments import paper
+from vaiom.experiments import published
 from vaiom.experiments.records import CORPUS, Records
-from vaiom.report.cells import columns_of, count_cell, signed_cell
-from vaiom.report.numbers import NOTHING
+from vaiom.report.cells import columns_of, count_cell
+from vaiom.report.numbers import NOTHING, signed
 from vaiom.report.tables import Table, words
 
 Tables = list[tuple[Table, str]]
@@ -20,8 +20,8 @@ Tables = list[tuple[Table, str]]
 
 def _splits(records: Records) -> Tables:
     events = records.facts(CORPUS).get("events", {})
-    names = list(dict.fromkeys([*paper.SPLIT_EVENTS, *events]))
-    rows = [[words(name), count_cell(paper.SPLIT_EVENTS.get(name)), count_cell(events.get(name))] for name in names]
+    names = list(dict.fromkeys([*published.SPLIT_EVENTS, *events]))
+    rows = [[words(name), count_cell(published.SPLIT_EVENTS.get(name)), count_cell(events.get(name))] for name in names]
     columns = columns_of("split", "published events", "our events", words=("split",))
     return [(Table(caption="Split counts", columns=columns, rows=rows), "")]
 
@@ -29,14 +29,14 @@ def _splits(records: Records) -> Tables:
 def _coverage(records: Records) -> Tables:
     assets: dict[str, dict[str, Any]] = records.facts(CORPUS).get("assets", {})
     rows = []
-    for symbol in sorted({*paper.ASSETS, *assets}):
-        published, own = paper.ASSETS.get(symbol), assets.get(symbol)
+    for symbol in sorted({*published.ASSETS, *assets}):
+        theirs, own = published.ASSETS.get(symbol), assets.get(symbol)
         rows.append(
             [
                 words(symbol),
-                count_cell(published[0] if published else None),
+                count_cell(theirs[0] if theirs else None),
                 count_cell(own["rows"] if own else None),
-                count_cell(published[1] if published else None),
+                count_cell(theirs[1] if theirs else None),
                 count_cell(own["train_windows"] if own else None),
                 words(str(own["first"]) if own else NOTHING),
                 words(str(own["last"]) if own else NOTHING),
@@ -56,15 +56,18 @@ def _coverage(records: Records) -> Tables:
 
 
 def _edges(records: Records) -> Tables:
-    edges = records.facts(CORPUS).get("edges", {}).get("return", [])
-    inside = [edge for edge in edges if -2 < edge < 2]
-    same = len(inside) == len(paper.RETURN_EDGES)
+    edges = records.facts(CORPUS).get("edges", {})
     rows = [
-        [words(f"edge {index + 1}"), signed_cell(published), signed_cell(inside[index] if same else None)]
-        for index, published in enumerate(paper.RETURN_EDGES)
+        [words(name), words(_spelled(theirs)), words(_spelled([edge for edge in edges.get(name, []) if -2 < edge < 2]))]
+        for name, theirs in published.EDGES.items()
     ]
-    columns = columns_of("return edge inside (-2, 2)", "published", "ours", words=("return edge inside (-2, 2)",))
-    return [(Table(caption="Return buckets fitted on Train", columns=columns, rows=rows), "")]
+    columns = columns_of("map", "published", "ours", words=("map", "published", "ours"))
+    note = "Edges between the fixed tails, fitted on Train."
+    return [(Table(caption="Bucket edges", columns=columns, rows=rows), note)]
+
+
+def _spelled(edges: Sequence[float]) -> str:
+    return "  ".join(signed(edge) for edge in edges) or NOTHING
 
 
 CORPUS_TABLES: dict[str, Callable[[Records], Tables]] = {

@@ -6,49 +6,41 @@ Paper: Results, RQ1; Appendix "Per-Period and Block-Level Results", Appendix "St
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 
-from vaiom.experiments import paper
-from vaiom.experiments.records import BASELINES, Gain, Record, Records
+from vaiom.evaluation.events_file import MODEL
+from vaiom.events.splits import VALIDATION
+from vaiom.experiments import published
+from vaiom.experiments.findings import gain_verdict
+from vaiom.experiments.paper import MAIN, MAIN_TIMEFRAME
+from vaiom.experiments.records import ALL_TESTS, BASELINES, Gain, Record, Records, Scored
 from vaiom.report.cells import bits_cell, columns_of, count_cell, period, signed_cell
-from vaiom.report.numbers import NOTHING, count, interval, percent, percents, share_of
+from vaiom.report.numbers import NOTHING, interval, percent, percents, share_of
 from vaiom.report.tables import Cell, Table, number, words
+from vaiom.report.walk_forward import walk_forward_table
 
 RIVAL = "lightgbm"
+PAPER_RIVALS = tuple(name for name in published.TEST_BITS["test-h1"] if name != MODEL)
+SELECTED_STEP = 5_500
+"""Of the published figures of the main model."""
 
 Tables = list[tuple[Table, str]]
 
 
 def _main_test(records: Records) -> Tables:
-    runs = records.runs(paper.MAIN, "1h")
+    runs = records.runs(MAIN, MAIN_TIMEFRAME)
     if not runs:
         return []
     canonical = next(iter(runs.values()))
     out = []
-    for split in ("validation", "test-h1", "test-h2"):
+    for split in (VALIDATION, *published.TEST_BITS, ALL_TESTS):
         scored = canonical.scored.get(split)
-        published = paper.TEST_BITS.get(split, {})
-        if scored is None and not published:
+        theirs = published.TEST_BITS.get(split, {})
+        if scored is None and not theirs:
             continue
-        names = [*(scored.bits if scored else {}), *(name for name in published if not scored)]
-        rows = []
-        for name in names:
-            gain = scored.gains.get(name) if scored else None
-            theirs = published.get(name)
-            rows.append(
-                [
-                    words(name),
-                    bits_cell(theirs),
-                    bits_cell(scored.bits[name] if scored else None),
-                    signed_cell(published["model"] - theirs if theirs and name != "model" else None),
-                    signed_cell(-gain.gain_bits if gain else None),
-                    words(interval(_negated(gain.interval)) if gain else NOTHING),
-                    words(share_of(gain.block_wins, gain.num_blocks) if gain else NOTHING),
-                    words(share_of(gain.months_won, gain.num_months) if gain else NOTHING),
-                    words(interval(_negated(gain.month_interval)) if gain else NOTHING),
-                ]
-            )
+        names = dict.fromkeys([*scored.bits, *scored.gains] if scored else theirs)
+        rows = [_main_test_row(name, theirs, scored) for name in names]
         columns = columns_of(
             "predictor",
             "published",
@@ -59,12 +51,31 @@ def _main_test(records: Records) -> Tables:
             "block wins",
             "months won",
             "month-clustered",
-            words=("predictor",),
+            "finding",
+            words=("predictor", "finding"),
         )
-        looked = f" Looked at {scored.looks} times." if scored and scored.looks else ""
-        note = f"Δ is model minus predictor; seed {canonical.seed}, step {canonical.best_step:,}." + looked
+        looks = max((run.scored[split].looks or 0 for run in runs.values() if split in run.scored), default=0)
+        note = f"Δ is model minus predictor; seed {canonical.seed}, step {canonical.best_step():,}."
+        note += f" The split was scored {looks} times by then." if looks else ""
         out.append((Table(caption=f"Main model, {period(split)}", columns=columns, rows=rows), note))
     return out
+
+
+def _main_test_row(name: str, theirs: Mapping[str, float], scored: Scored | None) -> list[Cell]:
+    gain = scored.gains.get(name) if scored else None
+    published_delta = theirs[MODEL] - theirs[name] if name in theirs and name != MODEL else None
+    return [
+        words(name),
+        bits_cell(theirs.get(name)),
+        bits_cell(scored.bits.get(name) if scored else None),
+        signed_cell(published_delta),
+        signed_cell(-gain.gain_bits if gain else None),
+        words(interval(_negated(gain.interval)) if gain else NOTHING),
+        words(share_of(gain.block_wins, gain.num_blocks) if gain else NOTHING),
+        words(share_of(gain.months_won, gain.num_months) if gain else NOTHING),
+        words(interval(_negated(gain.month_interval)) if gain else NOTHING),
+        words(gain_verdict(gain.interval, name in PAPER_RIVALS) if gain else NOTHING),
+    ]
 
 
 def _seeds_test(records: Records) -> Tables:
@@ -79,26 +90,28 @@ def _seeds_test(records: Records) -> Tables:
         "our interval",
         "published win-rate",
         "our win-rate",
-        words=("period",),
+        "finding",
+        words=("period", "finding"),
     )
-    runs = records.runs(paper.MAIN, "1h")
+    runs = records.runs(MAIN, MAIN_TIMEFRAME)
     rows = []
-    for split, seeds in paper.TEST_SEEDS.items():
-        for seed, published in seeds.items():
+    for split, seeds in published.TEST_SEEDS.items():
+        for seed, theirs in seeds.items():
             scored = runs[seed].scored.get(split) if seed in runs else None
             gain = scored.gains.get(RIVAL) if scored else None
             rows.append(
                 [
                     words(period(split)),
                     number(str(seed), seed),
-                    bits_cell(published.bits),
-                    bits_cell(scored.bits["model"] if scored else None),
-                    signed_cell(published.gain_bits),
+                    bits_cell(theirs.bits),
+                    bits_cell(scored.bits[MODEL] if scored else None),
+                    signed_cell(theirs.gain_bits),
                     signed_cell(gain.gain_bits if gain else None),
-                    words(interval(published.interval)),
+                    words(interval(theirs.interval)),
                     words(interval(gain.interval) if gain else NOTHING),
-                    words(percent(published.win_rate)),
+                    words(percent(theirs.win_rate)),
                     words(percent(gain.win_rate) if gain else NOTHING),
+                    words(gain_verdict(gain.interval, published=True) if gain else NOTHING),
                 ]
             )
     note = f"Gain is {RIVAL} minus model: positive favours the model. " + _seeds_verdict(runs)
@@ -107,7 +120,7 @@ def _seeds_test(records: Records) -> Tables:
 
 def _seeds_verdict(runs: dict[int, Record]) -> str:
     said = []
-    for split in ("validation", "test-h1", "test-h2"):
+    for split in (VALIDATION, *published.TEST_SEEDS):
         gains = [gain for run in runs.values() if split in run.scored and (gain := run.scored[split].gains.get(RIVAL))]
         if gains:
             ahead = sum(gain.gain_bits > 0 for gain in gains)
@@ -119,24 +132,24 @@ def _seeds_verdict(runs: dict[int, Record]) -> str:
 
 
 def _seeds_validation(records: Records) -> Tables:
-    runs = records.runs(paper.MAIN, "1h")
+    runs = records.runs(MAIN, MAIN_TIMEFRAME)
     rows = []
-    for seed, published in paper.VALIDATION_SEEDS.items():
+    for seed, theirs in published.VALIDATION_SEEDS.items():
         record = runs.get(seed)
-        gain = record.scored["validation"].gains.get(RIVAL) if record and "validation" in record.scored else None
+        gain = record.scored[VALIDATION].gains.get(RIVAL) if record and VALIDATION in record.scored else None
         rows.append(
             [
                 words(str(seed)),
-                bits_cell(published),
+                bits_cell(theirs),
                 bits_cell(record.best_bits() if record else None),
-                number(count(record.best_step) if record else NOTHING, record.best_step if record else None),
-                bits_cell(record.validation.get(5_500) if record else None),
-                signed_cell(paper.VALIDATION_LIGHTGBM - published),
+                count_cell(record.best_step() if record else None),
+                bits_cell(record.validation.get(SELECTED_STEP) if record else None),
+                signed_cell(published.VALIDATION_LIGHTGBM - theirs),
                 signed_cell(gain.gain_bits if gain else None),
                 words(interval(gain.interval) if gain else NOTHING),
             ]
         )
-    ours = [record.best_bits() for record in runs.values()]
+    ours = [bits for record in runs.values() if (bits := record.best_bits()) is not None]
     rows.append(_summary("mean", mean, ours))
     rows.append(_summary("sample SD", stdev, ours))
     columns = columns_of(
@@ -144,20 +157,20 @@ def _seeds_validation(records: Records) -> Tables:
         "published",
         "ours, best",
         "at step",
-        "ours at 5,500",
+        f"ours at {SELECTED_STEP:,}",
         "published gain",
         "our gain",
         "our interval",
         words=("seed",),
     )
-    note = f"The published figures are those of 5,500 steps; gain is over {RIVAL}."
+    note = f"The published figures are those of {SELECTED_STEP:,} steps; gain is over {RIVAL}."
     return [(Table(caption="Validation stability across training seeds", columns=columns, rows=rows), note)]
 
 
 def _summary(label: str, of: Callable[[Sequence[float]], float], ours: Sequence[float]) -> list[Cell]:
-    published = of(list(paper.VALIDATION_SEEDS.values()))
+    theirs = of(list(published.VALIDATION_SEEDS.values()))
     value = of(ours) if len(ours) > 1 else None
-    return [words(label), bits_cell(published), bits_cell(value), *([words(NOTHING)] * 5)]
+    return [words(label), bits_cell(theirs), bits_cell(value), *([words(NOTHING)] * 5)]
 
 
 def _tails(records: Records) -> Tables:
@@ -169,17 +182,17 @@ def _tails(records: Records) -> Tables:
         words=("period",),
     )
     rows = []
-    for split, published in paper.TAILS.items():
+    for split, theirs in published.TAILS.items():
         gain = _canonical_gain(records, split)
         cells = [
             cell
             for tail in ("negative", "positive", "both")
-            for cell in (signed_cell(published[tail]), signed_cell(gain.tails[tail] if gain else None))
+            for cell in (signed_cell(theirs[tail]), signed_cell(gain.tails[tail] if gain else None))
         ]
         rows.append(
             [
                 words(period(split)),
-                count_cell(int(published["events"])),
+                count_cell(int(theirs["events"])),
                 count_cell(gain.tail_events if gain else None),
                 *cells,
             ]
@@ -202,18 +215,18 @@ def _bootstrap(records: Records) -> Tables:
         words=("period",),
     )
     rows = []
-    for split, published in paper.BOOTSTRAP.items():
+    for split, theirs in published.BOOTSTRAP.items():
         gain = _canonical_gain(records, split)
         rows.append(
             [
                 words(period(split)),
-                count_cell(published.events),
+                count_cell(theirs.events),
                 count_cell(gain.num_events if gain else None),
-                count_cell(published.blocks),
+                count_cell(theirs.blocks),
                 count_cell(gain.num_blocks if gain else None),
-                words(interval(published.interval)),
+                words(interval(theirs.interval)),
                 words(interval(gain.interval) if gain else NOTHING),
-                words(f"{percent(published.win_rate)} {percents(published.win_rate_interval)}"),
+                words(f"{percent(theirs.win_rate)} {percents(theirs.win_rate_interval)}"),
                 words(f"{percent(gain.win_rate)} {percents(gain.win_rate_interval)}" if gain else NOTHING),
             ]
         )
@@ -221,7 +234,7 @@ def _bootstrap(records: Records) -> Tables:
 
 
 def _canonical_gain(records: Records, split: str) -> Gain | None:
-    for record in records.runs(paper.MAIN, "1h").values():
+    for record in records.runs(MAIN, MAIN_TIMEFRAME).values():
         return record.scored[split].gains.get(RIVAL) if split in record.scored else None
     return None
 
@@ -230,9 +243,9 @@ def _baselines(records: Records) -> Tables:
     facts = records.facts(BASELINES)
     if not facts:
         return []
-    runs = records.runs(paper.MAIN, "1h")
+    runs = records.runs(MAIN, MAIN_TIMEFRAME)
     models = {
-        split: mean(run.scored[split].bits["model"] for run in runs.values() if split in run.scored)
+        split: mean(run.scored[split].bits[MODEL] for run in runs.values() if split in run.scored)
         for split in facts
         if any(split in run.scored for run in runs.values())
     }
@@ -268,47 +281,6 @@ def _baselines(records: Records) -> Tables:
     return [(Table(caption="All baselines in one table", columns=columns, rows=rows, strong=strong), "")]
 
 
-def _walk_forward(records: Records) -> Tables:
-    walked = records.walk_forward()
-    if not walked:
-        return []
-    names = [name for name in next(iter(walked.values())).scored["year"].bits if name != "model"]
-    columns = columns_of(
-        "year",
-        "events",
-        "model",
-        *names,
-        f"gain over {names[-1]}",
-        "95% interval",
-        "block wins",
-        "months won",
-        words=("year",),
-    )
-    rows = []
-    for year, record in sorted(walked.items()):
-        scored = record.scored["year"]
-        gain = scored.gains[names[-1]]
-        rows.append(
-            [
-                words(str(year)),
-                count_cell(gain.num_events),
-                bits_cell(scored.bits["model"]),
-                *(bits_cell(scored.bits[name]) for name in names),
-                signed_cell(gain.gain_bits),
-                words(interval(gain.interval)),
-                words(share_of(gain.block_wins, gain.num_blocks)),
-                words(share_of(gain.months_won, gain.num_months)),
-            ]
-        )
-    won = sum(record.scored["year"].gains[names[-1]].gain_bits > 0 for record in walked.values())
-    shortened = next(iter(walked.values())).shortened
-    note = (
-        f"Not in the paper: the protocol shifted year by year, everything fitted anew. The model wins {won} of "
-        f"{len(walked)} years against {names[-1]}." + (f" Shortened: {shortened}." if shortened else "")
-    )
-    return [(Table(caption="Walk-forward", columns=columns, rows=rows), note)]
-
-
 def _negated(pair: tuple[float, float] | None) -> tuple[float, float] | None:
     return None if pair is None else (-pair[1], -pair[0])
 
@@ -320,5 +292,5 @@ HELDOUT_TABLES: dict[str, Callable[[Records], Tables]] = {
     "tails": _tails,
     "bootstrap": _bootstrap,
     "baselines": _baselines,
-    "walk-forward": _walk_forward,
+    "walk-forward": walk_forward_table,
 }

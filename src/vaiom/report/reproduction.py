@@ -6,10 +6,11 @@ Paper: Results and Appendices A to F.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from vaiom.experiments import paper
+from vaiom.experiments import published
 from vaiom.experiments.findings import NOT_RUN, Measured, measure, seed_noise
 from vaiom.experiments.plan import FLOOR_UPDATES, FLOOR_WINDOWS, TABLES, comparison
 from vaiom.experiments.records import CORPUS, Records
@@ -60,23 +61,33 @@ def _preamble(records: Records) -> str:
         "paper's figure, *ours* the mean over our seeds of the best checkpoint on Validation, in bits per event.",
         "A finding *holds* or *fails* where the sign of our difference is resolved against the chance of training, "
         f"and is *unresolved* otherwise. A comparison is claimed from {FLOOR_UPDATES:,} updates of {FLOOR_WINDOWS} "
-        "windows upwards; what was shortened says so above its table.",
+        "windows upwards; what was shortened says so above its table. Differences of published figures are taken from "
+        "their four printed digits, and may be off the paper's own by the last one.",
     ]
     if facts:
         assets = facts["assets"]
-        same = sorted(set(assets) & set(paper.ASSETS))
+        num_same = len(set(assets) & set(published.ASSETS))
         lines.append(
             f"Data: {sum(entry['rows'] for entry in assets.values()):,} bars of {len(assets)} assets "
-            f"({len(same)} of the paper's {len(paper.ASSETS)}), another provider than the paper's, corpus "
-            f"`{facts['sha256'][:12]}`. Figures differ for reasons that are not the system's; signs can be compared."
+            f"({num_same} of the paper's {len(published.ASSETS)}), corpus `{facts['sha256'][:12]}`; "
+            f"{_boundaries(facts['splits'])}. These are not the paper's bars: figures differ for reasons that are not "
+            "the system's, signs can be compared."
         )
     if runs:
         lines.append(
             f"Made by {len(runs)} runs on {', '.join(devices)}, {sum(r.seconds for r in runs) / 60:.0f} minutes of "
             f"training in all, vaiom {', '.join(versions)}."
-            + (f" Seed noise of the main model: SD {noise:.4f} bits." if noise is not None else "")
+            + (f" Seed noise of the main model: SD {noise.bits:.4f} bits, {noise.num_seeds} seeds." if noise else "")
         )
     return "\n\n".join(lines) + "\n"
+
+
+def _boundaries(splits: Mapping[str, Any]) -> str:
+    def days(pair: Sequence[str]) -> str:
+        return " to ".join(moment[:10] for moment in pair)
+
+    tests = ", ".join(days(pair) for pair in splits["tests"])
+    return f"Train before {splits['train_end'][:10]}, Validation {days(splits['validation'])}, tests {tests}"
 
 
 # Tables of Validation bits whose rows are runs.
@@ -139,25 +150,26 @@ def _exposure(measured: Sequence[Measured]) -> str:
     """Targets that each row has seen: optimizer steps of the two scopes do not compare."""
     said = []
     for each in measured:
+        theirs = published.TARGET_EXPOSURE.get(each.row.label)
+        ours = NOTHING
         for record in each.records[:1]:
             context = record.settings["model"]["context"]
             full = record.settings["train"]["scope"] == "full"
-            targets = record.last_step * record.windows_per_step * (context - 1 if full else 1)
-            said.append(f"{each.row.label} {targets / 1e6:.1f}M")
-    published = 5_500 * 128 * paper.EFFECTIVE_POSITIONS / (50_000 * 128)
-    return (
-        f"Supervised targets seen here: {', '.join(said)}. In the paper full-sequence sees {published:.0f} times those "
-        "of the 50K last-position run: fewer steps, not fewer targets."
-        if said
-        else ""
-    )
+            steps = min(record.last_step, each.row.steps)
+            ours = _millions(steps * record.windows_per_step * (context - 1 if full else 1))
+        said.append(f"{each.row.label} {ours} ({_millions(theirs) if theirs else NOTHING})")
+    return f"Supervised targets, ours (published): {', '.join(said)}. Fewer steps are not fewer targets."
+
+
+def _millions(targets: float) -> str:
+    return f"{targets / 1e6:.1f}M"
 
 
 def _support(measured: Sequence[Measured], records: Records) -> list[tuple[Table, str]]:
     windows = records.facts(CORPUS).get("events", {}).get("train")
     rows, previous = [], None
     for each in measured:
-        published = paper.RUNG_PARAMETERS[each.row.label]
+        _, theirs = published.RUNG_PARAMETERS[each.row.label]
         non_positional = None
         for record in each.records[:1]:
             non_positional = record.num_params - record.num_params_positional
@@ -168,9 +180,9 @@ def _support(measured: Sequence[Measured], records: Records) -> list[tuple[Table
         rows.append(
             [
                 words(each.row.label),
-                number(count(published[1]), published[1]),
+                count_cell(theirs),
                 count_cell(non_positional),
-                bits_cell(paper.SPLIT_EVENTS["train"] / published[1]),
+                bits_cell(published.SPLIT_EVENTS["train"] / theirs),
                 bits_cell(ratio),
                 bits_cell(each.bits),
                 words(supported),
@@ -185,4 +197,5 @@ def _support(measured: Sequence[Measured], records: Records) -> list[tuple[Table
 
 
 def _without_caption(table: Table) -> str:
+    """The page has it as a heading."""
     return table.to_markdown().split("\n\n", 1)[1]

@@ -56,7 +56,10 @@ class Experiment:
     def sha256(self) -> str:
         """Of everything that decides what is learned; how long, what is kept and logged may change on resuming."""
         value = self.to_json()
-        for key in ("steps", "patience", "keep_last", "log_every"):
+        free = ["patience", "keep_last", "log_every"]
+        # A falling rate depends on where it ends.
+        free += ["steps"] if self.train.schedule == "constant" else []
+        for key in free:
             value["train"].pop(key)
         return sha256_of(canonical_json(value))
 

@@ -26,7 +26,7 @@ from vaiom.errors import ConfigError, DataError, UserError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
 from vaiom.files import atomic_file, ensure_folder, write_bytes
-from vaiom.model.checkpoint import Provenance, save_checkpoint
+from vaiom.model.checkpoint import EVIDENCE, Provenance, save_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.distributed import Team, join_team
@@ -56,9 +56,23 @@ def corpus_of_run(run: Path) -> Path:
     """Where the corpus of a run was when it was trained."""
     try:
         return Path(tomllib.loads((run / CONFIG_NAME).read_text())["corpus"]["path"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             "the run does not say where its corpus is", where=run / CONFIG_NAME, fix="name it with --corpus"
+        ) from error
+
+
+def kept_metrics(file: Path, last_step: int) -> list[bytes]:
+    """The whole lines of a training log up to a step; a torn last line is what a killed run leaves."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    try:
+        return [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= last_step]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(
+            "the training log is damaged",
+            where=file,
+            got=str(error),
+            fix="remove the damaged line; the model does not depend on it, only its curve does",
         ) from error
 
 
@@ -88,10 +102,11 @@ def train(
     device: str = "auto",
     resume: bool = False,
     report: Report | None = None,
+    purpose: str = EVIDENCE,
 ) -> TrainResult:
     """Train an experiment on a corpus into a run folder; with `resume`, go on where it stopped."""
     with join_team(resolve_device(device)) as (team, own_device):
-        return _Run(corpus, experiment, run, own_device, team, report).go(resume)
+        return _Run(corpus, experiment, run, own_device, team, report, purpose).go(resume)
 
 
 class _Run:
@@ -103,7 +118,9 @@ class _Run:
         device: torch.device,
         team: Team,
         report: Report | None,
+        purpose: str,
     ) -> None:
+        self.purpose = purpose
         self.corpus, self.experiment, self.folder, self.device, self.team = corpus, experiment, run, device, team
         self.config = experiment.train
         self.report = report if team.leads else None
@@ -208,9 +225,7 @@ class _Run:
     def _trim_metrics(self) -> None:
         """Drop what was logged after the state that the run goes on from: it will be logged again."""
         file = self.folder / METRICS_NAME
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= self.record.step]
-        write_bytes(file, "".join(kept).encode())
+        write_bytes(file, b"".join(kept_metrics(file, self.record.step)))
 
     def _validate(self, number: int) -> float:
         bits = self.scorer.mean_bits(self.validation, self.team)
@@ -245,6 +260,7 @@ class _Run:
             seed=self.config.seed,
             step=number,
             validation_bits=self.record.last_bits,
+            purpose=self.purpose,
         )
         save_checkpoint(path, self.step.averaged, self.corpus.tokenizer, provenance)
         if self.record.best_step == number:
@@ -253,8 +269,9 @@ class _Run:
         # The state comes last: where it is, everything that it stands for is there too.
         save_state(state_path(self.folder, number), self.step, self.record)
         for old in saved_steps(self.folder)[: -self.config.keep_last]:
-            state_path(self.folder, old).unlink()
+            # Steps are found by their states: a kill between the two leaves nothing that is not found again.
             checkpoint_path(self.folder, old).unlink(missing_ok=True)
+            state_path(self.folder, old).unlink()
 
     def _should_stop(self) -> bool:
         return 0 < self.config.patience <= self.record.stale_validations

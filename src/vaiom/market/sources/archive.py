@@ -6,13 +6,12 @@ Enters: the bytes of a zip file. Leaves: the bytes of its only `.csv` (or, witho
 from __future__ import annotations
 
 import io
-import lzma
 import zipfile
-import zlib
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from vaiom.errors import DataError
+from vaiom.files import BAD_ZIPS
 from vaiom.market.sources.piece import Origin, damaged
 
 MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
@@ -34,7 +33,7 @@ def open_table(file: Origin, data: bytes) -> tuple[Origin, bytes]:
             member = _only_table(archive.infolist(), file)
             with archive.open(member) as stream:
                 table = stream.read(member.file_size)
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError) as error:
+    except BAD_ZIPS as error:
         raise damaged("the zip file cannot be unpacked", file.label, got=str(error)) from error
     return replace(file, member=member.filename), table
 

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.market.folder import BAR_COLUMNS
+from vaiom.market.folder import BAR_COLUMNS, require_calendar
 from vaiom.market.sources.clean import num_out_of_place, put_in_order, require_disjoint, require_order
 from vaiom.market.sources.piece import Piece
 
@@ -71,6 +71,7 @@ def assemble(
     ordered = put_in_order(together)
     timeframe = shared_timeframe or timeframe_of(ordered["Datetime"])
     bars = ordered.with_columns(pl.col("Datetime") + shift)
+    require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {span_label(shift)}")
     record = {
         "rows": len(bars),
         "first": bars["Datetime"][0].isoformat(),

@@ -169,8 +169,8 @@ def _retry_after_s(headers: Message) -> float | None:
         return None
     try:
         return max(0.0, float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None  # not a date; the parser of the standard library says so in several ways
 
 
 def _back_off_s(attempt: int) -> float:

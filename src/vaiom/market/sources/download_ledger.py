@@ -78,7 +78,7 @@ class Ledger:
         for text in content.splitlines():
             try:
                 line = Line(**json.loads(text))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 continue  # torn or damaged: the day counts as unfinished and is fetched again
             self._lines[SymbolDay(line.symbol, date.fromisoformat(line.day))] = line
         return self

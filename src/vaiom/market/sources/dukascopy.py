@@ -81,6 +81,8 @@ def path_facts(path: str) -> PathFacts | None:
     year, month, day, hour = (int(match[name] or default) for name, default in _PATH_DEFAULTS.items())
     try:
         start = datetime(year, month + 1, day, hour)
+        if not 1900 <= year < 2200:
+            raise ValueError(f"the year {year}")
     except ValueError as error:
         raise DataError(
             "the path names an impossible date", where=path, expected="year/month/day, months from 00", got=str(error)

@@ -6,8 +6,6 @@ Paper: "Market Data, Price Convention and Bar Construction" (timestamps as store
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -17,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import STAGING_PREFIX, ensure_folder, sha256_of, staged_folder
+from vaiom.files import sha256_of, staged_folder, staging_folder
 from vaiom.market.folder import MANIFEST_NAME, check_symbol, open_manifest, write_manifest, write_symbol
 from vaiom.market.sources.assemble import Source, assemble
 from vaiom.market.sources.detect import FORMATS, read_any
@@ -156,11 +154,8 @@ def _staged(out: Path) -> Iterator[Path]:
         with staged_folder(out) as staged:
             yield staged
         return
-    staged = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=ensure_folder(out)))
-    try:
+    with staging_folder(out) as staged:
         yield staged
         # The manifest goes last: until then the folder describes what it held before.
         for path in sorted(staged.iterdir(), key=lambda path: path.name == MANIFEST_NAME):
             path.replace(out / path.name)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)

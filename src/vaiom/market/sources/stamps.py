@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from vaiom.errors import DataError
+from vaiom.market.folder import require_calendar
 from vaiom.market.sources.piece import Origin
 
 NAIVE = pl.Datetime("us")
@@ -37,6 +38,10 @@ class _Layout:
 
 def parse_stamps(values: pl.Series, rows: pl.Series, file: Origin, *, utc: bool) -> pl.Series:
     """Naive stamps as stored; zoned ones are taken as UTC where `utc` allows it."""
+    return require_calendar(_parsed(values, rows, file, utc=utc), lambda row: file.at(rows[row]))
+
+
+def _parsed(values: pl.Series, rows: pl.Series, file: Origin, *, utc: bool) -> pl.Series:
     dtype = values.dtype
     if isinstance(dtype, pl.Datetime):
         if dtype.time_zone is not None:

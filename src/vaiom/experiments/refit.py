@@ -1,0 +1,82 @@
+"""A run's configuration trained through the newest bars: a model for use, when its evidence is in.
+
+The protocol is moved to the end of the data: the last half-year selects, everything before it is Train, and no test is
+left. Buckets, shape and zero shares are fitted anew. The checkpoint says that it is for use, and evaluation refuses to
+score it on what it has learned from.
+
+Enters: a run folder and a corpus. Leaves: another run folder. Selecting looks at whatever test splits of the corpus
+the last half-year holds, and their ledger says so.
+Paper: has no such model; Methods, "Corpus Construction and Split Protocol", shifted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from vaiom.errors import ConfigError
+from vaiom.evaluation.ledger import is_recorded, record_look
+from vaiom.events.boundaries import under_splits
+from vaiom.events.calendar import step_seconds
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import VALIDATION, SplitConfig
+from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.training.config import TrainConfig
+from vaiom.training.distributed import is_leader
+from vaiom.training.experiment import Experiment
+from vaiom.training.loop import BEST_NAME, CONFIG_NAME, Report, TrainResult, train
+
+SELECTING = timedelta(weeks=26)
+"""Half a year, in whole weeks: markets have no half ones."""
+
+
+def refit(
+    run: Path,
+    corpus: Corpus,
+    out: Path,
+    *,
+    until: datetime | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    report: Report | None = None,
+) -> TrainResult:
+    """Train what `run` was trained with on all bars of a corpus, or on those before `until`."""
+    checkpoint = load_checkpoint(run / BEST_NAME)
+    shifted = shifted_corpus(corpus, until)
+    # A folder that holds a run is resumed, its looks being recorded, or refused.
+    if is_leader() and not (out / CONFIG_NAME).exists():
+        _record_looks(corpus, shifted, checkpoint, out.name)
+    return train(shifted, experiment_of(checkpoint), out, device=device, resume=resume, report=report, purpose=USE)
+
+
+def experiment_of(checkpoint: Checkpoint) -> Experiment:
+    """The configuration that a checkpoint was trained with."""
+    origin = checkpoint.provenance
+    return Experiment(name=origin.experiment, model=checkpoint.model.config, train=TrainConfig(**origin.train))
+
+
+def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
+    """The corpus under boundaries at its end, or at `until`; it still says where its folder is."""
+    end = _end_of(corpus)
+    if until is not None and until > end:
+        raise ConfigError("the data end before this", where="--until", expected=f"{end} or earlier", got=until)
+    end = until or end
+    splits = SplitConfig(train_end=end - SELECTING, validation=(end - SELECTING, end), tests=(), seal=end)
+    return replace(under_splits(corpus, splits), path=corpus.path)
+
+
+def _end_of(corpus: Corpus) -> datetime:
+    """The moment at which the last bar of any asset has closed."""
+    last: datetime = corpus.timestamps.max().astype("datetime64[us]").item()
+    return last + timedelta(seconds=step_seconds(corpus.tokenizer.timeframe))
+
+
+def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: str) -> None:
+    """Validation events of the shifted protocol that are held-out events of the corpus's own are looked at."""
+    selected_on = shifted.endpoints(VALIDATION, checkpoint.model.config.context)
+    codes = corpus.split_codes[selected_on]
+    for code, split in enumerate(corpus.splits.names):
+        num_events = int((codes == code).sum())
+        if num_events and is_recorded(corpus, split):
+            record_look(corpus, split, run=run, checkpoint_sha256=checkpoint.sha256, num_events=num_events)

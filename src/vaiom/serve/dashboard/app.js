@@ -1,0 +1,181 @@
+// The page: which asset is looked at, what is fetched and when, keys and pointer.
+import { get, Refused, useKey } from "./api.js";
+import * as charts from "./charts.js";
+import { above, below } from "./law.js";
+import * as panels from "./panels.js";
+
+const BP = 1e4, EVERY = 5000;
+const by = (id) => document.getElementById(id);
+const page = { assets: null, symbol: null, seen: "", history: null, forecast: null, reader: null, place: null };
+
+function theme() {
+  const root = document.documentElement, button = by("theme");
+  const dark = () => root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = () => { button.textContent = dark() ? "Light page" : "Dark page"; };
+  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
+  button.hidden = false;
+  name();
+}
+
+function listAssets() {
+  const list = by("assets"), held = list.contains(document.activeElement);
+  by("timeframe").textContent = `next ${page.assets.timeframe} bar, ${page.assets.assets.length} assets`;
+  list.replaceChildren(...page.assets.assets.map((asset) => {
+    const chosen = asset.symbol === page.symbol, { gain_bits: gain, alert } = asset.drift;
+    return panels.node("button", {
+      type: "button", role: "option", id: `asset-${asset.symbol}`, "data-symbol": asset.symbol,
+      "aria-selected": String(chosen), tabindex: chosen ? "0" : "-1",
+    },
+    panels.node("b", {}, asset.symbol),
+    panels.node("span", { class: "up" }, asset.prob_up === null ? "" : panels.percent(asset.prob_up)),
+    panels.node("small", {}, asset.close === null ? "no bars" : String(asset.close)),
+    panels.node("small", { class: alert ? "up alert" : "up" },
+      gain === null ? "" : `${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(3)} bits`));
+  }));
+  const chosen = list.querySelector('[aria-selected="true"]');
+  if (held) chosen?.focus();
+  // Within the list alone: the page stays where the reader has scrolled it.
+  if (chosen) list.scrollLeft = Math.max(0, chosen.offsetLeft - list.offsetLeft - list.clientWidth / 3);
+}
+
+async function choose(symbol) {
+  page.symbol = symbol;
+  page.seen = "";
+  history.replaceState(null, "", `#${encodeURIComponent(symbol)}`);
+  listAssets();
+  await refresh();
+}
+
+async function refresh() {
+  page.assets = await get("v1/assets");
+  const known = page.assets.assets.map((asset) => asset.symbol);
+  if (!known.includes(page.symbol)) {
+    const wanted = decodeURIComponent(location.hash.slice(1));
+    page.symbol = known.includes(wanted) ? wanted : (page.assets.assets.find((each) => each.ready) ?? page.assets.assets[0]).symbol;
+  }
+  listAssets();
+  const symbol = page.symbol, asset = page.assets.assets.find((each) => each.symbol === symbol);
+  const now = JSON.stringify([symbol, asset]);
+  if (now === page.seen) return;
+  const path = `v1/assets/${encodeURIComponent(symbol)}`;
+  const [seen, forecast] = await Promise.all([
+    get(`${path}/history?last=512`),
+    asset.ready ? get(`${path}/forecast?law=true`) : null,
+  ]);
+  if (symbol !== page.symbol) return;
+  Object.assign(page, { seen: now, history: seen, forecast, place: null });
+  show(asset);
+}
+
+function show(asset) {
+  const { forecast } = page;
+  by("content").hidden = false;
+  document.title = `${asset.symbol} · VAIOM`;
+  by("symbol").textContent = asset.symbol;
+  by("when").textContent = forecast
+    ? `Bar of ${charts.stamp(forecast.target_time)}, from ${forecast.context} bars through ${charts.stamp(forecast.as_of)}`
+    : `${asset.num_bars} bars so far: too few for a forecast`;
+  by("notes").replaceChildren(...(forecast?.notes ?? []).map((each) => panels.node("li", {}, each)));
+  for (const id of ["figures", "law", "beyond"]) by(id).closest("section, dl").hidden = !forecast;
+  if (forecast) {
+    panels.figures(by("figures"), forecast);
+    const slider = by("beyond");
+    slider.max = Math.ceil(4 * BP * forecast.sigma);
+    slider.step = slider.max > 100 ? 1 : 0.5;
+    slider.value = Math.round(BP * forecast.sigma / slider.step) * slider.step;
+  }
+  panels.drift(by("drift"), asset, page.assets);
+  panels.coverage(by("coverage"), page.history.calibration);
+  panels.quality(by("quality"), page.history.quality);
+  draw();
+}
+
+function draw() {
+  if (!page.history) return;
+  page.reader = charts.candles(by("candles"), page.history, page.forecast);
+  read(page.place);
+  charts.running(by("running"), page.history.forecasts.filter((each) => each.model_bits !== null));
+  charts.pit(by("pit"), page.history.calibration);
+  charts.strip(by("strip"), page.history.bars);
+  beyond();
+}
+
+function beyond() {
+  if (!page.forecast) return;
+  const at = by("beyond").valueAsNumber / BP, up = above(page.forecast.law, at), down = below(page.forecast.law, at);
+  const words = { "prob-beyond": up + down, "prob-above": up, "prob-below": down };
+  for (const [id, share] of Object.entries(words)) {
+    by(id).textContent = panels.percent(share);
+    by(id).dataset.value = share;
+  }
+  by("beyond-at").textContent = `${(BP * at).toFixed(1)} bp`;
+  charts.law(by("law"), page.forecast, at);
+}
+
+function read(index) {
+  if (!page.reader) { by("readout").textContent = ""; return; }
+  const last = page.reader.number - 1;
+  const { bar, settled } = page.reader.read(Math.min(index ?? last, last));
+  const bits = settled?.model_bits === null || settled === undefined ? "" : `, ${settled.model_bits.toFixed(2)} bits`;
+  const expected = settled
+    ? `; expected ${panels.points(settled.quantiles["0.05"])} to ${panels.points(settled.quantiles["0.95"])} bp, came ${settled.log_return === null ? "–" : panels.points(settled.log_return)}${bits}${settled.replayed ? " (replayed)" : ""}`
+    : "";
+  by("readout").textContent = `${charts.stamp(bar.datetime)}  close ${bar.close}${bar.masks.length ? ` (masked: ${bar.masks.join(", ")})` : ""}${expected}`;
+}
+
+function listen() {
+  by("assets").addEventListener("click", (event) => {
+    const option = event.target.closest("[role=option]");
+    if (option) guarded(() => choose(option.dataset.symbol));
+  });
+  by("assets").addEventListener("keydown", (event) => {
+    const options = [...by("assets").children], at = options.findIndex((each) => each.dataset.symbol === page.symbol);
+    const steps = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: options.length - 1 };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const next = options[Math.min(options.length - 1, Math.max(0, steps[event.key]))];
+    next.focus();
+    guarded(() => choose(next.dataset.symbol));
+  });
+  by("candles").addEventListener("pointermove", (event) => {
+    if (page.reader) read(page.place = page.reader.at(event.clientX));
+  });
+  by("candles").addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step || !page.reader) return;
+    event.preventDefault();
+    page.place = Math.min(page.reader.number - 1, Math.max(0, (page.place ?? page.reader.number - 1) + step));
+    read(page.place);
+  });
+  by("beyond").addEventListener("input", beyond);
+  by("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    useKey(by("key").value);
+    guarded(start);
+  });
+  new ResizeObserver(draw).observe(by("candles"));
+}
+
+async function guarded(work) {
+  try {
+    await work();
+    by("status").textContent = "";
+    by("key-form").hidden = true;
+  } catch (error) {
+    by("status").textContent = error instanceof Refused ? error.message : "The service does not answer; trying again.";
+    if (error instanceof Refused && error.status === 401) by("key-form").hidden = false;
+    else if (!(error instanceof Refused) && !(error instanceof TypeError)) throw error;
+  }
+}
+
+async function start() {
+  panels.provenance(by("provenance"), by("limits"), await get("v1/model"));
+  await refresh();
+}
+
+theme();
+listen();
+guarded(start);
+setInterval(() => { if (!document.hidden && by("key-form").hidden) guarded(page.history ? refresh : start); }, EVERY);

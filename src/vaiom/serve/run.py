@@ -1,0 +1,57 @@
+"""Run the service until it is told to stop.
+
+Enters: a `ServeConfig`, an address. Leaves: nothing; what can be wrong with model, state and bars is found before the
+address is bound.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from vaiom.errors import ConfigError
+from vaiom.serve.settings import ServeConfig
+
+# A client that neither reads nor writes is not waited for longer than this when the service stops.
+_STOP_SECONDS = 10
+
+
+def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve on an address; port 0 takes a free one, which `announce` is told."""
+    try:
+        import uvicorn
+
+        from vaiom.serve.app import make_app
+    except ImportError as error:
+        raise ConfigError(
+            "the service needs FastAPI and uvicorn", got=str(error), fix="pip install 'vaiom[serve]'"
+        ) from error
+    from vaiom.serve.service import Service
+
+    listening = _bound(host, port)
+    service = Service(config)
+    shown = f"[{host}]" if ":" in host else host
+    announce(f"http://{shown}:{listening.getsockname()[1]}")
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_app(service),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+        )
+    )
+    server.run(sockets=[listening])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            "cannot listen here", where=f"{host}:{port}", got=str(error), fix="choose another --host or --port"
+        ) from error
+    return listening

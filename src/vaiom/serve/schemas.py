@@ -1,0 +1,225 @@
+"""What goes over the wire: strict requests, documented answers.
+
+Enters: JSON. Leaves: checked requests, and the schemas that `/openapi.json` shows. A bar is
+a bar of a bar folder in lower case; a price that is missing is null.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+MAX_BARS = 5_000
+STAMP = r"^(19[7-9]\d|20\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d$"
+SYMBOL = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
+
+Stamp = Annotated[
+    str,
+    Field(
+        pattern=STAMP, description="Left edge of the bar, on the clock that the model was trained on, without a zone."
+    ),
+]
+Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
+Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
+
+_BAR: JsonDict = {
+    "datetime": "2025-06-30T22:00:00", "open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520
+}  # fmt: skip
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Bar(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [_BAR]})
+
+    datetime: Stamp
+    open: Price
+    high: Price
+    low: Price
+    close: Price
+    volume: Price = None
+
+
+Bars = Annotated[list[Bar], Field(min_length=1, max_length=MAX_BARS, description="Oldest first.")]
+
+
+class ForecastRequest(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"symbol": "EURUSD", "bars": [_BAR]}]})
+
+    symbol: Symbol
+    bars: Bars
+    others: Annotated[dict[Symbol, Bars], Field(max_length=64)] = Field(
+        {}, description="Bars of other assets, for a model that reads them; without them the forecast says so."
+    )
+    now: Stamp | None = Field(None, description="A moment of the bars' clock: an older last bar is called stale.")
+    beyond: float | None = Field(None, allow_inf_nan=False, description="Also P(|log return| > this).")
+
+
+class PushRequest(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"bars": [_BAR]}]})
+
+    bars: Bars
+
+
+class ErrorDetails(BaseModel):
+    problem: str
+    expected: str | None
+    got: str | None
+    where: str | None
+    fix: str | None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorDetails
+
+
+Sides = dict[str, dict[str, float]]
+
+
+class TailAnswer(BaseModel):
+    """Generalised Pareto: P(excess > e) = (1 + shape e / scale)^(-1/shape), exponential where the shape is 0."""
+
+    scale: float
+    shape: float
+
+
+class LawAnswer(BaseModel):
+    """The distribution function: linear between knots (log returns), tails beyond them."""
+
+    knots: list[float]
+    cumulative: list[float]
+    lower: TailAnswer
+    upper: TailAnswer
+
+
+class ForecastAnswer(BaseModel):
+    """The distribution of the next log return; all but `prob_zero` given that it is not zero."""
+
+    symbol: str
+    as_of: str
+    target_time: str
+    context: int
+    stale: bool
+    unknown_asset: bool
+    missing_assets: list[str]
+    notes: list[str]
+    sigma: float
+    probs: list[float]
+    edges: list[float | None]
+    return_edges: list[float | None]
+    prob_zero: float
+    prob_up: float
+    mean: float
+    quantiles: dict[str, float]
+    value_at_risk: Sides
+    expected_shortfall: Sides
+    prob_beyond: float | None = None
+    law: LawAnswer | None = None
+
+
+class ScoredAnswer(BaseModel):
+    """A forecast and the bar that settled it; no bits where the bar or the row before it is masked."""
+
+    as_of: str
+    target_time: str
+    replayed: bool
+    quantiles: dict[str, float]
+    log_return: float | None
+    bucket: int
+    model_bits: float | None
+    frequency_bits: float | None
+    pit: float | None
+
+
+class PushAnswer(BaseModel):
+    symbol: str
+    accepted: int
+    num_bars: int
+    as_of: str
+    scored: ScoredAnswer | None
+    forecast: ForecastAnswer | None
+
+
+class DriftAnswer(BaseModel):
+    """Means over the last scored bars; a positive gain is good."""
+
+    scored: int
+    model_bits: float | None
+    frequency_bits: float | None
+    gain_bits: float | None
+    alert: bool
+
+
+class AssetAnswer(BaseModel):
+    symbol: str
+    known: bool
+    ready: bool
+    num_bars: int
+    as_of: str | None
+    close: float | None
+    prob_up: float | None
+    drift: DriftAnswer
+
+
+class AssetsAnswer(BaseModel):
+    timeframe: str
+    frequency: str
+    alert_bits: float
+    window: int
+    assets: list[AssetAnswer]
+
+
+class MaskedBar(Bar):
+    masks: list[str]
+
+
+class CalibrationAnswer(BaseModel):
+    """Where the returns fell in their forecasts: ten even bins of the distribution function, and coverages."""
+
+    scored: int
+    pit_counts: list[int]
+    coverage: dict[str, float | None]
+
+
+class QualityAnswer(BaseModel):
+    bars: int
+    masked: int
+    by_mask: dict[str, int]
+
+
+class HistoryAnswer(BaseModel):
+    symbol: str
+    bars: list[MaskedBar]
+    forecasts: list[ScoredAnswer]
+    calibration: CalibrationAnswer
+    quality: QualityAnswer
+
+
+class ModelAnswer(BaseModel):
+    """The model card."""
+
+    model_config = ConfigDict(extra="allow")
+
+    engine: str
+    sha256: str
+    tokenizer_sha256: str
+    corpus_sha256: str
+    experiment: str
+    seed: int
+    step: int
+    validation_bits: float | None
+    train_end: str | None
+    splits: dict[str, Any]
+    timeframe: str
+    context: int
+    symbols: list[str]
+    versions: dict[str, str]
+    limits: list[str]
+
+
+class HealthAnswer(BaseModel):
+    status: str

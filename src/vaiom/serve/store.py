@@ -1,0 +1,211 @@
+"""What must survive a restart: acknowledged bars, the state of each asset, forecasts that a bar has settled.
+
+Enters: bars. Leaves: the same bars, snapshots and settled forecasts after any crash. One SQLite file in WAL mode; a
+commit reaches the disk before it returns, and one process holds the file at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vaiom.errors import ConfigError, DataError
+from vaiom.files import ensure_folder
+from vaiom.serve.refusal import RefusalError
+
+FILE_NAME = "live.sqlite"
+
+_EPOCH = datetime(1970, 1, 1)
+_TABLES = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS bars (
+    arrival INTEGER PRIMARY KEY, symbol TEXT, stamp INTEGER, open REAL, high REAL, low REAL, close REAL, volume REAL,
+    UNIQUE (symbol, stamp)
+);
+CREATE TABLE IF NOT EXISTS snapshots (symbol TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS scored (
+    symbol TEXT, as_of INTEGER, target INTEGER, model TEXT, replayed INTEGER, quantiles TEXT, log_ret REAL,
+    bucket INTEGER, model_bits REAL, frequency_bits REAL, pit REAL, PRIMARY KEY (symbol, as_of)
+) WITHOUT ROWID;
+"""
+_CANDLE = "stamp, open, high, low, close, volume"
+_INSERT_BAR = f"INSERT INTO bars (symbol, {_CANDLE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_SCORED = "INSERT OR REPLACE INTO scored VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Candle(NamedTuple):
+    """A bar as it was acknowledged."""
+
+    stamp: datetime
+    open: float | None
+    high: float | None
+    low: float | None
+    close: float | None
+    volume: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A forecast that a bar has settled; the losses are None where either row is masked."""
+
+    as_of: datetime
+    target: datetime
+    model: str
+    """Hash of the model that made it."""
+    replayed: bool
+    """Made again from a history, not when the bar was still to come."""
+    quantiles: dict[str, float]
+    log_ret: float | None
+    bucket: int
+    model_bits: float | None
+    frequency_bits: float | None
+    pit: float | None
+
+
+class Store:
+    """Used by several threads, one after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = ensure_folder(folder) / FILE_NAME
+        self.num_since_snapshot = 0
+        self._lock = threading.Lock()
+        try:
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
+            # The first write takes the file for this process; a second one is refused there.
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_TABLES)
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise ConfigError(
+                "the state folder cannot be opened",
+                where=self.path,
+                got=str(error),
+                fix="one service holds a state folder at a time: stop the other, or choose another --state",
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                "not a state that vaiom wrote", where=self.path, got=str(error), fix="choose another --state"
+            ) from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def fact(self, name: str) -> Any:
+        """A JSON value; None where it was never set."""
+        found = self._rows("SELECT value FROM facts WHERE name = ?", name)
+        return json.loads(found[0][0]) if found else None
+
+    def set_fact(self, name: str, value: Any) -> None:
+        with self._transaction() as database:
+            database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+
+    def append(self, symbol: str, candles: Sequence[Candle], scored: Iterable[Scored] = ()) -> None:
+        """All of it or nothing; on the disk when this returns."""
+        bars = [(symbol, seconds_of(candle.stamp), *candle[1:]) for candle in candles]
+        rows = [_scored_row(symbol, each) for each in scored]
+        try:
+            with self._transaction() as database:
+                database.executemany(_INSERT_BAR, bars)
+                database.executemany(_INSERT_SCORED, rows)
+        except sqlite3.Error as error:
+            raise RefusalError(
+                503,
+                "the bars could not be stored, and none was taken",
+                where=self.path.name,
+                got=str(error),
+                retry_after=10,
+                fix="look at the disk of the service, then push them again",
+            ) from error
+        self.num_since_snapshot += len(bars)
+
+    def put_scored(self, scored: Iterable[tuple[str, Scored]]) -> None:
+        """Record settled forecasts of several assets."""
+        rows = [_scored_row(symbol, each) for symbol, each in scored]
+        with self._transaction() as database:
+            database.executemany(_INSERT_SCORED, rows)
+
+    def put_snapshot(self, states: dict[str, dict[str, Any]]) -> None:
+        """Record the state of every asset after the last bar that arrived."""
+        rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
+        with self._transaction() as database:
+            database.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", rows)
+            last = database.execute("SELECT coalesce(max(arrival), 0) FROM bars").fetchone()[0]
+            database.execute("INSERT OR REPLACE INTO facts VALUES ('snapshot', ?)", (json.dumps(last),))
+        self.num_since_snapshot = 0
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """By symbol, the state that was last recorded."""
+        return {symbol: json.loads(state) for symbol, state in self._rows("SELECT symbol, state FROM snapshots")}
+
+    def bars_since_snapshot(self) -> list[tuple[str, Candle]]:
+        """Symbols and bars in the order of their arrival."""
+        query = f"SELECT symbol, {_CANDLE} FROM bars WHERE arrival > ? ORDER BY arrival"
+        found = [(row[0], _candle(row[1:])) for row in self._rows(query, self.fact("snapshot") or 0)]
+        self.num_since_snapshot = len(found)
+        return found
+
+    def last_bars(self, symbol: str, number: int) -> list[Candle]:
+        """Oldest first."""
+        query = f"SELECT {_CANDLE} FROM bars WHERE symbol = ? ORDER BY stamp DESC LIMIT ?"
+        return [_candle(row) for row in self._rows(query, symbol, number)][::-1]
+
+    def last_scored(self, symbol: str, model: str, number: int) -> list[Scored]:
+        """Forecasts of one model, oldest first."""
+        query = """SELECT as_of, target, model, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit
+            FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of DESC LIMIT ?"""
+        return [_scored(row) for row in self._rows(query, symbol, model, number)][::-1]
+
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._db.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def seconds_of(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(seconds=1)
+
+
+def moment_of(seconds: int) -> datetime:
+    return _EPOCH + timedelta(seconds=seconds)
+
+
+def _candle(row: tuple[Any, ...]) -> Candle:
+    return Candle(moment_of(row[0]), *row[1:])
+
+
+def _scored_row(symbol: str, each: Scored) -> tuple[Any, ...]:
+    return (
+        symbol, seconds_of(each.as_of), seconds_of(each.target), each.model, each.replayed, json.dumps(each.quantiles),
+        each.log_ret, each.bucket, each.model_bits, each.frequency_bits, each.pit,
+    )  # fmt: skip
+
+
+def _scored(row: tuple[Any, ...]) -> Scored:
+    as_of, target, model, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit = row
+    return Scored(
+        as_of=moment_of(as_of), target=moment_of(target), model=model, replayed=bool(replayed),
+        quantiles=json.loads(quantiles), log_ret=log_ret, bucket=bucket, model_bits=model_bits,
+        frequency_bits=frequency_bits, pit=pit,
+    )  # fmt: skip

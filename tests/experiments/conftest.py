@@ -1,0 +1,46 @@
+"""A simulated market, its corpus and one finished reproduction of all tables; made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from reproductions import Reproduced, vaiom, words_of
+
+from vaiom.events.corpus import LEDGER_NAME
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Here and in every process that a test starts: the order of sums would differ with their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def paper_text() -> str:
+    """The paper itself; it is never part of the repository."""
+    path = Path(__file__).parents[3] / "shared" / "paper" / "vaiom.tex"
+    if not path.is_file():
+        pytest.skip("the paper is not beside this checkout")
+    return path.read_text()
+
+
+@pytest.fixture(scope="session")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
+    folder = tmp_path_factory.mktemp("reproduction")
+    bars, corpus, baselines, out = (folder / name for name in ("bars", "corpus", "baselines", "out"))
+    vaiom("data", "simulate", "--assets", 2, "--bars", 60_000, "--out", bars)
+    vaiom("corpus", "build", bars, "--out", corpus)
+    for split in ("validation", "test-h1", "test-h2"):
+        only = ("--only", "frequency,markov,hour_of_week", "--split", split, "--context", 16)
+        assert vaiom("baselines", corpus, "--out", baselines, *only).code == 0
+    ran = vaiom(*words_of(corpus, out, "--baselines", baselines))
+    ledger = (corpus / LEDGER_NAME).read_text()
+    return Reproduced(corpus=corpus, baselines=baselines, out=out, ran=ran, ledger=ledger)

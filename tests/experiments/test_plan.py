@@ -1,0 +1,140 @@
+"""The plan: every task once, the same each time, and nothing claimed below the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reproductions import TINY, Reproduced
+
+from vaiom.errors import ConfigError
+from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.experiments.paper import COMPARISONS, MAIN, SEEDS
+from vaiom.experiments.plan import (
+    FLOOR_UPDATES,
+    FLOOR_WINDOWS,
+    TABLES,
+    Task,
+    cost_beside_main,
+    require_tables,
+    scaled,
+    tasks_of,
+)
+from vaiom.experiments.records import RUN, WALK
+from vaiom.experiments.registry import EXPERIMENTS, experiment
+from vaiom.training.experiment import Experiment
+
+
+@pytest.fixture(scope="module")
+def corpus(reproduced: Reproduced) -> Corpus:
+    return open_corpus(reproduced.corpus)
+
+
+SETTINGS = st.lists(
+    st.sampled_from(
+        [
+            *("steps=1", "steps=9999", "steps=20000", "micro_batch=1", "micro_batch=64", "validate_every=10"),
+            *("width=192", "context=16", "learning_rate=1e-3", "seed=5", "precision=fp32", "log_every=1"),
+        ]
+    ),
+    unique_by=lambda setting: setting.split("=")[0],
+)
+
+
+@given(st.sampled_from(sorted(EXPERIMENTS)), st.sampled_from(["full", "fast"]), SETTINGS, st.booleans())
+def test_what_is_claimed_is_long_enough_and_the_published_experiment(
+    name: str, budget: str, settings: list[str], walks: bool
+) -> None:
+    published = experiment(name)
+    chosen = scaled(published, budget, settings, walks=walks)
+    train = chosen.experiment.train
+    if chosen.claimed:
+        assert train.steps * train.windows_per_step >= FLOOR_UPDATES * FLOOR_WINDOWS
+        assert chosen.experiment.model == published.model
+        assert chosen.experiment.with_changes(**_length(published)) == published
+    # Whoever reads the table is told of every change that matters.
+    if (train.steps, train.windows_per_step) != (published.train.steps, published.train.windows_per_step):
+        assert f"{train.steps:,} steps of {train.windows_per_step} windows" in chosen.changed
+    if not settings and budget == "full":
+        assert chosen.experiment == published
+        assert chosen.changed == ""
+
+
+def _length(published: Experiment) -> dict[str, object]:
+    names = ("steps", "validate_every", "log_every", "precision")
+    return {name: getattr(published.train, name) for name in names}
+
+
+@pytest.mark.parametrize("name", sorted({row.experiment for each in COMPARISONS for row in each.rows}))
+def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
+    published, chosen = experiment(name), scaled(experiment(name), "fast")
+    assert chosen.experiment.train.steps <= published.train.steps
+    assert chosen.claimed
+    assert (chosen.changed == "") == (chosen.experiment.train.steps == published.train.steps)
+
+
+@given(st.lists(st.sampled_from(TABLES), unique=True), st.sampled_from(["full", "fast"]))
+def test_tasks_are_unique_and_the_same_each_time(corpus: Corpus, names: list[str], budget: str) -> None:
+    tables = require_tables(names)
+    tasks = tasks_of(tables, {"1h": corpus}, budget)
+    ids = [task.id for task in tasks]
+    assert len(set(ids)) == len(ids)
+    assert ids == [task.id for task in tasks_of(require_tables(names[::-1]), {"1h": corpus}, budget)]
+    # A task of some tables is one of all tables: its record is found whoever asked for it.
+    assert set(ids) <= {task.id for task in tasks_of(TABLES, {"1h": corpus}, budget)}
+
+
+def test_seeds_and_splits(corpus: Corpus) -> None:
+    tasks = tasks_of(TABLES, {"1h": corpus, "4h": corpus}, "fast", TINY)
+    runs = [task for task in tasks if task.kind == RUN and task.experiment]
+    judged = [task for task in runs if task.splits]
+    assert [seed_of(task) for task in judged] == list(SEEDS)
+    assert {(task.timeframe, name_of(task)) for task in judged} == {("1h", MAIN)}
+    assert {task.splits for task in judged} == {("validation", "test-h1", "test-h2")}
+    assert {task.year for task in tasks if task.kind == WALK} == {2021, 2022, 2023, 2024}
+    last = {name_of(task) for task in runs if task.experiment and task.experiment.train.scope == "last"}
+    assert {seed_of(task) for task in runs if name_of(task) in last} == {SEEDS[0]}
+    assert {seed_of(task) for task in runs if name_of(task) == "main-no-gap"} == set(SEEDS)
+    assert {row.experiment for row in rows_of("4h")} == {name_of(task) for task in runs if task.timeframe == "4h"}
+
+
+def rows_of(timeframe: str) -> Iterator[object]:
+    return (row for each in COMPARISONS for row in each.rows if row.timeframe == timeframe)
+
+
+def name_of(task: Task) -> str:
+    assert task.experiment
+    return task.experiment.name
+
+
+def seed_of(task: Task) -> int:
+    assert task.experiment
+    return task.experiment.train.seed
+
+
+def test_a_key_is_of_what_decides_the_contents(corpus: Corpus) -> None:
+    base, *others = (
+        {task.label: task.key for task in tasks_of(["metadata"], {"1h": corpus}, budget, settings)}
+        for budget, settings in product(["full"], [(), ("width=64",), ("steps=7",)])
+    )
+    for other in others:
+        assert all(base[label] != other[label] for label in base if label.startswith("1h-main-"))
+    # The main model is whole under both budgets: what one has run the other reuses.
+    fast = {task.label: task.key for task in tasks_of(["metadata"], {"1h": corpus}, "fast")}
+    assert fast == base
+
+
+def test_costs_are_in_runs_of_the_main_model() -> None:
+    assert cost_beside_main(experiment(MAIN)) == 1
+    assert cost_beside_main(experiment(MAIN).with_changes(steps=11_000)) == 2
+    assert cost_beside_main(experiment("main-5m")) > 5
+
+
+def test_unknown_names_list_the_known(corpus: Corpus) -> None:
+    with pytest.raises(ConfigError, match=r"main-test, .*corpus-audit"):
+        require_tables(["splits", "nonsense"])
+    with pytest.raises(ConfigError, match="full, fast"):
+        tasks_of(TABLES, {"1h": corpus}, "slow")

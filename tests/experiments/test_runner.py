@@ -1,0 +1,172 @@
+"""The runner: finished work is reused, broken work goes on, failures stop nothing, every engine leaves the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from processes import alive, children_of, command_of, needs_proc
+from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, without_minutes, words_of
+
+from cli.command_line import require_refusal
+from vaiom.experiments.records import Records
+from vaiom.report.reproduction import render
+
+SOME = ("inputs", "matched", "heads")
+"""Tables that never look at a test split."""
+
+
+def page_of_some(reproduced: Reproduced, out: Path) -> str:
+    """What the page of `out` would be if its records were those of the uninterrupted run."""
+    names = {file.stem for file in (out / "records").glob("*.json")}
+    chosen = [
+        record
+        for file, record in zip(
+            sorted((reproduced.out / "records").glob("*.json")),
+            Records.read(reproduced.out / "records").all,
+            strict=True,
+        )
+        if file.stem in names
+    ]
+    assert len(chosen) == len(names)
+    return without_minutes(render(Records(chosen)))
+
+
+def test_a_second_call_runs_nothing(reproduced: Reproduced) -> None:
+    def times() -> dict[str, int]:
+        files = [*reproduced.out.glob("r*/**/*"), reproduced.corpus / "ledger.jsonl"]
+        return {str(file): file.stat().st_mtime_ns for file in files if "baselines" not in file.name and file.is_file()}
+
+    before, page = times(), reproduced.page
+    again = vaiom(*words_of(reproduced.corpus, reproduced.out, "--baselines", reproduced.baselines))
+    assert again.code == 0
+    assert times() == before
+    assert reproduced.page == page
+
+
+def test_a_failure_is_told_at_the_end_and_stops_nothing(reproduced: Reproduced, tmp_path: Path) -> None:
+    words = words_of(reproduced.corpus, tmp_path, *SOME)
+    listed = json.loads(vaiom(*words, "--list", "--json").out)["runs"]
+    done = vaiom(*words, "--json")
+    assert done.code == 0
+    names = sorted((tmp_path / "runs").iterdir())
+    assert len(names) == len(listed)
+    # One run whose state is damaged and whose record is gone: it can neither be reused nor go on.
+    broken, lost = names[0], names[1]
+    for run in (broken, lost):
+        (tmp_path / "records" / f"{run.name}.json").unlink()
+    for state in broken.rglob("*.safetensors"):
+        state.write_bytes(b"nothing")
+    ran = vaiom(*words, "--json")
+    assert ran.code == 1
+    value = json.loads(ran.out)
+    assert [failure["task"] for failure in value["failed"]] == [broken.name]
+    assert "safetensors" in value["failed"][0]["reason"]
+    assert f"Failed: {broken.name}" in ran.err
+    assert not (tmp_path / "records" / f"{broken.name}.json").exists()
+    assert (tmp_path / "records" / f"{lost.name}.json").exists()
+    assert "not run" in (tmp_path / "reproduction.md").read_text()
+
+
+def test_killed_midway_and_started_again(reproduced: Reproduced, tmp_path: Path) -> None:
+    words = words_of(reproduced.corpus, tmp_path, *SOME)
+    process = start_vaiom(words)
+    while process.poll() is None and len(list(tmp_path.glob("records/*.json"))) < 3:
+        time.sleep(0.002)
+    while process.poll() is None and len(list(tmp_path.glob("runs/*"))) < 4:
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    finished = {file: file.stat().st_mtime_ns for file in tmp_path.glob("records/[!.]*.json")}
+    assert not (tmp_path / "reproduction.md").exists()
+    # What was being written when the runner died is no record.
+    (tmp_path / "records" / ".vaiom-staging-half.json").write_text('{"kind": ')
+    assert vaiom(*words).code == 0
+    assert {file: file.stat().st_mtime_ns for file in finished} == finished
+    records = records_in(tmp_path)
+    assert len(records) > len(finished)
+    assert records.items() <= records_in(reproduced.out).items()
+    assert without_minutes((tmp_path / "reproduction.md").read_text()) == page_of_some(reproduced, tmp_path)
+
+
+def test_two_workers_leave_the_records_of_one(reproduced: Reproduced, tmp_path: Path) -> None:
+    words = words_of(reproduced.corpus, tmp_path, "inputs", "sweep", "--workers", 2)
+    process = start_vaiom(words)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    records = records_in(tmp_path)
+    assert len(records) == 4
+    assert records.items() <= records_in(reproduced.out).items()
+
+
+@needs_proc
+def test_workers_die_with_their_runner(reproduced: Reproduced, tmp_path: Path) -> None:
+    settings = ("steps=100000", "log_every=1", "validate_every=50", *TINY[2:])
+    process = start_vaiom(words_of(reproduced.corpus, tmp_path, "sweep", "--workers", 2, settings=settings))
+    while process.poll() is None and not list(tmp_path.glob("runs/*/metrics.jsonl")):
+        time.sleep(0.05)
+    below = children_of(process.pid)
+    assert below
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while any(map(alive, below)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, below))
+
+
+@needs_proc
+def test_a_worker_that_is_killed_fails_alone(reproduced: Reproduced, tmp_path: Path) -> None:
+    settings = ("steps=3000", "log_every=1", "validate_every=500", *TINY[2:])
+    words = words_of(reproduced.corpus, tmp_path, "sweep", "--workers", 2, "--json", settings=settings)
+    process = start_vaiom(words)
+    while process.poll() is None and not list(tmp_path.glob("runs/*/metrics.jsonl")):
+        time.sleep(0.02)
+    for pid in children_of(process.pid):
+        if "spawn_main" in command_of(pid):
+            os.kill(pid, signal.SIGKILL)
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == 1, errors
+    (failure,) = json.loads(out)["failed"]
+    assert failure["reason"] == f"its process ended with code {-signal.SIGKILL}"
+    assert len(records_in(tmp_path)) == 1
+
+
+def test_rivals_that_came_later_are_added_without_training(reproduced: Reproduced, tmp_path: Path) -> None:
+    corpus, baselines = tmp_path / "corpus", tmp_path / "baselines"
+    vaiom("corpus", "build", reproduced.corpus.parent / "bars", "--out", corpus)
+    words = words_of(corpus, tmp_path / "out", "seeds-validation")
+    assert vaiom(*words).code == 0
+    states = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "runs").rglob("step-*")}
+    only = ("--only", "frequency,hour_of_week", "--split", "validation", "--context", 16)
+    vaiom("baselines", corpus, "--out", baselines, *only)
+    assert vaiom(*words, "--baselines", baselines).code == 0
+    for record in Records.read(tmp_path / "out" / "records").runs("main", "1h").values():
+        assert set(record.scored["validation"].bits) == {"model", "frequency", "hour_of_week"}
+    assert {file: file.stat().st_mtime_ns for file in states} == states
+    # Without the models there is nothing to score: the records stay as they are.
+    assert "hour" in (tmp_path / "out" / "reproduction.md").read_text()
+
+
+def test_records_of_another_corpus_are_not_mixed_in(reproduced: Reproduced, tmp_path: Path) -> None:
+    bars = tmp_path / "bars"
+    vaiom("data", "simulate", "--assets", 1, "--bars", 20_000, "--out", bars)
+    vaiom("corpus", "build", bars, "--out", tmp_path / "corpus")
+    words = words_of(tmp_path / "corpus", reproduced.out, "splits")
+    require_refusal(vaiom(*words), "of another 1h corpus", "--out")
+
+
+def test_foreign_baselines_are_refused_before_anything_runs(reproduced: Reproduced, tmp_path: Path) -> None:
+    settings = (*TINY[:-1], "context=32")
+    words = words_of(reproduced.corpus, tmp_path, "main-test", "--baselines", reproduced.baselines, settings=settings)
+    require_refusal(vaiom(*words), "stored losses are not of this context", "16", "32")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_unknown_engines(reproduced: Reproduced, tmp_path: Path) -> None:
+    words = words_of(reproduced.corpus, tmp_path, "splits")
+    require_refusal(vaiom(*words, "--engine", "steam"), "local, ray", "steam")

@@ -1,0 +1,92 @@
+"""The protocol moved to a year: in order, with enough behind it and nothing of what comes after."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import random_bars
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.splits import SplitConfig
+from vaiom.experiments.walk_forward import MAX_YEARS, MIN_TRAIN_YEARS, TEST, corpus_of_year, splits_of, years_of
+from vaiom.market.folder import write_symbol
+
+CONTEXT = 16
+HORIZON = datetime(2026, 1, 1)
+
+
+def daily(folder: Path, last: datetime, **starts: datetime) -> Corpus:
+    """A corpus of daily bars of some assets from their starts to a day."""
+    for seed, (symbol, start) in enumerate(starts.items()):
+        bars = random_bars((HORIZON - start).days, seed, start, timedelta(days=1))
+        write_symbol(folder / "bars", symbol, bars.filter(bars["Datetime"] <= last))
+    return build_corpus(folder / "bars", folder / "corpus", CorpusConfig(timeframe="1d"))
+
+
+@given(st.integers(1990, 2100))
+def test_the_boundaries_of_a_year_are_in_order(year: int) -> None:
+    splits = splits_of(year)
+    (first, last), (start, end) = splits.validation, splits.tests[0]
+    assert splits.train_end < first < last == start < end == splits.seal
+    assert (splits.train_end.year, first.year, start.year, end.year) == (year - 1, year - 1, year, year + 1)
+    assert first - splits.train_end > timedelta(days=180)  # the buffer
+    assert tuple(splits.test_names) == (TEST,)
+
+
+def test_years_of_corpora_with_different_starts(tmp_path: Path) -> None:
+    start = datetime(2012, 1, 1)
+    corpus = daily(tmp_path / "even", datetime(2025, 6, 1), AAA=start, BBB=start)
+    assert years_of(corpus) == list(range(2016, 2025))
+    # One old asset does not make old years, one young asset does not take them away.
+    late = datetime(2015, 3, 1)
+    assert years_of(daily(tmp_path / "old", datetime(2025, 6, 1), AAA=start, BBB=late, CCC=late))[0] == 2020
+    assert years_of(daily(tmp_path / "young", datetime(2025, 6, 1), AAA=start, BBB=start, CCC=late))[0] == 2016
+    # The year must be whole, and before the corpus's own tests.
+    assert years_of(daily(tmp_path / "broken", datetime(2024, 12, 30), AAA=start))[-1] == 2023
+    assert years_of(daily(tmp_path / "long", datetime(2025, 12, 31), AAA=datetime(2000, 1, 1)))[0] == 2025 - MAX_YEARS
+    assert years_of(daily(tmp_path / "short", datetime(2024, 12, 31), AAA=datetime(2021, 1, 1))) == []
+
+
+def test_years_of_the_real_bars(shared_data: Path, tmp_path: Path) -> None:
+    corpus = build_corpus(shared_data / "bars_1h", tmp_path / "corpus")
+    assert years_of(corpus) == list(range(2016, 2025))
+
+
+def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
+    year, starts = 2022, {"AAA": datetime(2016, 1, 1), "BBB": datetime(2016, 6, 1)}
+    whole = corpus_of_year(daily(tmp_path / "whole", datetime(2025, 12, 31), **starts), year)
+    cut = corpus_of_year(daily(tmp_path / "cut", datetime(2022, 12, 31), **starts), year)
+    assert whole.tokenizer.sha256 == cut.tokenizer.sha256
+    end = np.datetime64(datetime(year + 1, 1, 1))
+    for split in ("train", "validation", TEST):
+        rows, same = whole.endpoints(split, CONTEXT), cut.endpoints(split, CONTEXT)
+        assert len(rows) > 0
+        assert (whole.target_timestamps[rows] < end).all()
+        for name in ("timestamps", "target_timestamps", "target_return", "target_gap", "cont", "disc"):
+            ours, theirs = getattr(whole, name)[rows], getattr(cut, name)[same]
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"{split} {name}")
+
+
+def test_splits_of_a_year_do_not_meet(tmp_path: Path) -> None:
+    corpus = daily(tmp_path, datetime(2024, 12, 31), AAA=datetime(2016, 1, 1))
+    assert years_of(corpus)[0] == 2017 + MIN_TRAIN_YEARS
+    moved = corpus_of_year(corpus, 2023)
+    times = [moved.target_timestamps[moved.endpoints(split, CONTEXT)] for split in ("train", "validation", TEST)]
+    assert times[0].max() < np.datetime64("2022-01-01")
+    assert np.datetime64("2022-07-01") <= times[1].min() <= times[1].max() < np.datetime64("2023-01-01")
+    assert np.datetime64("2023-01-01") <= times[2].min() <= times[2].max() < np.datetime64("2024-01-01")
+    # The corpus itself has not moved.
+    assert open_corpus(tmp_path / "corpus").splits == corpus.splits != moved.splits
+
+
+@pytest.mark.parametrize("year", [2016, 2024])
+def test_the_default_year_is_the_papers_protocol(year: int) -> None:
+    paper = SplitConfig().shifted_to(datetime(year - 1, 1, 1))
+    ours = splits_of(year)
+    assert (ours.train_end, ours.validation, ours.seal) == (paper.train_end, paper.validation, paper.tests[-1][1])

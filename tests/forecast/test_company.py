@@ -1,0 +1,272 @@
+"""A model that reads other assets: what it reads is the corpus to the bit, whoever is missing is named."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from forecast_runs import CONTEXT, TinyRun, untrained
+
+from strategies import random_bars
+from vaiom.errors import DataError
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.schema import CROSS_FIELDS
+from vaiom.forecast.bars import MIN_BARS
+from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.inputs import inputs_of, meta_of
+from vaiom.forecast.online import OnlineForecaster
+from vaiom.market.folder import read_bars
+from vaiom.training.windows import model_inputs
+
+Bars = dict[str, pl.DataFrame]
+
+
+def cut(bars: Bars, moment: datetime) -> Bars:
+    known = {symbol: frame.filter(pl.col("Datetime") <= moment) for symbol, frame in bars.items()}
+    return {symbol: frame for symbol, frame in known.items() if len(frame)}
+
+
+def stamp(value: np.datetime64) -> datetime:
+    return value.astype("datetime64[us]").item()
+
+
+def test_inputs_and_probabilities_are_those_of_the_corpus(world: TinyRun) -> None:
+    corpus, forecaster, bars = world.corpus, Forecaster.load(world.run), read_bars(world.bars)
+    inputs = model_inputs(corpus, forecaster.config)
+    histories = forecaster.predict_all(bars)
+    model = ModelPredictor.load(world.run / "best.safetensors", "cpu")
+    for symbol, rows in corpus.asset_slices.items():
+        chosen = np.linspace(rows.start + CONTEXT, rows.stop - 1, 12).astype(np.int64)
+        wanted = model.predict_proba(corpus, chosen)
+        for row, probs in zip(chosen, wanted, strict=True):
+            known = cut(bars, stamp(corpus.timestamps[row]))
+            [window] = forecaster.windows(known, symbol)
+            made = inputs_of(forecaster.config, window.columns, meta_of(forecaster.tokenizer, symbol))
+            np.testing.assert_array_equal(made, inputs[row + 1 - CONTEXT : row + 1])
+            dist = forecaster.predict(known, symbol)
+            np.testing.assert_allclose(dist.probs, probs, atol=TOLERANCE)
+            there = histories[symbol][row - rows.start - MIN_BARS + 1]
+            np.testing.assert_allclose(there.probs, probs, atol=TOLERANCE)
+            assert (there.as_of, there.sigma, there.missing_assets) == (dist.as_of, dist.sigma, dist.missing_assets)
+
+
+def test_whoever_has_no_bar_at_the_last_stamp_is_named(simulated_world: TinyRun) -> None:
+    forecaster, bars = Forecaster.load(simulated_world.run), read_bars(simulated_world.bars)
+    assert forecaster.reads == ("EURUSD", "GBPJPY", "USDJPY")
+    assert forecaster.describe()["reads_other_assets"]
+    open_ = cut(bars, datetime(2023, 12, 27, 14))
+    assert [dist.missing_assets for dist in forecaster.predict(open_).values()] == [(), (), ()]
+    closed = forecaster.predict(cut(bars, datetime(2023, 12, 27, 20)))
+    assert closed["EURUSD"].missing_assets == ("GBPJPY",)
+    assert closed["GBPJPY"].missing_assets == ()  # its last bar is of an hour in which all traded
+    assert closed["EURUSD"].notes == ("without other assets: no bar at 2023-12-27 20:00:00 of GBPJPY",)
+    alone = forecaster.predict(open_["EURUSD"], symbol="EURUSD")
+    assert alone.missing_assets == ("GBPJPY", "USDJPY")
+    assert "missing_assets" in repr(alone)
+    assert not alone.stale
+    whole = forecaster.predict(open_)["EURUSD"]
+    assert np.abs(alone.probs - whole.probs).max() > 10 * TOLERANCE
+    assert whole.sigma == alone.sigma
+    # Whoever is only read may be new.
+    young = forecaster.predict({**open_, "GBPJPY": open_["GBPJPY"].tail(3)}, "EURUSD")
+    assert young.missing_assets == ()
+    frame = forecaster.predict_all(open_, "EURUSD").to_frame()
+    assert frame["num_missing_assets"].max() == 2  # late at night, before one of them began
+
+
+def test_a_foreign_asset_reads_and_is_not_read(simulated_world: TinyRun) -> None:
+    forecaster, bars = Forecaster.load(simulated_world.run), read_bars(simulated_world.bars)
+    foreign = bars["EURUSD"].with_columns(pl.col("Close") * 1.0001)
+    before = forecaster.windows(bars)
+    after = forecaster.windows({**bars, "AAAUSD": foreign})
+    for ours, theirs in zip(before, after, strict=False):
+        for name, column in ours.columns.items():
+            np.testing.assert_array_equal(column, theirs.columns[name])
+    assert after[-1].columns["usd_factor"].any()
+    assert after[-1].missing_assets == before[0].missing_assets
+    online = forecaster.online()
+    online.extend_many({**bars, "AAAUSD": foreign})
+    for name, column in online.window("AAAUSD").columns.items():
+        np.testing.assert_array_equal(column, after[-1].columns[name])
+    lonely = forecaster.predict(foreign, "AAAUSD")
+    assert lonely.unknown_asset
+    assert lonely.missing_assets == forecaster.symbols
+
+
+def by_stamp(bars: Bars) -> dict[datetime, dict[str, dict[str, Any]]]:
+    out: dict[datetime, dict[str, dict[str, Any]]] = {}
+    for symbol, frame in bars.items():
+        for bar in frame.iter_rows(named=True):
+            out.setdefault(bar["Datetime"], {})[symbol] = bar
+    return dict(sorted(out.items()))
+
+
+def restarted(online: OnlineForecaster) -> OnlineForecaster:
+    other = online.forecaster.online()
+    other.restore(json.loads(json.dumps(online.to_json(), allow_nan=False)))
+    return other
+
+
+def test_five_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
+    forecaster = Forecaster.load(real_world.run)
+    stamps = by_stamp(read_bars(real_world.bars))
+    stamps = dict(list(stamps.items())[:5_000])
+    bars = cut(read_bars(real_world.bars), list(stamps)[-1])
+    histories = forecaster.predict_all(bars)
+    assets = forecaster._rows_of(bars, None)
+    inputs = {s: inputs_of(forecaster.config, assets[s], meta_of(forecaster.tokenizer, s)) for s in bars}
+    online, seen, worst = forecaster.online(), dict.fromkeys(bars, 0), 0.0
+    for number, arrived in enumerate(stamps.values()):
+        if number == 2_500:
+            online = restarted(online)
+        forecast = number % 4 == 0  # their inputs are the same bits: the rest is the model's affair
+        dists = online.push_many(arrived, forecast=forecast)
+        for symbol in arrived:
+            seen[symbol] += 1
+            at = seen[symbol] - MIN_BARS
+            assert (symbol in dists) == (forecast and at >= 0)
+            if at < 0:
+                continue
+            window, meta = online.window(symbol), meta_of(forecaster.tokenizer, symbol)
+            first = max(0, seen[symbol] - CONTEXT)
+            made = inputs_of(forecaster.config, window.columns, meta)
+            np.testing.assert_array_equal(made, inputs[symbol][first : seen[symbol]])
+            if forecast:
+                worst = max(worst, float(np.abs(dists[symbol].probs - histories[symbol].probs[at]).max()))
+                assert dists[symbol].missing_assets == window.missing_assets == histories[symbol][at].missing_assets
+    assert min(seen.values()) > 4_500
+    assert worst <= TOLERANCE
+
+
+def assert_same_windows(ours: OnlineForecaster, theirs: OnlineForecaster) -> None:
+    for symbol in theirs.streams:
+        for name, column in theirs.window(symbol).columns.items():
+            np.testing.assert_array_equal(ours.window(symbol).columns[name], column, err_msg=f"{symbol} {name}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_of_arrival_leaves_what_a_batch_leaves(simulated_world: TinyRun, seed: int) -> None:
+    """Bars of an asset come in order, assets come in any order, some of them hours late."""
+    random = Random(seed)
+    forecaster = untrained(simulated_world.corpus, fields=("ret_z", "log_wait", *CROSS_FIELDS))
+    bars = cut(read_bars(simulated_world.bars), datetime(2023, 11, 18))
+    bars = {symbol: frame.tail(120) for symbol, frame in bars.items()}
+    together = forecaster.online()
+    together.extend_many(bars)
+    queues = {symbol: list(frame.iter_rows(named=True)) for symbol, frame in bars.items()}
+    online = forecaster.online()
+    while queues:
+        behind = min(queues, key=lambda symbol: queues[symbol][0]["Datetime"])
+        symbol = random.choice([behind, behind, *queues])
+        run = queues[symbol][: random.randint(1, 9)]
+        if random.random() < 0.3:
+            online.extend(symbol, pl.DataFrame(run, schema=bars[symbol].schema))
+        else:
+            for bar in run:
+                online.push(symbol, bar, forecast=False)
+        if random.random() < 0.05:
+            online = restarted(online)
+        queues[symbol] = queues[symbol][len(run) :]
+        if not queues[symbol]:
+            del queues[symbol]
+    assert_same_windows(online, together)
+
+
+def test_histories_may_come_one_after_another(simulated_world: TinyRun) -> None:
+    """Although one asset's window reaches further back than that of another, which trades more hours."""
+    forecaster, bars = Forecaster.load(simulated_world.run), read_bars(simulated_world.bars)
+    online, together = forecaster.online(), forecaster.online()
+    together.extend_many(bars)
+    for symbol, frame in bars.items():
+        online.extend(symbol, frame)
+    assert_same_windows(online, together)
+
+
+def test_a_forecast_sees_the_bars_of_its_stamp_that_have_arrived(simulated_world: TinyRun) -> None:
+    forecaster = Forecaster.load(simulated_world.run)
+    bars = cut(read_bars(simulated_world.bars), datetime(2023, 12, 27, 14))
+    last = {symbol: frame.row(-1, named=True) for symbol, frame in bars.items()}
+    online = forecaster.online()
+    online.extend_many({symbol: frame.head(-1) for symbol, frame in bars.items()})
+    other = online.copy()
+    first = online.push("EURUSD", last["EURUSD"])
+    assert first is not None
+    assert first.missing_assets == ("GBPJPY", "USDJPY")
+    handed_out = online.window("EURUSD")
+    kept = {name: column.copy() for name, column in handed_out.columns.items()}
+    for symbol in ("GBPJPY", "USDJPY"):
+        online.push(symbol, last[symbol], forecast=False)
+    now = online.forecast("EURUSD")
+    assert now.missing_assets == ()
+    np.testing.assert_allclose(now.probs, forecaster.predict(bars, "EURUSD").probs, atol=TOLERANCE)
+    assert np.abs(now.probs - first.probs).max() > TOLERANCE
+    for name, column in kept.items():
+        np.testing.assert_array_equal(handed_out.columns[name], column)
+    # The copy has taken none of this, and goes its own way to the same place.
+    assert other.streams["EURUSD"].last < online.streams["EURUSD"].last
+    other.push_many(last)
+    assert other.to_json() == online.to_json()
+
+
+def test_a_stamp_is_taken_whole_or_not_at_all(simulated_world: TinyRun) -> None:
+    forecaster = Forecaster.load(simulated_world.run)
+    bars = cut(read_bars(simulated_world.bars), datetime(2023, 12, 27, 14))
+    online = forecaster.online()
+    online.extend_many({symbol: frame.head(-1) for symbol, frame in bars.items()})
+    before = online.to_json()
+    last = {symbol: frame.row(-1, named=True) for symbol, frame in bars.items()}
+    earlier = {symbol: frame.row(-2, named=True) for symbol, frame in bars.items()}
+    for wrong in (
+        {**last, "USDJPY": {**last["USDJPY"], "Close": "1"}},
+        {**last, "USDJPY": earlier["USDJPY"]},
+        earlier,
+    ):
+        with pytest.raises(DataError):
+            online.push_many(wrong)
+        assert online.to_json() == before
+    with pytest.raises(DataError, match="back in time"):
+        online.extend_many({"NEWUSD": random_bars(30), "EURUSD": bars["EURUSD"]})
+    assert online.to_json() == before
+
+
+def test_a_state_of_other_fields_is_refused(simulated_world: TinyRun) -> None:
+    bars = random_bars(60)
+    ours, theirs = (untrained(simulated_world.corpus, fields=f).online() for f in ((), ("ret_z", "range_z")))
+    theirs.extend("EURUSD", bars)
+    with pytest.raises(DataError, match="another model"):
+        ours.restore(theirs.to_json())
+
+
+def test_the_exported_file_answers_the_same(simulated_world: TinyRun, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    from vaiom.forecast.export import export_run
+
+    made = export_run(simulated_world.run, tmp_path / "model.onnx")
+    assert made.real_windows == 32
+    other, ours = Forecaster.load(tmp_path), Forecaster.load(simulated_world.run)
+    assert other.reads == ours.reads
+    bars = read_bars(simulated_world.bars)
+    for (symbol, dist), answer in zip(ours.predict(bars).items(), other.predict(bars).values(), strict=True):
+        np.testing.assert_allclose(answer.probs, dist.probs, atol=TOLERANCE, err_msg=symbol)
+        assert answer.missing_assets == dist.missing_assets
+
+
+def test_forecasts_do_not_depend_on_what_comes_later(simulated_world: TinyRun) -> None:
+    forecaster, bars = Forecaster.load(simulated_world.run), read_bars(simulated_world.bars)
+    moment = datetime(2023, 12, 27, 14)
+    later = {
+        s: f.with_columns(Close=pl.when(pl.col("Datetime") > moment).then(3.0).otherwise("Close"))
+        for s, f in bars.items()
+    }
+    for ours, theirs in pairwise([forecaster.predict_all(each, "EURUSD") for each in (bars, later)]):
+        known = ours.as_of <= np.datetime64(moment)
+        np.testing.assert_array_equal(ours.probs[known], theirs.probs[known])
+        assert not np.array_equal(ours.probs, theirs.probs)

@@ -1,0 +1,119 @@
+"""`vaiom refit` as a user runs it: the same configuration through the newest bars, for use, and evaluation says no."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forecast_runs import CONTEXT, TinyRun, tiny_run
+
+from strategies import random_bars
+from vaiom.evaluation.ledger import looks
+from vaiom.events.corpus import open_corpus
+from vaiom.experiments.refit import refit, shifted_corpus
+from vaiom.forecast.export import export_run
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import read_bars
+from vaiom.model.checkpoint import load_checkpoint
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    """Enough bars for half a year beside a Train."""
+    bars = {symbol: random_bars(6_000, seed) for seed, symbol in enumerate(("EURUSD", "XAUUSD"))}
+    return tiny_run(tmp_path_factory.mktemp("long"), bars)
+
+
+@pytest.fixture(scope="module")
+def end(long: TinyRun) -> datetime:
+    return read_bars(long.bars)["EURUSD"]["Datetime"][-1] + timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def refitted(long: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("refit") / "run"
+    refit(long.run, long.corpus, folder, device="cpu")
+    return folder
+
+
+def test_it_trains_the_configuration_on_all_bars(long: TinyRun, refitted: Path, end: datetime) -> None:
+    corpus = long.corpus
+    made, before = load_checkpoint(refitted / "best.safetensors"), load_checkpoint(long.run / "best.safetensors")
+    assert (made.provenance.purpose, before.provenance.purpose) == ("use", "evidence")
+    assert made.model.config == before.model.config
+    for name in ("experiment", "train", "seed", "inputs"):
+        assert getattr(made.provenance, name) == getattr(before.provenance, name)
+    half = (end - timedelta(weeks=26)).isoformat()
+    assert made.provenance.splits == {
+        "train_end": half, "validation": [half, end.isoformat()], "tests": [], "seal": end.isoformat(),
+    }  # fmt: skip
+    assert made.tokenizer.sha256 == shifted_corpus(corpus).tokenizer.sha256 != before.tokenizer.sha256
+    # Selecting looked at events that the corpus holds out, and its ledger says so.
+    assert {split: looks(corpus, split) for split in ("test-h1", "sealed")} == {"test-h1": 1, "sealed": 1}
+
+
+def test_it_is_used_like_any_other_and_says_what_it_is(run: Run, long: TinyRun, refitted: Path, tmp_path: Path) -> None:
+    code, out, err = run("predict", refitted, "--bars", long.bars, "--json")
+    assert code == 0, err
+    assert json.loads(out)["model"]["purpose"] == "use"
+    assert Forecaster.load(long.run).describe()["purpose"] == "evidence"
+    pytest.importorskip("onnxscript")
+    assert export_run(refitted, tmp_path / "m.onnx").real_windows == 32
+    assert Forecaster.load(tmp_path / "m.onnx").describe()["purpose"] == "use"
+
+
+@pytest.mark.parametrize(
+    ("split", "says"), [("test-h1", "selected on targets of this split"), ("validation", "trained on targets")]
+)
+def test_it_is_no_evidence(run: Run, refitted: Path, split: str, says: str) -> None:
+    code, out, err = run("evaluate", refitted, "--split", split)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "score the run that it was refitted from" in err
+
+
+def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(run: Run, long: TinyRun, refitted: Path) -> None:
+    common = ("refit", long.run, "--corpus", long.corpus.path, "--device", "cpu", "--out")
+    for words, says in (
+        ([refitted], "holds a run already"),
+        ([refitted.parent / "other", "--until", "2030-01-01"], "the data end before this"),
+        ([refitted.parent / "other", "--until", "2023-11-03"], "Train holds no usable event"),
+    ):
+        code, out, err = run(*common, *words)
+        assert (code, out) == (2, ""), err
+        assert says in err
+    assert not (refitted.parent / "other").exists()
+    assert looks(long.corpus, "test-h1") == 1
+
+
+def test_the_command(run: Run, long: TinyRun, tmp_path: Path) -> None:
+    words = ("refit", long.run, "--corpus", long.corpus.path, "--out", tmp_path / "run", "--device", "cpu")
+    code, out, err = run(*words, "--until", "2024-01-01", "--json")
+    assert code == 2
+    assert "Train" in err
+    code, out, err = run(*words, "--until", "2024-06-15", "--json")
+    assert code == 0, err
+    made = load_checkpoint(tmp_path / "run" / "best.safetensors").provenance
+    assert json.loads(out)["best_bits"] == made.validation_bits
+    assert (made.purpose, made.splits["seal"]) == ("use", "2024-06-15T00:00:00")
+    code, out, err = run(*words, "--until", "2024-06-15", "--resume")
+    assert code == 0, err
+    assert "for use, not for evidence" in err
+    code, _, err = run(*words, "--resume")
+    assert code == 2, "other bars, another run"
+
+
+def test_bars_from_a_day_on_can_be_left_out(long: TinyRun) -> None:
+    until = datetime(2024, 6, 1)
+    shifted = shifted_corpus(open_corpus(long.corpus.path), until)
+    rows = shifted.endpoints("validation", CONTEXT)
+    targets = shifted.target_timestamps[rows]
+    assert targets.max() == np.datetime64(until - timedelta(hours=1))
+    assert targets.min() >= np.datetime64(until - timedelta(weeks=26))
+    assert shifted.target_timestamps[shifted.endpoints("train", CONTEXT)].max() < targets.min()

@@ -1,0 +1,57 @@
+"""One valid file of every kind that vaiom writes, made by vaiom itself on a tiny market."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from evaluation.simulated_market import TINY_SPLITS
+from strategies import random_bars
+from training.tiny_runs import TINY
+from vaiom.baselines.frequency import Frequency
+from vaiom.baselines.store import save_losses
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.events_file import read_events
+from vaiom.evaluation.likelihood import event_bits
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.pack import pack
+from vaiom.experiments.records import RUN, Record, Scored
+from vaiom.market.folder import write_symbol
+from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.training.loop import train
+
+SPLIT = "test-h1"
+CONTEXT = TINY.model.context
+
+
+def make_materials(folder: Path) -> Path:
+    """Bars, corpus, packed corpus, run, scored events, losses, record and truth, below `folder`."""
+    torch.set_num_threads(1)
+    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
+        write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
+    corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS))
+    pack(folder / "corpus", folder / "corpus.zip")
+    train(corpus, TINY.with_changes(steps=4, num_layers=1), folder / "run", device="cpu")
+    result = evaluate_run(folder / "run", corpus, SPLIT, device="cpu")
+    rows = corpus.endpoints(SPLIT, CONTEXT)
+    probs = Frequency().fit(corpus, corpus.endpoints("train", CONTEXT)).predict_proba(corpus, rows)
+    bits = {"frequency": event_bits(probs, corpus.target_return[rows])}
+    save_losses(folder / "losses", corpus, SPLIT, bits, CONTEXT)
+    events = read_events(folder / "run", SPLIT)
+    np.savez_compressed(
+        folder / f"events-{SPLIT}.npz",
+        symbol=events.symbols,
+        target_time=events.target_times,
+        bucket=events.buckets,
+        bits_model=events.bits["model"],
+    )
+    record = Record(
+        kind=RUN, key="ab", name="main", timeframe="1h", validation={4: 3.2}, scored={SPLIT: Scored.of(result)}
+    )
+    record.write(folder / "record.json")
+    market = MarketConfig(assets=1, bars=600)
+    write_market(simulate(market), market, folder / "market")
+    (folder / "truth.npz").write_bytes(next((folder / "market").rglob("*.npz")).read_bytes())
+    return folder

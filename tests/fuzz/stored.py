@@ -1,0 +1,227 @@
+"""Files that vaiom itself wrote and somebody may have changed since: bars, corpora, checkpoints, losses, records.
+
+Where a checksum guards a file, one target spoils the file as it is and another seals the spoiled contents with a
+checksum that fits: whoever can write the file can do that too.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fuzz.materials import CONTEXT, SPLIT
+from fuzz.mutations import Mutate, spoil_bytes, spoil_json, spoil_text
+from vaiom.baselines.store import load_losses
+from vaiom.evaluation.ledger import read_ledger
+from vaiom.events.corpus import LEDGER_NAME, MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME, Corpus, open_corpus
+from vaiom.events.pack import unpack
+from vaiom.files import sha256_of
+
+Entry = tuple[Sequence[bytes], Mutate, Callable[[bytes], object], int]
+
+
+def targets(materials: Path, scratch: Path) -> dict[str, Entry]:
+    corpus, run = materials / "corpus", materials / "run"
+    manifest = json.loads((corpus / MANIFEST_NAME).read_bytes())
+    rows = corpus / manifest["folder"]
+    bars = [(materials / "bars" / "EURUSD.parquet").read_bytes()]
+    arrays = [(rows / name).read_bytes() for name in ("flags.npy", "ret_z.npy")]
+    checkpoint = [(run / "best.safetensors").read_bytes()]
+    header = [_metadata(run / "best.safetensors")["vaiom"].encode()]
+    return {
+        "bar file": (bars, spoil_bytes, _bars(scratch / "one" / "EURUSD.parquet"), 10),
+        "corpus manifest": (_seed(corpus / MANIFEST_NAME), spoil_json, _Folder(corpus, scratch / "c1").manifest, 5),
+        "corpus manifest, sealed": (_seed(corpus / MANIFEST_NAME), spoil_json, _Folder(corpus, scratch / "c2").seal, 8),
+        "tokenizer, sealed": (_seed(corpus / TOKENIZER_NAME), spoil_json, _Folder(corpus, scratch / "c3").tokenizer, 8),
+        "corpus state, sealed": (_seed(rows / STATE_NAME), spoil_json, _Folder(corpus, scratch / "c4").state, 4),
+        "corpus column": (arrays, spoil_bytes, _Folder(corpus, scratch / "c5").column, 10),
+        "corpus look ledger": (_seed(corpus / LEDGER_NAME), spoil_text, _looks(scratch / "looks"), 15),
+        "packed corpus": (_seed(materials / "corpus.zip"), spoil_bytes, _unpack(scratch / "packed"), 2),
+        "checkpoint": (checkpoint, spoil_bytes, _checkpoint(scratch / "a.safetensors"), 4),
+        "checkpoint header, sealed": (header, spoil_json, _header(run, scratch / "b.safetensors"), 3),
+        "training state": (_state_seed(run), spoil_bytes, _state(scratch / "s.safetensors"), 3),
+        "run config": (_seed(run / "config.toml"), spoil_text, _config(scratch / "run"), 12),
+        "run metrics": (_seed(run / "metrics.jsonl"), spoil_text, _metrics(scratch / "log.jsonl"), 15),
+        "stored losses": (_seed(materials / "losses" / f"{SPLIT}.npz"), spoil_bytes, _losses(corpus, scratch / "l"), 5),
+        "events parquet": (_seed(run / f"events-{SPLIT}.parquet"), spoil_bytes, _events(scratch / "e1", "parquet"), 8),
+        "events npz": (_seed(materials / f"events-{SPLIT}.npz"), spoil_bytes, _events(scratch / "e2", "npz"), 8),
+        "evaluation": (_seed(run / f"evaluation-{SPLIT}.json"), spoil_json, _evaluation(scratch / "ev", run), 3),
+        "record": (_seed(materials / "record.json"), spoil_json, _record(scratch / "record.json"), 12),
+        "truth": (_seed(materials / "truth.npz"), spoil_bytes, _truth(scratch / "truth.npz"), 5),
+    }  # fmt: skip
+
+
+def _seed(*files: Path) -> list[bytes]:
+    return [file.read_bytes() for file in files]
+
+
+def _bars(file: Path) -> Callable[[bytes], object]:
+    from vaiom.market.folder import read_bars
+
+    return _written(file, read_bars)
+
+
+def _written(file: Path, parse: Callable[[Path], object]) -> Callable[[bytes], object]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+    def write_and_parse(data: bytes) -> object:
+        file.write_bytes(data)
+        return parse(file)
+
+    return write_and_parse
+
+
+class _Folder:
+    """A copy of the corpus in which one file is spoiled; opening it must be enough to use everything in it."""
+
+    def __init__(self, corpus: Path, copy: Path) -> None:
+        if not copy.exists():
+            shutil.copytree(corpus, copy)
+        self.path = copy
+        self.value = json.loads((copy / MANIFEST_NAME).read_bytes())
+        self.rows = copy / self.value["folder"]
+
+    def manifest(self, data: bytes) -> object:
+        (self.path / MANIFEST_NAME).write_bytes(data)
+        return self._use()
+
+    def seal(self, data: bytes) -> object:
+        try:
+            value = json.loads(data)
+            unsealed = {key: item for key, item in value.items() if key != "manifest_sha256"}
+            data = _spelled({**unsealed, "manifest_sha256": sha256_of(_loosely_canonical(unsealed))})
+        except (ValueError, AttributeError, TypeError):
+            pass
+        return self.manifest(data)
+
+    def tokenizer(self, data: bytes) -> object:
+        try:
+            value = json.loads(data)
+            data = _spelled(value)
+            digest = sha256_of(_loosely_canonical(value))
+        except ValueError:
+            digest = ""
+        (self.path / TOKENIZER_NAME).write_bytes(data)
+        return self.seal(json.dumps({**self.value, "tokenizer_sha256": digest}).encode())
+
+    def state(self, data: bytes) -> object:
+        from vaiom.events.append import append_bars
+
+        (self.rows / STATE_NAME).write_bytes(data)
+        self.seal(json.dumps({**self.value, "state_sha256": sha256_of(data)}).encode())
+        return append_bars(self.path, self.path.parent.parent / "materials" / "bars")
+
+    def column(self, data: bytes) -> object:
+        name = "ret_z" if b"<f4" in data[:128] else "flags"
+        (self.rows / f"{name}.npy").write_bytes(data)
+        arrays = {**self.value["arrays"], name: {**self.value["arrays"][name], "sha256": sha256_of(data)}}
+        return self.seal(json.dumps({**self.value, "arrays": arrays}).encode())
+
+    def _use(self) -> object:
+        corpus = open_corpus(self.path)
+        inputs = corpus.cont, corpus.disc, corpus.extra, corpus.target_return, corpus.target_gap
+        return *inputs, corpus.endpoints(SPLIT, CONTEXT), corpus.tokenizer.sha256, corpus.sha256
+
+
+def _spelled(value: Any) -> bytes:
+    return json.dumps(value, indent=2).encode() + b"\n"
+
+
+def _loosely_canonical(value: Any) -> bytes:
+    """As `canonical_json`, but a forger writes NaN where it pleases."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _looks(folder: Path) -> Callable[[bytes], object]:
+    corpus = SimpleNamespace(path=folder)
+    return _written(folder / LEDGER_NAME, lambda _: read_ledger(corpus))  # type: ignore[arg-type]
+
+
+def _unpack(folder: Path) -> Callable[[bytes], object]:
+    return _written(folder / "corpus.zip", lambda file: unpack(file, folder / "corpus", overwrite=True))
+
+
+def _metadata(file: Path) -> dict[str, str]:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        return dict(opened.metadata())
+
+
+def _checkpoint(file: Path) -> Callable[[bytes], object]:
+    from vaiom.model.checkpoint import load_checkpoint
+
+    return _written(file, load_checkpoint)
+
+
+def _header(run: Path, file: Path) -> Callable[[bytes], object]:
+    from safetensors.torch import load_file, save
+
+    tensors = load_file(run / "best.safetensors")
+    load = _checkpoint(file)
+
+    def sealed(text: bytes) -> object:
+        header = text.decode(errors="replace")
+        return load(save(tensors, {"vaiom": header, "vaiom_sha256": sha256_of(header.encode(errors="replace"))}))
+
+    return sealed
+
+
+def _state_seed(run: Path) -> list[bytes]:
+    return _seed(*sorted((run / "checkpoints").glob("*.state.safetensors")))
+
+
+def _state(file: Path) -> Callable[[bytes], object]:
+    from vaiom.model.checkpoint import read_tensors
+    from vaiom.training.state import FORMAT, FORMAT_VERSION
+
+    return _written(file, lambda path: read_tensors(path, FORMAT, FORMAT_VERSION))
+
+
+def _config(run: Path) -> Callable[[bytes], object]:
+    from vaiom.report.contents import _read_config
+    from vaiom.training.loop import CONFIG_NAME, corpus_of_run
+
+    return _written(run / CONFIG_NAME, lambda file: (_read_config(file), corpus_of_run(run)))
+
+
+def _metrics(file: Path) -> Callable[[bytes], object]:
+    from vaiom.report.contents import _read_metrics
+    from vaiom.training.loop import kept_metrics
+
+    return _written(file, lambda path: (kept_metrics(path, 4), _read_metrics(path)))
+
+
+def _losses(corpus: Path, folder: Path) -> Callable[[bytes], object]:
+    opened: Corpus = open_corpus(corpus)
+    return _written(folder / f"{SPLIT}.npz", lambda _: load_losses(folder, opened, SPLIT, CONTEXT))
+
+
+def _events(folder: Path, suffix: str) -> Callable[[bytes], object]:
+    from vaiom.evaluation.events_file import read_events
+
+    return _written(folder / f"events-{SPLIT}.{suffix}", lambda _: read_events(folder, SPLIT))
+
+
+def _evaluation(folder: Path, run: Path) -> Callable[[bytes], object]:
+    from vaiom.model.checkpoint import load_checkpoint
+    from vaiom.report.contents import _read_evaluation
+
+    checkpoint = load_checkpoint(run / "best.safetensors")
+    return _written(folder / f"evaluation-{SPLIT}.json", lambda _: _read_evaluation(folder, SPLIT, checkpoint))
+
+
+def _record(file: Path) -> Callable[[bytes], object]:
+    from vaiom.experiments.records import read_record
+
+    return _written(file, read_record)
+
+
+def _truth(file: Path) -> Callable[[bytes], object]:
+    from vaiom.market.truth import Truth
+
+    return _written(file, Truth.load)

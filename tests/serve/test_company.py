@@ -1,0 +1,61 @@
+"""A model that reads other assets, served: a forecast follows when the others' bars arrive, also after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
+
+from training.tiny_runs import TINY
+from vaiom.events.schema import CROSS_FIELDS
+from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
+from vaiom.model.config import Vocabulary
+from vaiom.model.vaiom import Vaiom
+
+
+def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Path) -> None:
+    trained = load_checkpoint(tiny.run / "best.safetensors")
+    config = TINY.with_changes(context=CONTEXT, fields=("ret_z", *CROSS_FIELDS)).model
+    torch.manual_seed(0)
+    model = Vaiom(config, Vocabulary.of(trained.tokenizer))
+    save_checkpoint(tmp_path / "model.safetensors", model, trained.tokenizer, trained.provenance)
+    options: dict[str, Any] = {"run": tmp_path / "model.safetensors", "bars": tiny.bars}
+
+    async def serve(pushed: list[str]) -> tuple[dict[str, Any], str]:
+        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):
+            assert service.forecaster.reads_other_assets
+            for symbol in pushed:
+                body = {"bars": tiny.later[symbol][:1]}
+                assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+            answer = await client.get("/v1/assets/EURUSD/forecast")
+            alone = await client.post(
+                "/v1/forecast", json={"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))}
+            )
+            assert alone.json()["missing_assets"] == ["XAUUSD"]
+            service.live.snapshot = lambda: None  # type: ignore[method-assign]  # as a crash would leave it
+            return answer.json(), json.dumps(service.live.online.to_json())
+
+    assert asyncio.run(serve(["EURUSD"]))[0]["missing_assets"] == ["XAUUSD"]
+    after, state = asyncio.run(serve(["XAUUSD"]))
+    assert after["missing_assets"] == []
+    again, same_state = asyncio.run(serve([]))
+    assert (again, same_state) == (after, state)
+    every = {
+        symbol: bars.vstack(_frame(tiny.later[symbol][:1]).select(bars.columns).cast(bars.schema))
+        for symbol, bars in tiny.history.items()
+    }
+    plain = Forecaster.load(tmp_path / "model.safetensors").predict(every, "EURUSD")
+    assert np.abs(plain.probs - after["probs"]).max() <= TOLERANCE
+
+
+def _frame(bars: list[dict[str, Any]]) -> pl.DataFrame:
+    frame = pl.DataFrame(bars).rename({name: name.capitalize() for name in bars[0]})
+    return frame.with_columns(pl.col("Datetime").str.to_datetime(time_unit="us"))

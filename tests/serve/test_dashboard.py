@@ -1,0 +1,132 @@
+"""The dashboard in a real browser: what it shows is what the service says, by keyboard, on a phone, in the dark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serve_runs import TinyRun, subprocess_server
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine")
+    with playwright.sync_playwright() as drivers:
+        options = ["--no-sandbox", "--disable-background-networking"]
+        browser = drivers.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    state = tmp_path_factory.mktemp("dashboard")
+    with subprocess_server(tiny, state, "--bars", str(tiny.bars)) as (address, _):
+        for symbol, bars in tiny.later.items():
+            for bar in bars[:12]:
+                assert httpx.post(f"{address}/v1/assets/{symbol}/bars", json={"bars": [bar]}).status_code == 200
+        yield address
+
+
+def opened(browser: Any, address: str, **options: Any) -> tuple[Any, list[str]]:
+    page = browser.new_context(**options).new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    origin = address.partition("#")[0]
+    page.on("request", lambda request: None if request.url.startswith(origin) else problems.append(request.url))
+    page.goto(address)
+    return page, problems
+
+
+def value(page: Any, name: str) -> float:
+    return float(page.locator(f"#{name}").get_attribute("data-value"))
+
+
+def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> None:
+    page, problems = opened(browser, address)
+    page.wait_for_selector("#prob-up")
+    assert page.locator("#symbol").inner_text() == "EURUSD"
+    # The asset list is the first stop after the link that skips it; an arrow key goes to the next asset.
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.dataset.symbol") == "EURUSD"
+    page.keyboard.press("ArrowDown")
+    playwright.expect(page.locator("#symbol")).to_have_text("XAUUSD")
+    assert page.evaluate("document.activeElement.dataset.symbol") == "XAUUSD"
+
+    forecast = httpx.get(f"{address}/v1/assets/XAUUSD/forecast").json()
+    assert value(page, "prob-up") == forecast["prob_up"]
+    assert value(page, "median") == forecast["quantiles"]["0.5"]
+    assert value(page, "var-long") == forecast["value_at_risk"]["long"]["0.99"]
+    assert value(page, "prob-zero") == forecast["prob_zero"]
+    assert page.locator("#prob-up").inner_text() == f"{100 * forecast['prob_up']:.1f}%"
+    drift = httpx.get(f"{address}/v1/assets").json()["assets"][1]["drift"]
+    assert value(page, "model-bits") == drift["model_bits"]
+    assert value(page, "frequency-bits") == drift["frequency_bits"]
+
+    for basis_points in ("3", "20"):
+        page.locator("#beyond").fill(basis_points)
+        shown = page.locator("#beyond").evaluate("each => each.valueAsNumber") / 1e4
+        said = httpx.get(f"{address}/v1/assets/XAUUSD/forecast", params={"beyond": shown}).json()["prob_beyond"]
+        assert value(page, "prob-beyond") == pytest.approx(said, abs=1e-12)
+
+    history = httpx.get(f"{address}/v1/assets/XAUUSD/history?last=512").json()
+    stamps = {bar["datetime"] for bar in history["bars"]}
+    drawn = sum({each["as_of"], each["target_time"]} <= stamps for each in history["forecasts"])
+    assert page.locator("#candles rect.fan90").count() == drawn > 0
+    assert page.locator("#strip rect").count() == len(history["bars"])
+    page.locator("#candles").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#readout").inner_text().startswith(history["bars"][-2]["datetime"][:10])
+    assert httpx.get(f"{address}/v1/model").json()["sha256"] in page.locator("#provenance").inner_text()
+    assert problems == []
+
+
+def test_a_new_bar_reaches_an_open_page(browser: Any, address: str, tiny: TinyRun) -> None:
+    page, problems = opened(browser, f"{address}/#EURUSD")
+    page.wait_for_selector("#prob-up")
+    before = page.locator("#when").inner_text()
+    bar = tiny.later["EURUSD"][12]
+    assert httpx.post(f"{address}/v1/assets/EURUSD/bars", json={"bars": [bar]}).status_code == 200
+    playwright.expect(page.locator("#when")).not_to_have_text(before, timeout=15_000)
+    assert problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_follows_the_scheme(browser: Any, address: str, scheme: str) -> None:
+    page, problems = opened(browser, address, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.wait_for_selector("#prob-up")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
+    assert light == (scheme == "light")
+    page.locator("#theme").click()
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
+    assert light == (scheme == "dark")
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, input, [role]')].filter(each => "
+        "!(each.textContent.trim() || each.ariaLabel || each.labels?.length || each.id === 'status')).length"
+    )
+    assert unnamed == 0
+    assert problems == []
+
+
+def test_a_key_is_asked_for(browser: Any, tiny: TinyRun, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    options = ("--bars", str(tiny.bars), "--api-key-file", str(tmp_path / "keys"))
+    with subprocess_server(tiny, tmp_path / "state", *options) as (address, _):
+        page, problems = opened(browser, address)
+        page.wait_for_selector("#key-form:visible")
+        page.locator("#key").fill("secret")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#prob-up")
+        assert not page.locator("#key-form").is_visible()
+        assert all("401" in problem for problem in problems)

@@ -1,0 +1,145 @@
+"""`vaiom serve` as a process: killed under load, asked by slow clients, started with what cannot work."""
+
+from __future__ import annotations
+
+import json
+import select
+import shutil
+import signal
+import socket
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from serve_runs import SYMBOLS, TinyRun, as_json, config_of, subprocess_server
+
+from vaiom.cli.main import main
+from vaiom.errors import ConfigError
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.serve.service import Service
+
+
+def test_a_kill_under_load_loses_no_acknowledged_bar(tiny: TinyRun, tmp_path: Path) -> None:
+    """Bars are pushed to two assets while others forecast; the process is killed; all that was acknowledged is there,
+    and the state equals that of a stream that was never interrupted."""
+    acknowledged: dict[str, int] = dict.fromkeys(SYMBOLS, 0)
+    stop = threading.Event()
+
+    def pusher(address: str, symbol: str) -> None:
+        with httpx.Client(base_url=address) as client:
+            for bar in tiny.later[symbol]:
+                try:
+                    answer = client.post(f"/v1/assets/{symbol}/bars", json={"bars": [bar]})
+                except httpx.TransportError:
+                    return
+                assert answer.status_code == 200, answer.text
+                acknowledged[symbol] += 1
+
+    def asker(address: str) -> None:
+        body = {"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))}
+        with httpx.Client(base_url=address) as client:
+            while not stop.is_set():
+                try:
+                    assert client.post("/v1/forecast", json=body).status_code == 200
+                except httpx.TransportError:
+                    return
+
+    with subprocess_server(tiny, tmp_path / "state", "--bars", str(tiny.bars)) as (address, process):
+        threads = [threading.Thread(target=pusher, args=(address, symbol)) for symbol in SYMBOLS]
+        threads.append(threading.Thread(target=asker, args=(address,)))
+        for thread in threads:
+            thread.start()
+        while min(acknowledged.values()) < 20:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert all(0 < count < len(tiny.later[symbol]) for symbol, count in acknowledged.items())
+
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    restarted = Service(config_of(tiny, tmp_path / "copy"))
+    plain = Forecaster.load(tiny.run).online()
+    for symbol, count in acknowledged.items():
+        kept = restarted.live.online.streams[symbol].num_bars - len(tiny.history[symbol])
+        # A bar may be on the disk before its client hears of it, never the other way round.
+        assert count <= kept <= count + 1
+        plain.extend(symbol, tiny.history[symbol])
+        for bar in tiny.later[symbol][:kept]:
+            stored = {**bar, "datetime": datetime.fromisoformat(bar["datetime"])}
+            plain.push(symbol, stored, forecast=False)
+    ours, theirs = (online.to_json()["assets"] for online in (restarted.live.online, plain))
+    assert {symbol: json.dumps(ours[symbol]) for symbol in SYMBOLS} == {
+        symbol: json.dumps(theirs[symbol]) for symbol in SYMBOLS
+    }
+    restarted.store.close()
+
+    with subprocess_server(tiny, tmp_path / "state") as (address, _):
+        symbol = SYMBOLS[0]
+        bar = tiny.later[symbol][acknowledged[symbol] - 1]
+        assert httpx.post(f"{address}/v1/assets/{symbol}/bars", json={"bars": [bar]}).status_code == 409
+
+
+def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_path: Path) -> None:
+    options = ("--body-seconds", "3", "--max-body", "20000", "--bars", str(tiny.bars))
+    with subprocess_server(tiny, tmp_path, *options) as (address, process):
+        port = int(address.rsplit(":", 1)[1])
+        head = b"POST /v1/forecast HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        for connection in slow:
+            connection.sendall(head % 500 + b'{"symbol":')
+        with httpx.Client(base_url=address) as client:
+            for _ in range(5):
+                assert client.get("/v1/assets/EURUSD/forecast").status_code == 200
+        # They were answered while the slow ones were still being waited for.
+        assert select.select(slow, [], [], 0)[0] == []
+        for connection in slow:
+            connection.settimeout(10)
+            assert b" 408 " in connection.recv(1000)
+            connection.close()
+        huge = socket.create_connection(("127.0.0.1", port))
+        huge.sendall(head % 10**12)
+        huge.settimeout(10)
+        assert b" 413 " in huge.recv(1000)
+        huge.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) in (0, -signal.SIGINT, 130)
+
+
+def test_one_service_holds_a_state(tiny: TinyRun, tmp_path: Path) -> None:
+    holder = Service(config_of(tiny, tmp_path))
+    with pytest.raises(ConfigError, match="one service holds a state folder"):
+        Service(config_of(tiny, tmp_path))
+    holder.store.close()
+    Service(config_of(tiny, tmp_path)).store.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rate-limit", "fast"], "not a rate"),
+        (["--api-key-file", "absent"], "cannot be read"),
+        (["--bars", "absent"], "no such bar folder"),
+        (["--host", "203.0.113.1"], "cannot listen"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(
+    tiny: TinyRun,
+    tmp_path: Path,
+    options: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["vaiom", "serve", str(tiny.run), "--state", str(tmp_path), "--port", "0", *options]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert words in printed.err

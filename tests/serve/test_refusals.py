@@ -1,0 +1,172 @@
+"""Bad requests: the right status, words that help, and a service that goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from serve_runs import TinyRun, as_json, config_of, in_process
+
+from vaiom.errors import ConfigError
+from vaiom.serve.gate import RateLimit
+from vaiom.serve.refusal import RefusalError
+from vaiom.serve.settings import parse_rate, read_keys
+
+
+def refusal(answer: httpx.Response, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert "Traceback" not in answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"problem", "expected", "got", "where", "fix"}
+    return dict(error)
+
+
+def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) -> None:
+    bars = as_json(tiny.history["EURUSD"].tail(60))
+    first, second = tiny.later["EURUSD"][:2]
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+            state = json.dumps(service.live.online.to_json())
+
+            async def forecast(**changes: Any) -> httpx.Response:
+                return await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": bars, **changes})
+
+            async def push(*pushed: dict[str, Any], symbol: str = "EURUSD") -> httpx.Response:
+                return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(pushed)})
+
+            assert "22" in refusal(await forecast(bars=bars[:5]), 422)["expected"]
+            assert "row 2" in refusal(await forecast(bars=bars[::-1]), 422)["where"]
+            assert "repeated" in refusal(await forecast(bars=[*bars, bars[-1]]), 422)["problem"]
+            assert "timeframe" in refusal(await forecast(bars=bars[::2]), 422)["problem"]
+            refusal(await forecast(symbol="../etc"), 422)
+            refusal(await forecast(bars=[{**bars[0], "close": "1.1"}]), 422)
+            refusal(await forecast(bars=[{**bars[0], "datetime": 17}]), 422)
+            refusal(await forecast(bars=[{**bars[0], "extra": 1}]), 422)
+            wrong_day = {**bars[-1], "datetime": "2024-02-31T00:00:00"}
+            assert "row 60" in refusal(await forecast(bars=[*bars[:-1], wrong_day]), 422)["where"]
+            for number in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
+                text = json.dumps({"symbol": "EURUSD", "bars": bars}).replace(str(bars[0]["close"]), number, 1)
+                headers = {"content-type": "application/json"}
+                refusal(await client.post("/v1/forecast", content=text, headers=headers), 422)
+            for broken in (b"{", b"\xff", b"[" * 100_000, b'"', b"", b"1" * 10_000):
+                answer = await client.post("/v1/forecast", content=broken, headers={"content-type": "application/json"})
+                refusal(answer, answer.status_code)
+                assert answer.status_code in (400, 422)
+            assert "EURUSD" in refusal(await push(first, symbol="NOPE"), 404)["expected"]
+            refusal(await client.get("/v1/assets/NOPE/forecast"), 404)
+            refusal(await client.get("/v1/assets/NOPE/history"), 404)
+            refusal(await client.get("/nothing"), 404)
+            refusal(await client.put("/v1/forecast"), 405)
+            assert "already" in refusal(await push(bars[-1]), 409)["problem"]
+            assert "back in time" in refusal(await push(bars[-2]), 409)["problem"]
+            refusal(await push(first, first), 409)
+            soon = {**second, "datetime": first["datetime"][:14] + "30:00"}
+            assert "row 2" in refusal(await push(first, soon), 422)["where"]
+            assert json.dumps(service.live.online.to_json()) == state
+            accepted = await push(first, {**second, "close": None})
+            assert accepted.status_code == 200
+            assert accepted.json()["forecast"]["stale"]
+
+    asyncio.run(run())
+
+
+def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path)) as (client, _):
+            assert "22" in refusal(await client.get("/v1/assets/EURUSD/forecast"), 422)["expected"]
+            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][:21]})
+            assert answer.json()["forecast"] is None
+            refusal(await client.get("/v1/assets/EURUSD/forecast"), 422)
+            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][21:22]})
+            assert answer.json()["forecast"]["context"] == 22
+            assert (await client.get("/v1/assets")).json()["frequency"] == "shares of the scored bars"
+
+    asyncio.run(run())
+
+
+def test_bars_that_cannot_be_stored_are_not_taken(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+            state = json.dumps(service.live.online.to_json())
+            body = {"bars": tiny.later["EURUSD"][:1]}
+            service.store._db.execute("PRAGMA query_only=ON")
+            refusal(await client.post("/v1/assets/EURUSD/bars", json=body), 503)
+            assert json.dumps(service.live.online.to_json()) == state
+            service.store._db.execute("PRAGMA query_only=OFF")
+            assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nsecret-one\n\nsecret-two\n")
+
+    async def run() -> None:
+        config = config_of(tiny, tmp_path / "state", api_keys=read_keys(keys), rate_limit=50, max_body=10_000)
+        async with in_process(config) as (client, _):
+            assert (await client.get("/healthz")).status_code == 200
+            assert (await client.get("/")).status_code == 200
+            for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Basic secret-one"}):
+                answer = await client.get("/v1/model", headers=headers)
+                refusal(answer, 401)
+                assert answer.headers["www-authenticate"] == "Bearer"
+            refusal(await client.get("/metrics"), 401)
+            big = b" " * 10_001
+            one, two = {"Authorization": "Bearer secret-one"}, {"X-API-Key": "secret-two"}
+            refusal(await client.post("/v1/forecast", content=big, headers=one), 413)
+
+            async def chunks() -> Any:
+                for _ in range(20):
+                    yield b" " * 1_000
+
+            refusal(await client.post("/v1/forecast", content=chunks(), headers=one), 413)
+            statuses = [(await client.get("/v1/model", headers=one)).status_code for _ in range(5)]
+            assert statuses == [200, 200, 200, 429, 429]
+            answer = await client.get("/v1/model", headers=two)
+            assert answer.status_code == 200
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+    asyncio.run(run())
+
+
+@given(st.integers(1, 600), st.lists(st.floats(0, 30), max_size=60))
+def test_no_more_requests_pass_than_the_rate_allows(per_minute: int, waits: list[float]) -> None:
+    now = 0.0
+    limit = RateLimit(per_minute, clock=lambda: now)
+
+    def wait_told() -> int:
+        """0 where a request passes, else the seconds that the client is told to wait."""
+        try:
+            limit.take("client")
+        except RefusalError as refused:
+            return refused.retry_after or -1
+        return 0
+
+    for wait in waits:
+        now += wait
+        told = wait_told()
+        assert told >= 0
+        if told:
+            now += told
+            assert wait_told() == 0
+    assert len(waits) <= max(1, per_minute / 10) + now * per_minute / 60 + 1e-6
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    assert parse_rate("600/min") == 600
+    for wrong in ("600", "0/min", "600/h", ""):
+        with pytest.raises(ConfigError, match="rate"):
+            parse_rate(wrong)
+    (tmp_path / "empty").write_text("# nothing\n")
+    with pytest.raises(ConfigError, match="no API key"):
+        read_keys(tmp_path / "empty")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_keys(tmp_path / "absent")

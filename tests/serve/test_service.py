@@ -1,0 +1,202 @@
+"""The routes on a service in this process: answers equal the library's, batches change nothing, state survives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, config_of, in_process
+
+from vaiom.baselines.frequency import Frequency
+from vaiom.errors import DataError
+from vaiom.events.corpus import open_corpus
+from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.serve.service import Service
+
+
+def near(one: list[float], other: list[float]) -> bool:
+    return bool(np.abs(np.array(one) - np.array(other)).max() <= TOLERANCE)
+
+
+async def push(client: httpx.AsyncClient, symbol: str, *bars: dict[str, Any]) -> httpx.Response:
+    return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(bars)})
+
+
+def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: Path) -> None:
+    frame = tiny.history["EURUSD"].tail(100)
+    ours = Forecaster.load(tiny.run).predict(frame, "EURUSD")
+
+    async def ask() -> dict[str, Any]:
+        async with in_process(config_of(tiny, tmp_path)) as (client, _):
+            body = {"symbol": "EURUSD", "bars": as_json(frame), "beyond": 0.001}
+            answer = await client.post("/v1/forecast", json=body)
+            assert answer.status_code == 200
+            late = await client.post("/v1/forecast", json={**body, "now": "2099-01-01T00:00:00"})
+            assert late.json()["stale"]
+            return answer.json()
+
+    answer = asyncio.run(ask())
+    assert near(answer["probs"], ours.probs.tolist())
+    assert answer["sigma"] == ours.sigma
+    assert answer["prob_beyond"] == pytest.approx(ours.prob_beyond(0.001), abs=1e-6)
+    assert answer["as_of"] == ours.as_of.isoformat()
+
+
+def test_concurrent_requests_share_passes_and_get_their_own_answers(tiny: TinyRun, tmp_path: Path) -> None:
+    bodies = [
+        {"symbol": SYMBOLS[n % 2], "bars": as_json(tiny.history[SYMBOLS[n % 2]].slice(n * 7, 40 + 5 * (n % 3)))}
+        for n in range(24)
+    ]
+    flat = {"symbol": "EURUSD", "bars": [{**bar, "open": 1.0, "close": 1.0} for bar in bodies[0]["bars"]]}
+
+    async def ask() -> None:
+        async with in_process(config_of(tiny, tmp_path)) as (client, service):
+            alone = [await client.post("/v1/forecast", json=body) for body in bodies]
+            before = sum(service.metrics.batches.counts[()])
+            # One that cannot be forecast rides along and costs the others nothing.
+            *together, refused = await asyncio.gather(
+                *(client.post("/v1/forecast", json=body) for body in [*bodies, flat])
+            )
+            assert refused.status_code == 422
+            assert "no scale" in refused.json()["error"]["problem"]
+            assert sum(service.metrics.batches.counts[()]) - before < len(bodies)
+            for one, other in zip(alone, together, strict=True):
+                assert near(one.json()["probs"], other.json()["probs"])
+                assert one.json()["quantiles"] == pytest.approx(other.json()["quantiles"], rel=1e-3)
+
+    asyncio.run(ask())
+
+
+def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> None:
+    """Bits, PIT and forecasts of pushed bars against a batch forecaster that is given everything at once."""
+    bars = tiny.later["EURUSD"][:30]
+
+    async def live() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
+            answers = [(await push(client, "EURUSD", bar)).json() for bar in bars]
+            return answers, (await client.get("/v1/assets/EURUSD/history")).json()
+
+    answers, history = asyncio.run(live())
+    forecaster = Forecaster.load(tiny.run)
+    shown = open_corpus(tiny.run.parent / "corpus")
+    frequency = Frequency().fit(shown, shown.endpoints("train", CONTEXT)).probs_
+    from polars import DataFrame, col
+
+    later = DataFrame(bars).rename({name: name.capitalize() for name in bars[0]})
+    every = tiny.history["EURUSD"].vstack(
+        later.with_columns(col("Datetime").str.to_datetime(time_unit="us"), col("Volume").cast(float)).select(
+            tiny.history["EURUSD"].columns
+        )
+    )
+    start = len(tiny.history["EURUSD"])
+    for n, answer in enumerate(answers):
+        before = forecaster.predict(every[: start + n], "EURUSD")
+        after = forecaster.predict(every[: start + n + 1], "EURUSD")
+        assert near(answer["forecast"]["probs"], after.probs.tolist())
+        move = math.log(every["Close"][start + n] / every["Close"][start + n - 1])
+        scored = answer["scored"]
+        if move == 0 or before.stale:
+            assert scored["model_bits"] is None
+            continue
+        bucket = int(np.searchsorted(before.edges[1:-1], move / before.sigma)) + 1
+        assert scored["bucket"] == bucket
+        assert scored["model_bits"] == pytest.approx(-math.log2(before.probs[bucket - 1]), abs=1e-4)
+        assert scored["frequency_bits"] == pytest.approx(-math.log2(frequency[bucket - 1]), rel=1e-12)
+        assert scored["pit"] == pytest.approx(before.cdf(move), abs=1e-5)
+    settled = history["forecasts"]
+    assert [each["replayed"] for each in settled] == [True] * 4 + [False] * 30
+    pits = [each["pit"] for each in settled if each["pit"] is not None]
+    assert history["calibration"]["scored"] == len(pits) == sum(history["calibration"]["pit_counts"])
+    assert history["calibration"]["coverage"]["0.5"] == pytest.approx(np.mean([0.25 <= p <= 0.75 for p in pits]))
+
+
+def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped and started again after every few bars, with snapshots in between, against one that never stops."""
+    monkeypatch.setattr("vaiom.serve.live.SNAPSHOT_EVERY", 5)
+    bars = tiny.later["XAUUSD"][:17]
+
+    async def serve(state: Path, part: list[dict[str, Any]]) -> tuple[str, Any]:
+        async with in_process(config_of(tiny, state, bars=tiny.bars)) as (client, service):
+            for bar in part:
+                assert (await push(client, "XAUUSD", bar)).status_code == 200
+            history = (await client.get("/v1/assets/XAUUSD/history")).json()
+            # As a crash would leave it: what `stop` writes down is not there.
+            monkeypatch.setattr(service.live, "snapshot", lambda: None)
+            return json.dumps(service.live.online.to_json()), history
+
+    whole, shown = asyncio.run(serve(tmp_path / "whole", bars))
+    for start in range(0, len(bars), 4):
+        pieces, again = asyncio.run(serve(tmp_path / "pieces", bars[start : start + 4]))
+    assert pieces == whole
+    assert again["bars"] == shown["bars"]
+    for one, other in zip(again["forecasts"], shown["forecasts"], strict=True):
+        assert one == {**other, **{k: pytest.approx(other[k], abs=1e-4) for k in ("model_bits", "pit", "quantiles")}}
+
+
+def test_a_state_of_another_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
+    config = config_of(tiny, tmp_path)
+    service = Service(config)
+    service.store.set_fact("identity", {**service.store.fact("identity"), "context": 99})
+    service.store.close()
+    with pytest.raises(DataError, match="another model"):
+        Service(config)
+
+
+def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (client, _):
+            pass
+        grown = tmp_path / "bars"
+        from vaiom.market.folder import write_symbol
+
+        frame = tiny.history["EURUSD"]
+        more = frame.tail(3).with_columns(
+            Datetime=frame.tail(3)["Datetime"] + (frame["Datetime"][-1] - frame["Datetime"][-4])
+        )
+        write_symbol(grown, "EURUSD", frame.vstack(more))
+        async with in_process(config_of(tiny, tmp_path / "state", bars=grown)) as (client, _):
+            assets = (await client.get("/v1/assets")).json()["assets"]
+            assert assets[0]["num_bars"] == len(frame) + 3
+            assert assets[0]["as_of"] == more["Datetime"][-1].isoformat()
+            assert assets[1]["num_bars"] == len(tiny.history["XAUUSD"])
+
+    asyncio.run(run())
+
+
+def test_drift_raises_an_alert(tiny: TinyRun, tmp_path: Path) -> None:
+    """Any model is worse than Frequency by more than minus infinity; the alert waits until that says something."""
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, alert_bits=-9.0)) as (client, _):
+            alerts = []
+            for bar in tiny.later["EURUSD"][:60]:
+                await push(client, "EURUSD", bar)
+                drift = (await client.get("/v1/assets")).json()["assets"][0]["drift"]
+                alerts.append((drift["scored"] >= 50, drift["alert"]))
+            assert all(enough == alert for enough, alert in alerts)
+            assert alerts[-1] == (True, True)
+            page = (await client.get("/metrics")).text
+            assert 'vaiom_drift_alert{asset="EURUSD"} 1' in page
+            assert 'vaiom_bars_total{asset="EURUSD"} 60' in page
+            assert 'route="/v1/assets/{symbol}/bars",status="200"} 60' in page
+
+    asyncio.run(run())
+
+
+def test_the_card_says_where_the_model_comes_from(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> dict[str, Any]:
+        async with in_process(config_of(tiny, tmp_path)) as (client, _):
+            return (await client.get("/v1/model")).json()
+
+    card, model = asyncio.run(run()), Forecaster.load(tiny.run)
+    assert card["sha256"] == model.card.sha256
+    assert card["train_end"] == "2023-12-10T00:00:00"
+    assert card["versions"]["vaiom"]
+    assert any("2023-12-10" in line for line in card["limits"])
