@@ -27,8 +27,8 @@ FIRST_DAY = date(2019, 2, 4)
 PROMISED = {
     *(f"data {name}" for name in ("download", "import", "resample", "simulate", "check")),
     *(f"corpus {name}" for name in ("build", "append", "show", "pack", "unpack")),
-    "bench",
-    "demo",
+    *("demo", "experiments", "train", "baselines", "evaluate", "reproduce", "report"),
+    *("predict", "refit", "export", "serve", "audit", "bench"),
 }
 
 
@@ -287,6 +287,11 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(open_corpus(tmp_path / "demo" / "corpus").endpoints("validation")) > 0
     for words in ("frequency", "markov", "oracle", "dropped", "Clock", "Bucket edges"):
         assert words in ran.out
+    run, bars = tmp_path / "demo" / "run", tmp_path / "demo" / "bars"
+    assert (run / "report.html").is_file()
+    # What it says comes next does.
+    assert f"vaiom serve {run} --bars {bars}" in ran.err
+    assert "SIM01USD" in vaiom("predict", run, "--bars", bars).out
 
 
 def test_names_are_printed_as_they_are(vaiom: Vaiom, tmp_path: Path) -> None:

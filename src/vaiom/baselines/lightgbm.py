@@ -79,6 +79,10 @@ class TreeConfig:
         }
 
 
+WIDE_TREES = TreeConfig(learning_rate=0.05, max_events=500_000)
+"""For many features: fewer events and fewer, larger steps, so that a fit takes minutes on a few cores."""
+
+
 class LightGBM:
     """One row's features to bucket probabilities; the fit is kept as LightGBM's own text file."""
 

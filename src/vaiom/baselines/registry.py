@@ -66,16 +66,16 @@ def _lightgbm_disc(progress: Progress | None) -> Baseline:
 
 def _lightgbm_lags(progress: Progress | None) -> Baseline:
     from vaiom.baselines.lags import LAGS
-    from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+    from vaiom.baselines.lightgbm import WIDE_TREES, LightGBM
 
-    return LightGBM("lightgbm_lags", LAGS, TreeConfig(learning_rate=0.05), progress)
+    return LightGBM("lightgbm_lags", LAGS, WIDE_TREES, progress)
 
 
 def _lightgbm_extra(progress: Progress | None) -> Baseline:
     from vaiom.baselines.lags import LAGS_AND_EXTRA
-    from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+    from vaiom.baselines.lightgbm import WIDE_TREES, LightGBM
 
-    return LightGBM("lightgbm_extra", LAGS_AND_EXTRA, TreeConfig(learning_rate=0.05), progress)
+    return LightGBM("lightgbm_extra", LAGS_AND_EXTRA, WIDE_TREES, progress)
 
 
 def _gru(progress: Progress | None) -> Baseline:

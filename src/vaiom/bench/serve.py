@@ -38,7 +38,7 @@ from vaiom.model.vaiom import Vaiom
 
 CLIENTS = 32
 ROUNDS = 3
-SECONDS = 5.0
+SECONDS = 8.0
 PUSHED_BARS = 200
 MARKET = MarketConfig(assets=2, bars=20_000)
 START_SECONDS = 60

@@ -77,6 +77,7 @@ def demo(
         f"\nThe model closed {100 * scores.share_closed:.0f}% of the distance between Frequency and the true law, "
         f"in {result.seconds:.0f} s of training. LightGBM is a quick fit here: `vaiom baselines` makes the full one."
         f"\nThe report is {run / REPORT_NAME}: open it in any browser."
+        f"\nForecast with it: `vaiom predict {run} --bars {bars}`, or serve it: `vaiom serve {run} --bars {bars}`."
         f"\nThe corpus is in {out / 'corpus'}, the run in {run}. Next, your own prices: `vaiom data import --help`."
     )
 

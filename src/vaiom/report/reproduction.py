@@ -114,9 +114,7 @@ def _comparison(name: str, records: Records) -> list[tuple[Table, str]]:
     )
     rows = [_comparison_row(each) for each in measured]
     notes = [f"Paper: {chosen.label}." if chosen.label else "Not in the paper.", chosen.note]
-    shortened = [f"{each.row.label}: {each.shortened}" for each in measured if each.shortened]
-    if shortened:
-        notes.append("Shortened: " + "; ".join(shortened) + ".")
+    notes += _shortened(measured)
     missing = sorted({each.row.timeframe for each in measured if each.verdict == NOT_RUN and not each.records})
     if missing:
         notes.append(f"Not run here: rows of {', '.join(missing)} bars without a record.")
@@ -124,6 +122,15 @@ def _comparison(name: str, records: Records) -> list[tuple[Table, str]]:
         notes.append(_exposure(measured))
     out = [(Table(caption=chosen.title, columns=columns, rows=rows), " ".join(note for note in notes if note))]
     return [*out, *_support(measured, records)] if name == "rungs" else out
+
+
+def _shortened(measured: Sequence[Measured]) -> list[str]:
+    """What was cut, said once for the rows that it was said of."""
+    rows: dict[str, list[str]] = {}
+    for each in measured:
+        if each.shortened:
+            rows.setdefault(each.shortened, []).append(each.row.label)
+    return ["Shortened: " + "; ".join(f"{how} ({', '.join(who)})" for how, who in rows.items()) + "."] if rows else []
 
 
 def _comparison_row(each: Measured) -> list[Cell]:

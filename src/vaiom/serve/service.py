@@ -71,8 +71,9 @@ class Service:
     ) -> ReturnDistribution:
         """Of bars that the client brought, other assets' among them."""
         self.require_ready()
-        # Making rows costs a good part of a forecast: it overlaps with the model's work on other requests.
-        window = await asyncio.to_thread(self._window, symbol, candles)
+        # In the model's own thread: beside it, Python's lock would hold up every step of a pass.
+        loop = asyncio.get_running_loop()
+        window = await loop.run_in_executor(self.batcher.thread, self._window, symbol, candles)
         return self._seen_at(await self.batcher.forecast(window), window, now)
 
     async def push(self, symbol: str, candles: Sequence[Candle]) -> tuple[dict[str, Any], dict[str, float]]:
