@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test lint types unit check-learning dist clean
+.PHONY: demo test lint types unit check-learning check-faults check-fuzz sbom audit-deps dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -19,16 +19,32 @@ types: .venv/installed
 	$(BIN)/mypy
 
 unit: .venv/installed
-	$(BIN)/pytest -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
 
 # Three seeds of a small model on the simulated market: each must close most of the way to the true law.
 check-learning: .venv/installed
 	$(BIN)/pytest -m slow -rP tests/training/test_learning.py
 
+# Hundreds of kills in the middle of every command, and a million damaged inputs for every reader.
+check-faults: .venv/installed
+	PYTHONPATH=tests $(BIN)/python -m faults.run --kills 200
+
+check-fuzz: .venv/installed
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --executions 1000000
+
+# The parts of this installation, for whoever must know them; pip-audit asks which are known to be vulnerable.
+sbom: .venv/installed
+	$(BIN)/python tools/sbom.py --out dist/vaiom.cdx.json
+
+audit-deps: .venv/installed
+	$(BIN)/pip install --quiet pip-audit
+	$(BIN)/pip-audit
+
 # A wheel, proved by installing it into an empty environment and running it there.
 dist: .venv/installed
 	rm -rf dist build
 	$(BIN)/python -m build --wheel --no-isolation
+	$(BIN)/python tools/sbom.py --out dist/vaiom.cdx.json
 	rm -rf build/empty && $(PYTHON) -m venv build/empty
 	build/empty/bin/pip install --quiet --constraint constraints.txt dist/*.whl
 	cd build && empty/bin/vaiom --version && empty/bin/vaiom data simulate --assets 2 --bars 2000 --out empty/bars --overwrite

@@ -91,7 +91,8 @@ from vaiom.events.corpus import open_corpus
 from vaiom.events.quality import split_quality
 from vaiom.events.pack import pack, unpack
 corpus = open_corpus({str(tmp_path / "corpus")!r})
-print(corpus.cont.shape, corpus.disc.shape, corpus.extra.shape, len(corpus.endpoints("train")), len(split_quality(corpus)))
+print(corpus.cont.shape, corpus.disc.shape, corpus.extra.shape)
+print(len(corpus.endpoints("train")), len(split_quality(corpus)))
 """
     result = run_python(code)
     assert result.returncode == 0, result.stderr

@@ -64,7 +64,7 @@ def test_what_is_claimed_is_long_enough_and_the_published_experiment(
 
 
 def _length(published: Experiment) -> dict[str, object]:
-    names = ("steps", "validate_every", "log_every", "precision")
+    names = ("steps", "num_micro_batches", "validate_every", "log_every", "precision")
     return {name: getattr(published.train, name) for name in names}
 
 

@@ -82,6 +82,7 @@ BROKE = {
     "a span of too many digits to read": ("span", lambda seed: b"9" * 5_000 + b"h"),
     "a date that is no date in Retry-After": ("retry-after", lambda seed: b"tomorrow"),
     "stamps that a shift moves past the year 9999": ("histdata", lambda seed: FAR),
+    "a carriage return inside a line": ("table", lambda seed: seed.replace(b"open,", b"open\rx,\r,", 1)),
     "a log that is no UTF-8": ("run metrics", lambda seed: b"\xbf" + seed),
     "a log of numbers": ("run metrics", lambda seed: b"1\n2\n"),
     "a zip directory that points before the file": ("zip", lambda seed: seed[:40] + seed[44:]),

@@ -101,6 +101,7 @@ def test_the_header_explains_the_file(saved: Path) -> None:
         "seed": 17,
         "step": 42,
         "validation_bits": 3.25,
+        "purpose": "evidence",
     }
 
 

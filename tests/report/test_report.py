@@ -150,6 +150,8 @@ def test_provenance_names_everything(text: str, judged: Judged) -> None:
     for known in (contents.checkpoint.sha256, origin.corpus_sha256, contents.checkpoint.tokenizer.sha256):
         assert known in text
     looks = [json.loads(line) for line in (judged.corpus / LEDGER_NAME).read_text().splitlines()]
+    assert {look["run"] for look in looks if not look["checkpoint_sha256"]} >= {"frequency", "markov"}
+    looks = [look for look in looks if look["checkpoint_sha256"]]
     assert [look["split"] for look in looks] == ["test-h1", "test-h2"]
     assert "scored 2 times" in text
     for look in looks:

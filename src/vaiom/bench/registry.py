@@ -19,6 +19,7 @@ BENCHMARKS = {
     "bars": "minute to hour bars, against pandas.resample, and the peak memory of a large folder",
     "startup": "`vaiom --help`, against an empty Python",
     "bootstrap": "10,000 block-bootstrap replicates, against a plain loop",
+    "evaluate": "scoring held-out windows, against a full pass over all their positions",
     "predict": "one forecast of the main model, against a plain full pass; a live bar, model apart",
     "serve": "served forecasts, against a server that runs one pass for each request",
     "train": "an optimizer step of the main model, against plain PyTorch",

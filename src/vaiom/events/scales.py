@@ -66,6 +66,8 @@ class ScaleState:
                 raise ValueError(f"{name} lacks {num_missing} values")
             ewmas[name] = EwmaState(mean=None if mean is None else float(mean), num_missing=int(num_missing))
         close = math.nan if value["close"] is None else float(value["close"])
+        if not 0 <= int(value["num_clean"]) < 2**62:
+            raise ValueError("num_clean is no count")
         return cls(close=close, num_clean=int(value["num_clean"]), **ewmas)
 
 

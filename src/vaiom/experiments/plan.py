@@ -193,7 +193,8 @@ def _shortened(published: Experiment, walks: bool) -> Experiment:
     train = published.train
     if train.scope == "last":
         shorter = published.with_changes(steps=min(train.steps, FLOOR_UPDATES), validate_every=1_000)
-        return shorter if published.name in WINDOWS_KEPT else shorter.with_changes(num_micro_batches=1)
+        keeps = published.name in WINDOWS_KEPT or train.steps <= FLOOR_UPDATES
+        return shorter if keeps else shorter.with_changes(num_micro_batches=1)
     if published.name == SWEEP:
         return published.with_changes(steps=SWEEP_STEPS)
     if published.name in WHOLE and not walks:

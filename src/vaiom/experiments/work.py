@@ -18,6 +18,7 @@ import torch
 
 from vaiom import __version__
 from vaiom.baselines.store import load_losses, losses_file
+from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.events.corpus import Corpus, count_events, open_corpus
 from vaiom.events.splits import VALIDATION
@@ -122,8 +123,12 @@ def _record(
 
 def _validation(run: Path) -> dict[int, float]:
     """Bits at every Validation of a run."""
-    lines = (json.loads(line) for line in (run / METRICS_NAME).read_text().splitlines())
-    return {entry["step"]: entry["validation_bits"] for entry in lines if "validation_bits" in entry}
+    file = run / METRICS_NAME
+    try:
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return {entry["step"]: entry["validation_bits"] for entry in lines if "validation_bits" in entry}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError("the log of a run is damaged", where=file, fix=f"remove {run} and run it again") from error
 
 
 def _corpus(task: Task, corpus: Corpus, place: Place) -> Record:

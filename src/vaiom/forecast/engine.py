@@ -146,14 +146,18 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, C
     text = engine.metadata.get("vaiom", "")
     if not text or sha256_of(text.encode()) != engine.metadata.get("vaiom_sha256"):
         raise _foreign(path, "an ONNX model without an intact vaiom header")
-    header = json.loads(text)
+    try:
+        header = dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise _foreign(path, "a header that is no JSON object") from error
     if (header.get("format"), header.get("format_version")) != (FORMAT, FORMAT_VERSION):
         raise _foreign(path, f"{header.get('format')} version {header.get('format_version')}")
     try:
         card = Card.from_json(header, path)
+        probe = np.array(header["probe"], np.float64)
     except (KeyError, TypeError, ValueError, DataError) as error:
         raise _foreign(path, f"contents that do not describe a model: {str(error).splitlines()[0]}") from error
-    difference = np.abs(engine.probs(*probe_window(card)) - np.array(header["probe"])).max()
+    difference = np.abs(engine.probs(*probe_window(card)) - probe).max()
     if not difference <= TOLERANCE:
         raise CheckpointError(
             "the model does not answer as it did when it was exported",

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation, evaluation_path
 from vaiom.evaluation.events_file import ScoredEvents, read_events
-from vaiom.evaluation.ledger import Look, read_ledger
+from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, read_ledger
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.quality import SplitQuality, split_quality
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
@@ -196,7 +196,7 @@ def _facts(corpus: Corpus) -> CorpusFacts:
         sha256=corpus.sha256,
         timeframe=str(corpus.manifest["timeframe"]),
         quality=split_quality(corpus),
-        looks=read_ledger(corpus),
+        looks=[look for look in read_ledger(corpus) if look.checkpoint_sha256 != NO_CHECKPOINT],
     )
 
 

@@ -126,7 +126,9 @@ def _line_at(data: bytes, position: int) -> str:
 
 
 def _cells(line: str, delimiter: str) -> tuple[str, ...]:
-    return tuple(cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), []))
+    # A carriage return inside a line is a space to us; the csv module would refuse it.
+    plain = line[:_LONGEST_LINE].replace("\r", " ")
+    return tuple(cell.strip() for cell in next(csv.reader([plain], delimiter=delimiter), []))
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
