@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,8 @@ def serve(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the model.")] = None,
 ) -> None:
     """Serve forecasts, live assets and a dashboard."""
+    # The bars of a request are few: more threads for them would only take processors from the model.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from vaiom.serve.run import serve as run_service
     from vaiom.serve.settings import ServeConfig, default_state, parse_rate, read_keys
 

@@ -1,15 +1,23 @@
-"""Forecasts that are wanted at the same time share passes through the model.
+"""Forecasts that are wanted at the same time share the processors.
 
-Enters: windows, one by one, from concurrent requests. Leaves: their forecasts. Whatever waits when the model is free
-goes through it together; a window that comes alone goes at once, so that no timer is ever waited for.
+Enters: ways to make windows, one by one from concurrent requests. Leaves: the windows and their forecasts. One that
+comes alone has every thread to itself and goes at once: no timer is ever waited for. Under load each worker takes its
+share of what waits through the model together, on one thread: passes beside each other then never stop at a barrier for
+a thread that has no processor, which costs more than several threads gain.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+
+import torch
 
 from vaiom.errors import UserError
 from vaiom.forecast.distribution import ReturnDistribution
@@ -19,53 +27,76 @@ from vaiom.serve.refusal import RefusalError
 MAX_BATCH = 8
 """Windows of a pass: more do not come out faster on a CPU, and the first of them would wait for the last."""
 
+Answer = tuple[Window, ReturnDistribution]
+
 
 @dataclass(eq=False)
 class _Wanted:
-    window: Window
-    answer: asyncio.Future[ReturnDistribution]
+    make: Callable[[], Window]
+    answer: asyncio.Future[Answer]
 
 
 class Batcher:
-    """One model, one thread; used from one event loop."""
+    """One model, a worker for each thread it may use; called from one event loop."""
 
-    def __init__(self, forecaster: Forecaster, max_waiting: int, report: Callable[[int], None]) -> None:
+    def __init__(
+        self, forecaster: Forecaster, threads: int | None, max_waiting: int, report: Callable[[int], None]
+    ) -> None:
         self.forecaster, self.max_waiting, self.report = forecaster, max_waiting, report
-        self.waiting: list[_Wanted] = []
-        self.thread = ThreadPoolExecutor(1, "model")
-        self._wake = asyncio.Event()
+        self.num_workers = threads or os.cpu_count() or 1
+        self.waiting: deque[_Wanted] = deque()
+        self._free = [ThreadPoolExecutor(1, f"model-{number}") for number in range(self.num_workers)]
+        self._all = list(self._free)
 
-    async def forecast(self, window: Window) -> ReturnDistribution:
+    async def forecast(self, make: Callable[[], Window]) -> Answer:
+        """The window that `make` makes in a worker, and its forecast."""
         if len(self.waiting) >= self.max_waiting:
             raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
-        wanted = _Wanted(window, asyncio.get_running_loop().create_future())
+        wanted = _Wanted(make, asyncio.get_running_loop().create_future())
         self.waiting.append(wanted)
-        self._wake.set()
+        self._start()
         return await wanted.answer
 
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._wake.wait()
-            batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
-            if not self.waiting:
-                self._wake.clear()
+    def stop(self) -> None:
+        for worker in self._all:
+            worker.shutdown()
+
+    def _start(self) -> None:
+        """Give what waits to the workers that are free."""
+        while self.waiting and self._free:
+            alone = len(self.waiting) == 1 and len(self._free) == self.num_workers
+            share = min(MAX_BATCH, math.ceil(len(self.waiting) / len(self._free)))
             # A client that has gone away wants no answer.
-            batch = [wanted for wanted in batch if not wanted.answer.done()]
-            if not batch:
-                continue
-            answers = await loop.run_in_executor(self.thread, self._answers, [wanted.window for wanted in batch])
-            self.report(len(batch))
-            for wanted, answer in zip(batch, answers, strict=True):
+            batch = [each for each in (self.waiting.popleft() for _ in range(share)) if not each.answer.done()]
+            if batch:
+                worker = self._free.pop()
+                threads = self.num_workers if alone else 1
+                running = asyncio.get_running_loop().run_in_executor(worker, self._answers, batch, threads)
+                running.add_done_callback(partial(self._hand_out, batch, worker))
+
+    def _hand_out(
+        self, batch: list[_Wanted], worker: ThreadPoolExecutor, done: asyncio.Future[list[Answer | Exception]]
+    ) -> None:
+        self._free.append(worker)
+        self.report(len(batch))
+        if not done.cancelled():
+            for wanted, answer in zip(batch, done.result(), strict=True):
                 if wanted.answer.done():
                     continue
                 if isinstance(answer, Exception):
                     wanted.answer.set_exception(answer)
                 else:
                     wanted.answer.set_result(answer)
+        self._start()
 
-    def _answers(self, windows: list[Window]) -> list[ReturnDistribution | Exception]:
+    def _answers(self, batch: list[_Wanted], threads: int) -> list[Answer | Exception]:
+        """Of every request its own: one that cannot be forecast costs the others nothing."""
+        torch.set_num_threads(threads)
+        made = [_tried(wanted.make) for wanted in batch]
+        forecasts = iter(self._forecasts([window for window in made if isinstance(window, Window)]))
+        return [window if isinstance(window, Exception) else _answer(window, next(forecasts)) for window in made]
+
+    def _forecasts(self, windows: list[Window]) -> list[ReturnDistribution | Exception]:
         try:
             return list(self.forecaster.forecast(windows))
         except UserError as error:
@@ -73,5 +104,15 @@ class Batcher:
                 return [error]
         except Exception as error:  # answered to those who asked; the model goes on for the others
             return [error] * len(windows)
-        # One window that cannot be forecast must not cost the others theirs.
-        return [self._answers([window])[0] for window in windows]
+        return [self._forecasts([window])[0] for window in windows]
+
+
+def _answer(window: Window, forecast: ReturnDistribution | Exception) -> Answer | Exception:
+    return forecast if isinstance(forecast, Exception) else (window, forecast)
+
+
+def _tried(make: Callable[[], Window]) -> Window | Exception:
+    try:
+        return make()
+    except Exception as error:  # the one who asked is told
+        return error

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -26,7 +27,7 @@ from vaiom.serve.card import model_card
 from vaiom.serve.live import LiveAssets
 from vaiom.serve.metrics import Metrics
 from vaiom.serve.refusal import RefusalError
-from vaiom.serve.seed import seed, settle_replays
+from vaiom.serve.seed import Replay, seed, settle_replays
 from vaiom.serve.settings import ServeConfig
 from vaiom.serve.store import Candle, Store
 from vaiom.serve.views import forecast_view, scored_view
@@ -39,7 +40,7 @@ class Service:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.forecaster = Forecaster.load(config.run, config.device, config.threads)
+        self.forecaster = Forecaster.load(config.run, config.device)
         self.metrics = Metrics()
         self.card = model_card(self.forecaster)
         self.store = Store(config.state)
@@ -53,15 +54,16 @@ class Service:
 
     def start(self) -> None:
         """Begin to serve; `ready` when the model is warm and every asset has its forecast."""
-        self.batcher = Batcher(self.forecaster, self.config.max_waiting, self.metrics.batches.observe)
-        self._tasks = [asyncio.create_task(self.batcher.run()), asyncio.create_task(self._warm_up())]
+        config = self.config
+        self.batcher = Batcher(self.forecaster, config.threads, config.max_waiting, self.metrics.batches.observe)
+        self._tasks = [asyncio.create_task(self._warm_up())]
 
     async def stop(self) -> None:
         self.ready = False
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.batcher.thread.shutdown()
+        self.batcher.stop()
         self._state.shutdown()
         self.live.snapshot()
         self.store.close()
@@ -71,10 +73,8 @@ class Service:
     ) -> ReturnDistribution:
         """Of bars that the client brought, other assets' among them."""
         self.require_ready()
-        # In the model's own thread: beside it, Python's lock would hold up every step of a pass.
-        loop = asyncio.get_running_loop()
-        window = await loop.run_in_executor(self.batcher.thread, self._window, symbol, candles)
-        return self._seen_at(await self.batcher.forecast(window), window, now)
+        window, dist = await self.batcher.forecast(lambda: self._window(symbol, candles))
+        return self._seen_at(dist, window, now)
 
     async def push(self, symbol: str, candles: Sequence[Candle]) -> tuple[dict[str, Any], dict[str, float]]:
         """Take bars of a live asset and forecast; also the seconds that recursion, disk and model took."""
@@ -138,7 +138,8 @@ class Service:
         if known is not None or not self.live.online.ready(symbol):
             return known
         stream = self.live.online.streams[symbol]
-        dist = await self.batcher.forecast(self.live.window(symbol))
+        window = self.live.window(symbol)
+        _, dist = await self.batcher.forecast(lambda: window)
         self.live.keep(stream, dist)
         return dist
 
@@ -163,10 +164,15 @@ class Service:
             while self._replays:
                 # The newest first: they are what is looked at.
                 part = self._replays[-MAX_BATCH:]
-                dists = await asyncio.gather(*(self.batcher.forecast(each.window) for each in part))
+                made = await asyncio.gather(*(self.batcher.forecast(partial(_window_of, each)) for each in part))
+                dists = [dist for _, dist in made]
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._state, settle_replays, self.live, part, dists)
                 del self._replays[-MAX_BATCH:]
         except Exception:
             _log.exception("the first forecasts failed")
             raise
+
+
+def _window_of(replay: Replay) -> Window:
+    return replay.window
