@@ -49,7 +49,10 @@ _add(
     context=64,
     dropout=0.0,
     num_micro_batches=3,
-    learning_rate=2e-3,
+    learning_rate=4e-3,
+    schedule="cosine",
+    warmup_steps=50,
+    average=0.98,
     steps=1_200,
     validate_every=100,
 )

@@ -51,6 +51,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen()  # whoever comes while the model loads waits instead of being turned away
     except (OSError, OverflowError) as error:
         raise ConfigError(
             "cannot listen here", where=f"{host}:{port}", got=str(error), fix="choose another --host or --port"
