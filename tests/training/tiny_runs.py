@@ -31,6 +31,7 @@ CHANGES: dict[str, Any] = {
     "micro_batch": 4,
     "num_micro_batches": 4,
     "learning_rate": 3e-3,
+    "schedule": "constant",
     "validate_every": 4,
     "log_every": 2,
 }
