@@ -65,6 +65,13 @@ def test_a_spoiled_file_is_read_or_refused(known: dict[str, Target], name: str) 
     spoil()
 
 
+@pytest.mark.parametrize(("name", "seed", "number"), [("parquet table", 1, 1459)])
+def test_what_ended_the_process_is_refused(known: dict[str, Target], name: str, seed: int, number: int) -> None:
+    """Found by the long run, repeated by its number: a size that no machine has."""
+    target = known[name]
+    assert not execute(target, target.mutate(target.seeds, random.Random(f"{seed} {name} {number}")))
+
+
 def _with(seed: bytes, **changes: object) -> bytes:
     return json.dumps({**json.loads(seed), **changes}, indent=2).encode() + b"\n"
 

@@ -141,12 +141,13 @@ def _path(run: Path, split: str, suffix: str) -> Path:
 
 
 def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
-    polars = _polars()
-    if polars is None:
+    if _polars() is None:
         raise DataError("reading this file needs polars", where=file, fix="install polars, or evaluate again here")
+    from vaiom.market.folder import BAD_PARQUET, parquet_frame
+
     try:
-        frame = polars.read_parquet(file)
-    except (polars.exceptions.PolarsError, polars.exceptions.PanicException, OSError) as error:
+        frame = parquet_frame(file)
+    except BAD_PARQUET as error:
         raise _unreadable(file, error) from error
     return {name: frame[name].to_numpy() for name in frame.columns}
 

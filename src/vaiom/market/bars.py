@@ -29,6 +29,7 @@ from vaiom.market.folder import (
     BAR_SCHEMA,
     MANIFEST_NAME,
     conform,
+    parquet_frame,
     require_ordered,
     symbols_in,
     write_manifest,
@@ -227,7 +228,7 @@ def _stamps(source: Path) -> pl.Series:
         schema = pq.read_schema(source)
     conform(pl.DataFrame(pl.from_arrow(schema.empty_table())), source)
     with _readable(source):
-        stamps = pl.read_parquet(source, columns=["Datetime"], glob=False)["Datetime"]
+        stamps = parquet_frame(source, ["Datetime"])["Datetime"]
     if stamps.is_empty():
         raise DataError("the file holds no bars", where=source, fix="remove it, or import it again")
     return stamps.cast(BAR_SCHEMA["Datetime"])

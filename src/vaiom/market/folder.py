@@ -7,10 +7,10 @@ Paper: "Market Data, Price Convention and Bar Construction" (timestamps are cons
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import polars as pl
 
@@ -21,7 +21,7 @@ PRICE_COLUMNS = ("Open", "High", "Low", "Close")
 BAR_COLUMNS = ("Datetime", *PRICE_COLUMNS, "Volume")
 BAR_SCHEMA = {"Datetime": pl.Datetime("us"), **dict.fromkeys((*PRICE_COLUMNS, "Volume"), pl.Float64())}
 MANIFEST_NAME = "manifest.json"
-BAD_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+BAD_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError)
 """What the reader raises over a damaged file; over some damage it panics."""
 
 # Python's own calendar ends with the year 9999; what is printed of a stamp must exist there.
@@ -124,10 +124,23 @@ def symbols_in(folder: Path) -> list[str]:
     return [check_symbol(symbol) for symbol in symbols]
 
 
+def parquet_frame(source: Path | BinaryIO, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """A Parquet file of anyone's; by Arrow's reader, which survives damage that makes others claim absurd memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        frame = pl.from_arrow(pq.ParquetFile(source).read(columns, use_threads=False))
+    except pa.ArrowException as error:
+        raise OSError(str(error) or type(error).__name__) from error
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
 def read_file(path: Path) -> pl.DataFrame:
     """One asset's bars, types checked; order is checked by `require_ordered`."""
     try:
-        frame = pl.read_parquet(path, glob=False)
+        frame = parquet_frame(path)
     except FileNotFoundError as error:
         raise DataError("no such file", where=path, expected="a Parquet file of bars") from error
     except BAD_PARQUET as error:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.market.folder import BAD_PARQUET
+from vaiom.market.folder import BAD_PARQUET, parquet_frame
 from vaiom.market.sources.columns import Roles, bars_from, guess_roles, mapped_roles, require_bars
 from vaiom.market.sources.piece import ROW, Options, Origin, Piece
 from vaiom.market.sources.text import TextTable
@@ -37,7 +37,7 @@ def read_parquet(file: Origin, data: bytes, options: Options) -> Piece:
     """The bars of a Parquet file of any tool."""
     file = replace(file, unit="row")
     try:
-        frame = pl.read_parquet(io.BytesIO(data))
+        frame = parquet_frame(io.BytesIO(data))
     except BAD_PARQUET as error:
         raise DataError("not readable as Parquet", where=file.label, got=str(error).splitlines()[0]) from error
     roles = _complete(frame.columns, options.columns, file)
