@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from audit.markets import Market, real_market, simulated_market
 from cli.command_line import Ran, Vaiom
@@ -20,15 +18,6 @@ from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.market.folder import write_symbol
 from vaiom.training.loop import train
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Products this small are slower on several threads, and much slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-import torch
 from simulated_market import TINY_SPLITS, Market, TinyRuns
 
 from strategies import random_bars
@@ -19,15 +16,6 @@ from vaiom.market.synthetic import MarketConfig, simulate, write_market
 from vaiom.training.loop import train
 
 SCORED = ("validation", "test-h1", "test-h2")
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Products this small are slower on several threads, and much slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

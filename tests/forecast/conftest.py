@@ -6,13 +6,12 @@ One thread, because everything here is small.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
 from forecast_runs import WORLDLY_FIELDS, TinyRun, tiny_run
 
 from strategies import random_bars
@@ -22,14 +21,6 @@ from vaiom.market.folder import read_file
 
 # The dollar's first, its second, none.
 WORLD = ("EURUSD", "GBPJPY", "USDJPY")
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="package")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-import torch
 from judged_runs import CONTEXT, FACTORIES, RIVALS, Judged
 
 from evaluation.simulated_market import TINY_SPLITS
@@ -29,15 +27,6 @@ ONE_MONTH = SplitConfig(
     tests=((datetime(2024, 1, 1), datetime(2024, 1, 20)),),
     seal=datetime(2024, 1, 20),
 )
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Products this small are slower on several threads, and much slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny_corpus(folder: Path, symbols: tuple[str, ...], splits: SplitConfig) -> Corpus:

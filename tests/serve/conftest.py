@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import polars as pl
 import pytest
-import torch
 from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json
 
 from strategies import random_bars
@@ -16,14 +13,6 @@ from vaiom.market.folder import write_symbol
 from vaiom.training.loop import train
 
 LATER = 120
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="package")

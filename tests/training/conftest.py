@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from tiny_runs import SPLITS
 
 from strategies import random_bars
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.market.folder import write_symbol
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="package")
