@@ -5,24 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from vaiom.audit.audit import audit_path
 from vaiom.audit.chain import prove_provenance
 from vaiom.audit.config import AuditConfig
-from vaiom.audit.proof import FAILED, PASSED, Proof
-from vaiom.audit.recompute import compare_figures, figures_of, prove_figures
-from vaiom.evaluation.evaluate import compare
-from vaiom.evaluation.events_file import ScoredEvents
-from vaiom.evaluation.likelihood import bits_by_group
+from vaiom.audit.proof import FAILED, PASSED
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.append import append_bars
 from vaiom.events.corpus import open_corpus
@@ -51,27 +43,6 @@ def edit_json(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def flatter_mean(place: Path) -> None:
     edit_json(place / "seed17/evaluation-validation.json", lambda v: v["bits"].update(model=v["bits"]["model"] - 1e-6))
-
-
-def flatter_interval(place: Path) -> None:
-    def change(value: dict[str, Any]) -> None:
-        value["against"][0]["gain"]["asset_months"]["interval"][0] += 1e-6
-
-    edit_json(place / "seed17/evaluation-test-h1.json", change)
-
-
-def flatter_month(place: Path) -> None:
-    def change(value: dict[str, Any]) -> None:
-        value["by"]["month"][0]["bits"]["frequency"] += 1e-6
-
-    edit_json(place / "seed17/evaluation-validation.json", change)
-
-
-def flatter_all_tests(place: Path) -> None:
-    def change(value: dict[str, Any]) -> None:
-        value["all_tests"][0]["gain"]["gain_bits"] += 1e-6
-
-    edit_json(place / "seed17/evaluation-test-h2.json", change)
 
 
 def flatter_events(place: Path) -> None:
@@ -104,13 +75,20 @@ def forget_the_looks(place: Path) -> None:
     (place / "corpus/ledger.jsonl").unlink()
 
 
+def claim_another_seed(place: Path) -> None:
+    edit_json(place / "seed17/evaluation-validation.json", lambda v: v.update(seed=29))
+
+
+def claim_fewer_looks(place: Path) -> None:
+    edit_json(place / "seed17/evaluation-test-h1.json", lambda v: v.update(looks=0))
+
+
 def change_a_price(place: Path) -> None:
     bars = read_file(place / "bars/EURUSD.parquet")
     raised = pl.when(pl.int_range(pl.len()) == 2_000).then(pl.col("Close") * 1.001).otherwise(pl.col("Close"))
     write_symbol(place / "bars", "EURUSD", bars.with_columns(raised))
 
 
-FLATTERIES = (flatter_mean, flatter_interval, flatter_month, flatter_all_tests)
 # By the run that is then examined.
 EXCHANGES = {
     flatter_events: "seed17",
@@ -119,13 +97,9 @@ EXCHANGES = {
     take_another_seed: "seed17",
     claim_another_corpus: "seed17",
     forget_the_looks: "seed17",
+    claim_another_seed: "seed17",
+    claim_fewer_looks: "seed17",
 }
-
-
-@pytest.mark.parametrize("tamper", FLATTERIES, ids=lambda tamper: tamper.__name__)
-def test_figures_that_are_not_those_of_the_events_are_found(tamper: Callable[[Path], None], place: Path) -> None:
-    tamper(place)
-    assert prove_figures(place / "seed17").num_findings == 1
 
 
 @pytest.mark.parametrize("tamper", EXCHANGES, ids=lambda tamper: tamper.__name__)
@@ -147,32 +121,3 @@ def test_a_grown_corpus_is_still_the_origin_of_its_run(place: Path) -> None:
     write_symbol(place / "bars", "EURUSD", pl.concat([old, later]))
     append_bars(place / "corpus", place / "bars")
     assert failed(place) == set()
-
-
-@settings(max_examples=15)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 3), st.integers(1, 4))
-def test_both_computations_of_the_figures_agree(seed: int, count: int, num_assets: int, num_months: int) -> None:
-    rng = np.random.default_rng(seed)
-    hours = np.sort(rng.integers(0, 24 * 30 * num_months, count))
-    events = ScoredEvents(
-        symbols=np.array(["XAUUSD", "EURUSD", "USDJPY"])[rng.integers(0, num_assets, count)],
-        target_times=np.datetime64("2024-07-01T00", "s") + hours * np.timedelta64(1, "h"),
-        buckets=rng.integers(1, 17, count).astype(np.uint8),
-        bits={name: rng.gamma(4, 0.8, count) for name in ("model", "frequency")},
-    )
-    labels = {
-        "asset": events.symbols,
-        "month": events.target_times.astype("datetime64[M]"),
-        "hour": events.target_times.astype("datetime64[h]").astype(np.int64) % 24,
-        "bucket": events.buckets,
-    }
-    stored = {
-        "num_events": len(events),
-        "bits": {name: float(losses.mean()) for name, losses in events.bits.items()},
-        "against": [asdict(each) for each in compare(events)],
-        "by": {name: [asdict(each) for each in bits_by_group(events.bits, values)] for name, values in labels.items()},
-    }
-    proof = Proof(name="", about="")
-    compare_figures(proof, figures_of(events), json.loads(json.dumps(stored)), "")
-    assert proof.findings == []
-    assert proof.count > 40

@@ -39,7 +39,7 @@ def run(
 ) -> Ended:
     """Run a command to its end; `prepare` runs in the child before it becomes the command."""
     began = time.monotonic()
-    process = _start(arguments, environment, prepare)
+    process = start(arguments, environment, prepare)
     assert process.stderr
     first = process.stderr.readline()
     working = time.monotonic()
@@ -51,7 +51,7 @@ def run(
 
 def kill_at_random(arguments: list[str], calm: Ended, chance: random.Random) -> bool:
     """Start a command and kill it; most often after its first line, at any moment of its work. Whether it still ran."""
-    process = _start(arguments)
+    process = start(arguments)
     assert process.stderr
     if calm.work_s < SILENT_SHARE * calm.whole_s:  # it says nothing before its end
         time.sleep(chance.uniform(0.3, 1.0) * calm.whole_s)
@@ -61,8 +61,16 @@ def kill_at_random(arguments: list[str], calm: Ended, chance: random.Random) -> 
         process.stderr.readline()
         time.sleep(chance.uniform(0, calm.work_s))
     process.kill()
-    process.stderr.read()
-    return process.wait(LONGEST_S) == -signal.SIGKILL
+    return require_clean_end(process)
+
+
+def require_clean_end(process: subprocess.Popen[str]) -> bool:
+    """Whether a process that was killed still ran; if not, it must have ended well."""
+    assert process.stderr
+    err = process.stderr.read()
+    code = process.wait(LONGEST_S)
+    assert code in (0, 2, -signal.SIGKILL), err
+    return code == -signal.SIGKILL
 
 
 def require_clean(ended: Ended) -> None:
@@ -81,11 +89,12 @@ def contents(folder: Path, without: tuple[str, ...] = ()) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def _start(
+def start(
     arguments: list[str],
     environment: Mapping[str, str] | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> subprocess.Popen[str]:
+    """A command in a process of its own, whose errors can be read."""
     return subprocess.Popen(
         [*VAIOM, *arguments],
         stdout=subprocess.DEVNULL,

@@ -11,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from faults.kills import Tally, quiet_run, torment
+from faults.serving import make_served, torment_service, undisturbed
 from faults.stages import make_inputs, stages
 from market.sources import feed_server
+
+SERVING, SERVING_WEIGHT = "serving", 4
 
 
 def main() -> int:
@@ -25,16 +28,21 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, feed_server.running() as server:
         folder = Path(name)
-        known = stages(make_inputs(folder / "inputs"), server)
-        chosen = {stage: known[stage] for stage in options.stage or known}
-        whole = sum(stage.weight for stage in chosen.values())
+        inputs = make_inputs(folder / "inputs")
+        known = stages(inputs, server)
+        weights = {**{title: stage.weight for title, stage in known.items()}, SERVING: SERVING_WEIGHT}
+        chosen = options.stage or list(weights)
+        whole = sum(weights[title] for title in chosen)
 
         def work(title: str) -> Tally:
-            stage, own = chosen[title], folder / title.replace(" ", "-")
             # One folder for the quiet run and the others: what names it names the same.
-            quiet = quiet_run(stage, own)
-            count = -(-options.kills * stage.weight // whole)
-            tally = torment(stage, quiet, own, count, random.Random(f"{options.seed} {title}"))
+            own, chance = folder / title.replace(" ", "-"), random.Random(f"{options.seed} {title}")
+            count = -(-options.kills * weights[title] // whole)
+            if title == SERVING:
+                served = make_served(inputs)
+                tally = torment_service(served, undisturbed(served, own), own, count, chance)
+            else:
+                tally = torment(known[title], quiet_run(known[title], own), own, count, chance)
             print(f"{title}: {tally.kills} kills, {len(tally.failures)} failures", file=sys.stderr, flush=True)
             return tally
 

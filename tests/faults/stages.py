@@ -59,7 +59,7 @@ class Stage:
 
 
 def make_inputs(folder: Path) -> Path:
-    """CSV files, bars, later bars, a corpus, a packed corpus and an evaluated run."""
+    """CSV files, bars, later bars, a corpus and the same packed."""
     for seed, symbol in enumerate(SYMBOLS):
         later = random_bars(LATER_ROWS, seed)
         write_symbol(folder / "later", symbol, later)
@@ -72,7 +72,7 @@ def make_inputs(folder: Path) -> Path:
 
 
 def stages(inputs: Path, server: FeedServer) -> dict[str, Stage]:
-    """All of them; `reproduce` and the stages behind training need a run, which they make themselves."""
+    """All that are commands with an end; serving has none and is tormented in `serving`."""
     server.files = made_up_feed("EURUSD", date(2019, 2, 4), FEED_DAYS)
     splits = TINY_SPLITS
     boundaries = [

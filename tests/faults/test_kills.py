@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from faults.kills import quiet_run, torment
+from faults.serving import make_served, torment_service, undisturbed
 from faults.stages import Stage, make_inputs, stages
 from market.sources import feed_server
 from vaiom.errors import DataError
@@ -22,9 +23,14 @@ KILLS = 3
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def known(inputs: Path) -> Iterator[dict[str, Stage]]:
     with feed_server.running() as server:
-        yield stages(make_inputs(tmp_path_factory.mktemp("inputs")), server)
+        yield stages(inputs, server)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -32,6 +38,14 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(known: dict[str, Stag
     folder, chance = tmp_path / "work", random.Random(time.time_ns())
     quiet = quiet_run(known[name], folder)
     assert torment(known[name], quiet, folder, KILLS, chance).failures == []
+
+
+def test_a_killed_service_has_every_bar_that_it_acknowledged(inputs: Path, tmp_path: Path) -> None:
+    served, chance = make_served(inputs), random.Random(time.time_ns())
+    quiet = undisturbed(served, tmp_path / "state")
+    tally = torment_service(served, quiet, tmp_path / "state", 2, chance)
+    assert tally.failures == []
+    assert tally.finishes == tally.rows
 
 
 class Killed(BaseException):

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vaiom.audit import chain, chronology, future, neighbours, prices, rebuild, recompute, refit
+from vaiom.audit import boundaries, chain, chronology, future, neighbours, prices, rebuild, recompute, refit
 from vaiom.audit.config import AuditConfig
 from vaiom.audit.pipeline import Bars, Pipeline, ProductPipeline, widest_model
 from vaiom.audit.proof import Proof, not_run
 from vaiom.errors import DataError
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.build import CorpusConfig
 from vaiom.events.corpus import DEFAULT_CONTEXT, MANIFEST_NAME, Corpus, open_corpus
 from vaiom.market.folder import read_bars
+from vaiom.model.checkpoint import USE
 from vaiom.training.config import TrainConfig
 from vaiom.training.loop import BEST_NAME, CONFIG_NAME, corpus_of_run
 
@@ -69,27 +69,28 @@ class _Audit:
         say: Say,
     ) -> None:
         self.corpus, self.run, self.model, self.bars, self.config, self.say = corpus, run, model, bars, config, say
-        self.pipeline = _pipeline_of(corpus, model, config)
+        self.seen = corpus if model is None else boundaries.seen_by(model.checkpoint, corpus)
+        self.pipeline = _pipeline_of(self.seen, model, config, moved=self.seen is not corpus)
 
     def proofs(self) -> list[Proof]:
         out = self._with_bars(self.bars) if self.bars else self._without_bars()
-        events = self.pipeline.events(self.corpus)
+        events = self.pipeline.events(self.seen)
         self.say("the splits and the sampler's stream")
         out.append(chronology.prove_chronology(events, self.pipeline.train_end))
         if self.model is not None:
             self.say("batch neighbours")
             out.append(neighbours.prove_neighbours(events, seed=self.config.seed))
-        if self.run is not None:
-            out.append(self._figures(self.run))
+        if self.run is not None and self.model is not None:
+            out.append(self._figures(self.run, self.model))
         self.say("provenance")
-        out.append(chain.prove_provenance(self.corpus, self.bars, self.model, self.run))
+        out.append(chain.prove_provenance(self.corpus, self.bars, self.model, self.run, self.seen))
         return out
 
     def _with_bars(self, folder: Path) -> list[Proof]:
         bars = read_bars(folder)
         self.say("rebuilding the corpus")
         fitted = self.pipeline.fit(bars)
-        out = [rebuild.prove_rebuild(self.corpus, folder, bars, self.pipeline, fitted)]
+        out = [rebuild.prove_rebuild(self.corpus, self.seen, folder, bars, self.pipeline, fitted)]
         self.say("the prices")
         out.append(prices.prove_prices(bars))
         self.say(f"the future after {self.config.cuts} cuts")
@@ -101,22 +102,25 @@ class _Audit:
     def _without_bars(self) -> list[Proof]:
         return [not_run(proof.NAME, proof.ABOUT, "needs --bars") for proof in (rebuild, prices, future, refit)]
 
-    def _figures(self, run: Path) -> Proof:
+    def _figures(self, run: Path, model: ModelPredictor) -> Proof:
         if not recompute.evaluated_splits(run):
-            return not_run(recompute.NAME, recompute.ABOUT, "the run has no evaluation (vaiom evaluate)")
+            refit_run = model.checkpoint.provenance.purpose == USE
+            why = "a refit is for use, and nothing was held out of it" if refit_run else _NOT_EVALUATED
+            return not_run(recompute.NAME, recompute.ABOUT, why)
         self.say("the figures of its evaluations")
-        return recompute.prove_figures(run)
+        return recompute.prove_figures(run, self.seen, model, rescore=self.config.rescore)
 
 
-def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig) -> ProductPipeline:
+_NOT_EVALUATED = "the run has no evaluation (vaiom evaluate)"
+
+
+def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool) -> ProductPipeline:
     """The pipeline that the folder says it was built with, and the model's own windows where there is one."""
-    tokenizer = corpus.tokenizer
-    classes = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True))
-    built = CorpusConfig(timeframe=tokenizer.timeframe, splits=corpus.splits, classes=classes)
+    built = rebuild.config_of(corpus)
     if model is None:
         widest = widest_model(config.context or DEFAULT_CONTEXT)
         return ProductPipeline(built, model=widest, baselines=config.baselines)
-    return ProductPipeline(
+    return (boundaries.MovedPipeline if moved else ProductPipeline)(
         built,
         model=model.checkpoint.model.config,
         train=TrainConfig(**model.checkpoint.provenance.train),

@@ -1,8 +1,9 @@
 """Proof (f): every file names the one before it, from the bars to the last figure.
 
 Enters: an open corpus (its own files were checked when it was opened), the bars it was built from if they are there, a
-run. Leaves: a `Proof`. Bars -> manifest -> arrays and tokenizer -> checkpoint header -> selected step -> evaluation ->
-events, whose buckets are the corpus's and whose bits a fresh scoring of some of them gives again.
+run, and the corpus under the run's own boundaries where they are others. Leaves: a `Proof`. Bars -> manifest -> arrays
+and tokenizer -> checkpoint header -> selected step -> evaluation -> events, whose buckets are the corpus's and whose
+bits a fresh scoring of some of them gives again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from vaiom.audit.recompute import evaluated_splits
 from vaiom.audit.repeat import experiment_of_run
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events, scored_events
-from vaiom.evaluation.ledger import is_recorded, read_ledger
+from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, read_ledger
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import STATE_NAME, Corpus
-from vaiom.events.splits import SEALED
+from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import read_json, sha256_file
 from vaiom.market.folder import symbols_in
-from vaiom.model.checkpoint import Checkpoint, load_checkpoint
+from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.training.config import TrainConfig
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import BEST_NAME, CONFIG_NAME, METRICS_NAME
@@ -41,7 +42,10 @@ BITS_TOLERANCE = 0.1
 """Of one event scored again: a GPU may have scored it in half precision, we score in FP32."""
 
 
-def prove_provenance(corpus: Corpus, bars: Path | None, model: ModelPredictor | None, run: Path | None) -> Proof:
+def prove_provenance(
+    corpus: Corpus, bars: Path | None, model: ModelPredictor | None, run: Path | None, seen: Corpus | None = None
+) -> Proof:
+    seen = seen or corpus
     with proving(NAME, ABOUT) as proof:
         _corpus_links(proof, corpus)
         if bars is not None:
@@ -49,9 +53,11 @@ def prove_provenance(corpus: Corpus, bars: Path | None, model: ModelPredictor | 
         else:
             proof.notes.append("the bars' own hashes need --bars")
         if model is not None and run is not None:
-            _run_links(proof, corpus, model.checkpoint, run)
+            _run_links(proof, seen, model.checkpoint, run)
+            if model.checkpoint.provenance.purpose == USE:
+                _selecting_looks(proof, corpus, seen, model.checkpoint)
             for split in evaluated_splits(run):
-                _evaluation_links(proof, corpus, model, run, split)
+                _evaluation_links(proof, seen, model, run, split)
     return proof
 
 
@@ -113,10 +119,24 @@ def _selection_links(proof: Proof, best: Checkpoint, run: Path) -> None:
         proof.check(load_checkpoint(kept).sha256 == best.sha256, f"{BEST_NAME} is not the checkpoint {kept.name}")
 
 
+def _selecting_looks(proof: Proof, corpus: Corpus, seen: Corpus, best: Checkpoint) -> None:
+    """A refit is selected on the newest events: those that its corpus holds out were looked at."""
+    selected_on = seen.endpoints(VALIDATION, best.model.config.context)
+    for code, split in enumerate(corpus.splits.names):
+        count = int((corpus.split_codes[selected_on] == code).sum())
+        if count and is_recorded(corpus, split):
+            looked = any(look.split == split and look.num_events == count for look in read_ledger(corpus))
+            proof.check(looked, f"{split}: selected on {count} of its events, but the look is not in the ledger")
+            proof.notes.append(f"selected on {count:,} events that the corpus holds out as {split}")
+
+
 def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: Path, split: str) -> None:
     stored = read_json(run / f"evaluation-{split}.json")
     best = model.checkpoint
     proof.check(stored.get("checkpoint_sha256") == best.sha256, f"{split}: evaluated with another checkpoint")
+    facts = {name: getattr(best.provenance, name) for name in ("experiment", "seed", "step")}
+    same = {name: stored.get(name) for name in facts} == facts
+    proof.check(same, f"{split}: says another experiment, seed or step than the checkpoint", len(facts))
     origins = {corpus.sha256, best.provenance.corpus_sha256}
     proof.check(stored.get("corpus_sha256") in origins, f"{split}: evaluated on another corpus")
     events = read_events(run, split)
@@ -128,8 +148,14 @@ def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: 
         same = False
     proof.check(same, f"{split}: the events file holds other events than the corpus", len(events))
     if is_recorded(corpus, split):
-        looked = any(look.split == split and look.checkpoint_sha256 == best.sha256 for look in read_ledger(corpus))
-        proof.check(looked, f"{split}: scored, but the look is not in the corpus's ledger")
+        models = [
+            look for look in read_ledger(corpus) if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT
+        ]
+        own = [number for number, look in enumerate(models, start=1) if look.checkpoint_sha256 == best.sha256]
+        proof.check(bool(own), f"{split}: scored, but the look is not in the corpus's ledger")
+        # Whoever scores at the same time may have been counted too.
+        counted = bool(own) and own[0] <= (stored.get("looks") or 0) <= len(models)
+        proof.check(counted, f"{split}: scored {stored.get('looks')} times by then, the ledger says otherwise")
     if same and len(events):
         _rescore(proof, corpus, model, split, rows, events)
 

@@ -9,6 +9,7 @@ CUTS = 6
 SEED = 17
 QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")
 """Those that fit in seconds; the others can be named."""
+RESCORE = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +21,5 @@ class AuditConfig:
     """Rows of a window where there is no model to say it; None is the corpus's default."""
     baselines: Sequence[str] = QUICK_BASELINES
     """Which baselines are fitted again."""
+    rescore: int = RESCORE
+    """Splits with up to so many events are scored again, for figures that need whole forecasts."""

@@ -104,7 +104,7 @@ class ProductPipeline:
 
     def fit(self, bars: Bars) -> Fitted:
         """The tokenizer, and every baseline fitted on the Train events."""
-        tokenizer = fit_tokenizer({symbol: part.rows for symbol, part in self._parts(bars).items()}, self.config)
+        tokenizer = self.tokenizer(bars)
         corpus = self.corpus(bars, tokenizer)
         train = corpus.endpoints(TRAIN, self.context)
         fits = {name: hash_of_fit(baseline(name).fit(corpus, train)) for name in self.baselines}
@@ -112,6 +112,9 @@ class ProductPipeline:
 
     def transform(self, bars: Bars, fitted: Fitted) -> Events:
         return self.events(self.corpus(bars, fitted.state))
+
+    def tokenizer(self, bars: Bars) -> Tokenizer:
+        return fit_tokenizer({symbol: part.rows for symbol, part in self._parts(bars).items()}, self.config)
 
     def corpus(self, bars: Bars, tokenizer: Tokenizer) -> Corpus:
         """The corpus of these bars with a tokenizer that was fitted before."""

@@ -1,33 +1,59 @@
-"""Proof (e): the figures of an evaluation are those of its per-event file.
+"""Proof (e): the figures of an evaluation, and of the report, are those of its per-event file.
 
-Enters: a run folder with `evaluation-<split>.json` and `events-<split>`. Leaves: a `Proof`. Every figure that is a
-function of the events is computed again by the plainest code that can be written for it, one replicate after another,
-and shares none with the room that wrote it.
+Enters: a run folder with `evaluation-<split>.json` and `events-<split>`, its corpus and its model. Leaves: a `Proof`.
+What follows from the events is computed again from them; what also needs the row, from the corpus; what needs whole
+forecasts, which the events file does not hold, from the checkpoint's own answers where the split is small enough to be
+scored once more. The notes name every figure that was left out.
 Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from vaiom.audit import plain
+from vaiom.audit.config import RESCORE
+from vaiom.audit.forecasts import Forecasts, clipped, forecast_figures, grid_of
+from vaiom.audit.page import check_page
 from vaiom.audit.proof import Proof, proving
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
+from vaiom.audit.states import state_figures
+from vaiom.errors import DataError
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events
+from vaiom.evaluation.mixture import mixture_states, stretches
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import SEALED, TRAIN, VALIDATION
 from vaiom.files import read_json
 
 NAME = "e. figures"
-ABOUT = "bits, gains, intervals, win rates and tests of evaluation-*.json from the per-event files"
+ABOUT = "every figure of evaluation-*.json from the per-event files, the corpus and the model; report.html shows them"
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
-REPLICATES, SEED, SHARES = 10_000, 17, (0.025, 0.975)
-TAILS = {"negative": (1, 2, 3, 4), "positive": (13, 14, 15, 16), "both": (1, 2, 3, 4, 13, 14, 15, 16)}
+SAME_BITS = 1e-9
+"""Up to here the checkpoint answers as it did; beyond, another machine or precision answered, and ranks may differ."""
+RANKED = (
+    *("pit", "pit_histogram", "pit_p_value", "bins", "error", "backtests", "backtests_by"),
+    *("heaviest_share", "persistence", "persistence_if_independent"),
+)
+"""Figures that can jump where forecasts move a little."""
+NEED_FORECASTS = (
+    "the transform and its tests, forecast shares and errors of reliability, Brier, RPS, entropy, forecast tails, "
+    "value-at-risk and shortfall backtests, latent states"
+)
 
-Floats = npt.NDArray[np.float64]
-Blocks = dict[tuple[str, ...], list[float]]
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """One split of a run: what was said of it, and the events that it was said of."""
+
+    name: str
+    stored: dict[str, Any]
+    events: ScoredEvents
 
 
 def evaluated_splits(run: Path) -> list[str]:
@@ -35,147 +61,184 @@ def evaluated_splits(run: Path) -> list[str]:
     return sorted(file.stem.removeprefix("evaluation-") for file in run.glob("evaluation-*.json"))
 
 
-def prove_figures(run: Path) -> Proof:
+def prove_figures(run: Path, corpus: Corpus, model: ModelPredictor, *, rescore: int = RESCORE) -> Proof:
     with proving(NAME, ABOUT) as proof:
-        for split in evaluated_splits(run):
-            stored = read_json(run / f"evaluation-{split}.json")
-            figures = figures_of(read_events(run, split))
-            if stored.get("all_tests"):
-                tests = [name for name in evaluated_splits(run) if name.startswith("test-")]
-                pooled = _joined([read_events(run, name) for name in tests])
-                # Where a test was scored again beside other baselines since, the lists differ and the proof says so.
-                figures["all_tests"] = _against(pooled)
-            compare_figures(proof, figures, stored, split)
-            proof.notes.append(f"{split}: {stored.get('num_events')} events")
+        for name in evaluated_splits(run):
+            stored, events = read_json(run / f"evaluation-{name}.json"), read_events(run, name)
+            split = Scored(name=name, stored=stored, events=events)
+            named = list(stored.get("bits") or ())
+            proof.check(named == list(events.bits), f"{name}: the file names {named}, the events {list(events.bits)}")
+            compare_figures(proof, figures_of(events), stored, name)
+            _compare_caveats(proof, split)
+            _compare_together(proof, run, split)
+            rows = _rows_of(corpus, events)
+            if proof.check(rows is not None, f"{name}: events that the corpus does not have") and rows is not None:
+                _compare_with_rows(proof, corpus, rows, split)
+                _compare_forecasts(proof, corpus, model, rows, split, rescore)
+        check_page(proof, run, corpus)
     return proof
 
 
-def figures_of(events: ScoredEvents) -> dict[str, Any]:
-    """The figures as the evaluation file spells them."""
-    months = events.target_times.astype("datetime64[M]").astype(str)
-    hours = [int(time.astype("datetime64[h]").astype(np.int64)) % 24 for time in events.target_times]
-    labels = {"asset": list(events.symbols), "month": list(months), "hour": hours, "bucket": events.buckets.tolist()}
+def figures_of(events: ScoredEvents) -> plain.Figures:
+    """What follows from the events alone, as the evaluation file spells it."""
+    labels: dict[str, list[Any]] = {
+        "asset": events.symbols.tolist(),
+        "month": plain.months_of(events),
+        "hour": plain.hours_of(events),
+        "bucket": events.buckets.tolist(),
+    }
     return {
         "num_events": len(events),
-        "bits": {name: math.fsum(losses) / len(losses) for name, losses in events.bits.items()},
-        "against": _against(events),
-        "by": {name: _by_label(events.bits, values) for name, values in labels.items()},
+        "bits": {name: plain.mean(losses) for name, losses in events.bits.items()},
+        "against": plain.against(events),
+        "by": {name: plain.means_by_label(events.bits, values) for name, values in labels.items()},
+        "calibration": plain.observed_shares(events),
     }
 
 
-def _by_label(bits: Mapping[str, Floats], labels: list[Any]) -> list[dict[str, Any]]:
-    positions: dict[Any, list[int]] = {}
-    for position, label in enumerate(labels):
-        positions.setdefault(label, []).append(position)
-    return [
-        {
-            "group": str(label),
-            "num_events": len(chosen),
-            "bits": {name: math.fsum(losses[chosen]) / len(chosen) for name, losses in bits.items()},
-        }
-        for label, chosen in sorted(positions.items())
-    ]
-
-
-def _against(events: ScoredEvents) -> list[dict[str, Any]]:
-    out = []
-    months = events.target_times.astype("datetime64[M]").astype(str)
-    for name in (name for name in events.bits if name != MODEL):
-        gains = events.bits[name] - events.bits[MODEL]
-        # Blocks in the order of time, then of the symbol: the draws number them so.
-        asset_months, whole_months = Blocks(), Blocks()
-        for month, symbol, gain in zip(months, events.symbols, gains, strict=True):
-            asset_months.setdefault((month, symbol), []).append(gain)
-            whole_months.setdefault((month,), []).append(gain)
-        tails = {side: gains[np.isin(events.buckets, buckets)] for side, buckets in TAILS.items()}
-        out.append(
-            {
-                "baseline": name,
-                "gain": {
-                    "num_events": len(gains),
-                    "gain_bits": math.fsum(gains) / len(gains),
-                    "asset_months": _bootstrap(asset_months),
-                    "months": _bootstrap(whole_months),
-                    "tails": {
-                        side: {"num_events": len(part), "gain_bits": math.fsum(part) / len(part) if len(part) else None}
-                        for side, part in tails.items()
-                    },
-                },
-                "diebold_mariano": _diebold_mariano(gains, events.target_times),
-            }
-        )
-    return out
-
-
-def _bootstrap(blocks: Blocks) -> dict[str, Any]:
-    """One replicate after another: draw as many blocks as there are, add up their gains and their events."""
-    sums = np.array([math.fsum(blocks[key]) for key in sorted(blocks)])
-    sizes = np.array([len(blocks[key]) for key in sorted(blocks)], np.float64)
-    wins = int((sums > 0).sum())
-    out: dict[str, Any] = {"num_blocks": len(sums), "block_wins": wins, "win_rate": wins / len(sums)}
-    if len(sums) < 2:
-        return {**out, "interval": None, "win_rate_interval": None}
-    rng = np.random.default_rng(SEED)
-    means, rates = [], []
-    for _ in range(REPLICATES):
-        drawn = rng.integers(0, len(sums), len(sums))
-        means.append(sums[drawn].sum() / sizes[drawn].sum())
-        rates.append((sums[drawn] > 0).sum() / len(sums))
-    return {
-        **out,
-        "interval": [float(np.quantile(means, share)) for share in SHARES],
-        "win_rate_interval": [float(np.quantile(rates, share)) for share in SHARES],
-    }
-
-
-def _diebold_mariano(gains: Floats, times: npt.NDArray[np.datetime64]) -> dict[str, Any]:
-    at: dict[Any, list[float]] = {}
-    for time, gain in zip(times, gains, strict=True):
-        at.setdefault(time, []).append(gain)
-    series = [math.fsum(at[time]) / len(at[time]) for time in sorted(at)]
-    count = len(series)
-    mean = math.fsum(series) / count
-    lags = min(int(4 * (count / 100) ** (2 / 9)), count - 1)
-    centred = np.array(series) - mean
-    variance = math.fsum(centred**2)
-    for lag in range(1, lags + 1):
-        variance += 2 * (1 - lag / (lags + 1)) * math.fsum(centred[lag:] * centred[:-lag])
-    variance /= count
-    statistic = mean / math.sqrt(variance / count) if variance > 0 else None
-    return {
-        "mean_gain_bits": mean,
-        "statistic": statistic,
-        "p_value": None if statistic is None else math.erfc(abs(statistic) / math.sqrt(2)),
-        "num_times": count,
-        "num_lags": lags,
-    }
-
-
-def _joined(parts: list[ScoredEvents]) -> ScoredEvents:
-    common = [name for name in parts[0].bits if all(name in part.bits for part in parts)]
-    return ScoredEvents(
-        symbols=np.concatenate([part.symbols for part in parts]),
-        target_times=np.concatenate([part.target_times for part in parts]),
-        buckets=np.concatenate([part.buckets for part in parts]),
-        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
-    )
-
-
-def compare_figures(proof: Proof, ours: Any, stored: Any, path: str) -> None:
+def compare_figures(proof: Proof, ours: Any, stored: Any, path: str, absolute: float = ABSOLUTE) -> None:
     """Every leaf of what was computed again must be in the file."""
     if isinstance(ours, dict):
         for key, value in ours.items():
-            compare_figures(proof, value, stored.get(key) if isinstance(stored, dict) else None, f"{path}.{key}")
+            inside = stored.get(key) if isinstance(stored, dict) else None
+            compare_figures(proof, value, inside, f"{path}.{key}", absolute)
     elif isinstance(ours, list):
         same_size = isinstance(stored, list) and len(stored) == len(ours)
         if proof.check(same_size, f"{path}: {len(ours)} entries recomputed, not those of the file"):
             for index, value in enumerate(ours):
-                compare_figures(proof, value, stored[index], f"{path}[{index}]")
+                compare_figures(proof, value, stored[index], f"{path}[{index}]", absolute)
     else:
-        proof.check(_same(ours, stored), f"{path}: the file says {stored}, its events {ours}")
+        proof.check(_same(ours, stored, absolute), f"{path}: the file says {stored}, recomputed {ours}")
 
 
-def _same(ours: Any, stored: Any) -> bool:
+def _same(ours: Any, stored: Any, absolute: float) -> bool:
     if isinstance(ours, float) and isinstance(stored, int | float):
-        return math.isclose(ours, stored, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        return math.isclose(ours, stored, rel_tol=RELATIVE, abs_tol=absolute)
     return bool(ours == stored)
+
+
+def _compare_caveats(proof: Proof, split: Scored) -> None:
+    """The numbers in what it says of its own limits."""
+    said = [int(number) for number in re.findall(r"\d+", " ".join(split.stored.get("caveats") or []))]
+    counted = plain.numbers_of_caveats(split.events)
+    proof.check(said == counted, f"{split.name}.caveats: they count {said}, the events {counted}")
+
+
+def _compare_together(proof: Proof, run: Path, split: Scored) -> None:
+    """What the file says of several predictors, splits or runs at once, where it does."""
+    figures: plain.Figures = {}
+    if split.stored.get("confidence_set"):
+        figures["confidence_set"] = plain.confidence_set(split.events)
+    if split.stored.get("all_tests"):
+        tests = [name for name in evaluated_splits(run) if name.startswith("test-")]
+        # Where a test was scored again beside other baselines since, the lists differ and the proof says so.
+        figures["all_tests"] = plain.against(plain.joined([read_events(run, name) for name in tests]))
+    if split.stored.get("seeds"):
+        try:
+            figures["seeds"] = plain.seeds(split.events, _seed_runs(run, split))
+        except DataError as error:
+            proof.notes.append(f"{split.name}: not recomputed: seeds ({error.problem}: {error.where})")
+    compare_figures(proof, figures, split.stored, split.name)
+
+
+def _seed_runs(run: Path, split: Scored) -> dict[str, plain.Floats]:
+    """The model's bits of each run that was named, which lie where they lay or beside this one."""
+    runs = {}
+    for name in next(iter(split.stored["seeds"].values()))["bits"]:
+        folder = Path(name) if Path(name).is_dir() else run.parent / Path(name).name
+        scored = split.events if name == split.stored.get("run") else read_events(folder, split.name)
+        require_same_events(split.events, scored, where=folder)
+        runs[name] = scored.bits[MODEL]
+    return runs
+
+
+def _rows_of(corpus: Corpus, events: ScoredEvents) -> list[int] | None:
+    """The row of each event: that of its asset whose next bar is the target."""
+    row_of = {
+        symbol: {time: row for row, time in enumerate(corpus.target_timestamps[rows].tolist(), start=rows.start)}
+        for symbol, rows in corpus.asset_slices.items()
+    }
+    pairs = zip(events.symbols.tolist(), events.target_times.tolist(), strict=True)
+    found = [row_of.get(symbol, {}).get(time) for symbol, time in pairs]
+    return None if None in found else [row for row in found if row is not None]
+
+
+def _compare_with_rows(proof: Proof, corpus: Corpus, rows: list[int], split: Scored) -> None:
+    regimes = corpus.columns["vol_regime"][rows].tolist()
+    figures: plain.Figures = {"by": {"vol_regime": plain.means_by_label(split.events.bits, regimes)}}
+    if split.stored.get("corpus_sha256") == corpus.sha256:
+        figures["zero_share"] = _zero_share(corpus, split.name)
+    else:
+        proof.notes.append(f"{split.name}: not recomputed, the corpus has grown since: zero_share")
+    compare_figures(proof, figures, split.stored, split.name)
+
+
+def _zero_share(corpus: Corpus, split: str) -> float:
+    """Targets of the split's interval that did not move, masked or not."""
+    splits = corpus.splits
+    intervals = dict(zip((VALIDATION, *splits.test_names), (splits.validation, *splits.tests), strict=True))
+    times = corpus.target_timestamps
+    inside = times >= np.datetime64(splits.seal if split == SEALED else intervals[split][0])
+    if split != SEALED:
+        inside &= times < np.datetime64(intervals[split][1])
+    return plain.mean([float(each == 0) for each in corpus.log_ret_next[inside].tolist()])
+
+
+def _compare_forecasts(
+    proof: Proof, corpus: Corpus, model: ModelPredictor, rows: list[int], split: Scored, rescore: int
+) -> None:
+    """What needs whole forecasts: the checkpoint gives them once more."""
+    name, count = split.name, len(split.events)
+    if count > rescore:
+        proof.notes.append(f"{name}: {count:,} events, more than are scored again; not recomputed: {NEED_FORECASTS}")
+        return
+    shares = [clipped(each) for each in model.predict_proba(corpus, np.array(rows)).tolist()]
+    came = [-math.log2(own[bucket - 1]) for own, bucket in zip(shares, split.events.buckets.tolist(), strict=True)]
+    largest = float(np.abs(np.array(came) - split.events.bits[MODEL]).max())
+    figures = {**_forecast_figures(corpus, model, rows, split.events, shares), **_state_figures(corpus, model, rows)}
+    said = f"{name}: all {count:,} events scored again, largest difference {largest:.1e} bits"
+    if largest <= SAME_BITS:
+        proof.notes.append(said)
+        compare_figures(proof, figures, split.stored, name)
+        return
+    proof.notes.append(
+        f"{said}: means over the forecasts are held to that; not recomputed: transform and its tests, bins and errors "
+        "of reliability, backtests, heaviest states"
+    )
+    compare_figures(proof, _without_ranks(figures), split.stored, name, absolute=largest)
+
+
+def _forecast_figures(
+    corpus: Corpus, model: ModelPredictor, rows: list[int], events: ScoredEvents, shares: list[list[float]]
+) -> plain.Figures:
+    symbols = events.symbols.tolist()
+    train = corpus.endpoints(TRAIN, model.checkpoint.model.config.context).tolist()
+    return forecast_figures(
+        Forecasts(shares=shares, buckets=events.buckets.tolist(), z_next=_scaled(corpus, rows), symbols=symbols),
+        grid_of([float(edge) for edge in corpus.edges["return"]], _scaled(corpus, train)),
+        {
+            "asset": symbols,
+            "hour": plain.hours_of(events),
+            "vol_regime": corpus.columns["vol_regime"][rows].tolist(),
+        },
+    )
+
+
+def _state_figures(corpus: Corpus, model: ModelPredictor, rows: list[int]) -> plain.Figures:
+    chosen = stretches(np.array(rows))
+    states = mixture_states(model, corpus, chosen)
+    if states is None:
+        return {"mixture": None}
+    return {"mixture": state_figures(states[0].tolist(), states[1].tolist(), corpus.meta[chosen, 0].tolist())}
+
+
+def _without_ranks(figures: Any) -> Any:
+    if isinstance(figures, dict):
+        return {key: _without_ranks(value) for key, value in figures.items() if key not in RANKED}
+    return [_without_ranks(value) for value in figures] if isinstance(figures, list) else figures
+
+
+def _scaled(corpus: Corpus, rows: list[int]) -> list[float]:
+    """Next returns over the scale that divides them."""
+    pairs = zip(corpus.log_ret_next[rows].tolist(), corpus.sigma20[rows].tolist(), strict=True)
+    return [log_ret / sigma for log_ret, sigma in pairs]

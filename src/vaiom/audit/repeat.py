@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from vaiom.audit.boundaries import seen_by
 from vaiom.audit.proof import Proof, proving
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
@@ -54,12 +55,14 @@ def experiment_of_run(run: Path) -> Experiment:
 
 def prove_repeat(run: Path, corpus: Corpus, *, full: bool = False, device: str = "cpu") -> Proof:
     experiment = experiment_of_run(run)
+    own = load_checkpoint(run / BEST_NAME)
+    seen = seen_by(own, corpus)
     if not full:
         steps = min(FIRST_STEPS, experiment.train.steps)
         experiment = experiment.with_changes(steps=steps, validate_every=steps)
     on_cpu = resolve_device(device).type == "cpu"
     with proving(NAME, ABOUT) as proof:
-        first, second = (_train(corpus, experiment, device) for _ in range(2))
+        first, second = (_train(seen, experiment, device) for _ in range(2))
         largest = max(
             float((first.tensors[name].double() - second.tensors[name].double()).abs().max()) for name in first.tensors
         )
@@ -70,8 +73,8 @@ def prove_repeat(run: Path, corpus: Corpus, *, full: bool = False, device: str =
             f"{experiment.train.steps} steps: {said}; Validation {first.bits!r} and {second.bits!r} bits"
         )
         if full and on_cpu:
-            own = load_checkpoint(run / BEST_NAME).sha256 == first.sha256
-            proof.notes.append(f"the run's own {BEST_NAME} {'is the same' if own else 'is another'}")
+            same = own.sha256 == first.sha256
+            proof.notes.append(f"the run's own {BEST_NAME} {'is the same' if same else 'is another'}")
     return proof
 
 

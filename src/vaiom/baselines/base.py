@@ -42,7 +42,9 @@ class Predictor(Protocol):
 class Baseline(Predictor, Protocol):
     """A predictor that learns from the events it is given and from nothing else."""
 
-    def fit(self, corpus: Corpus, rows: Rows) -> Self: ...
+    def fit(self, corpus: Corpus, rows: Rows) -> Self:
+        """Learn from the targets of these rows."""
+        ...
 
     def config(self) -> dict[str, Any]:
         """Everything besides the events that decides the fit, as JSON."""

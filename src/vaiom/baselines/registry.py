@@ -126,5 +126,6 @@ def require_known(names: list[str]) -> list[str]:
 
 
 def baseline(name: str, progress: Progress | None = None) -> Baseline:
+    """A named baseline, not fitted yet; an unknown name is an error that lists the known ones."""
     require_known([name])
     return BASELINES[name](progress)

@@ -87,6 +87,7 @@ class Evaluation:
     looks: int | None
     """How often the split was scored, this time included; None where looks are not counted."""
     bits: dict[str, float]
+    """Mean per event, by predictor."""
     against: list[Against]
     all_tests: list[Against] | None
     """Over all test splits together, where each was scored with this checkpoint and these baselines."""
@@ -98,9 +99,11 @@ class Evaluation:
     calibration: Calibration
     calibration_by: dict[str, list[Scores]]
     backtests: list[TailTest]
+    """Value at risk and expected shortfall, after the fact."""
     backtests_by: dict[str, list[TailTest]]
     mixture: MixtureReport | None
     caveats: list[str]
+    """What weakens these figures, in words."""
 
 
 def evaluation_path(run: Path, split: str) -> Path:

@@ -20,6 +20,8 @@ from vaiom.training.windows import DeviceCorpus
 
 
 class ModelPredictor:
+    """A trained model as a predictor: `predict_proba` as a baseline has it."""
+
     name = "model"
 
     def __init__(self, checkpoint: Checkpoint, device: str = "auto", progress: Progress | None = None) -> None:
@@ -29,9 +31,11 @@ class ModelPredictor:
 
     @classmethod
     def load(cls, path: Path, device: str = "auto", progress: Progress | None = None) -> ModelPredictor:
+        """From a checkpoint file."""
         return cls(load_checkpoint(path), device, progress)
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
+        """Probabilities (n, K) of the next return bucket of each row, from the window that ends there."""
         model = self.checkpoint.model
         require_tokenizer(corpus, self.checkpoint)
         data = DeviceCorpus(corpus, model.config, self.device)

@@ -19,6 +19,7 @@ EXPERIMENTS: dict[str, Experiment] = {}
 
 
 def experiment(name: str) -> Experiment:
+    """A named experiment; an unknown name is an error that lists the known ones."""
     if name not in EXPERIMENTS:
         raise ConfigError("unknown experiment", expected=", ".join(EXPERIMENTS), got=name)
     return EXPERIMENTS[name]

@@ -39,6 +39,7 @@ class ReturnDistribution:
     sigma: float
     """The scale through the last bar: a log return is an edge times this."""
     shape: ReturnShape
+    """The law inside the buckets and beyond the outermost edges."""
     prob_zero: float
     """The asset's Train share of zero returns; the mean over assets where the asset is unknown."""
     as_of: datetime
@@ -48,7 +49,9 @@ class ReturnDistribution:
     context: int
     """Bars that the model saw."""
     stale: bool = False
+    """The last row is masked, or its bar too old for the `now` that was given."""
     unknown_asset: bool = False
+    """The model never saw the asset and treats it as an average one."""
     missing_assets: tuple[str, ...] = ()
     """Assets that the model reads and did not get."""
     notes: tuple[str, ...] = field(default=())
@@ -93,10 +96,12 @@ class ReturnDistribution:
 
     @property
     def prob_up(self) -> float:
+        """P(return > 0)."""
         return 1 - self.cdf(0.0)
 
     @cached_property
     def mean(self) -> float:
+        """The mean log return."""
         return self.law.mean_below(1.0) * self.sigma
 
     def prob_beyond(self, x: float) -> float:

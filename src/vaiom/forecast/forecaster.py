@@ -62,6 +62,8 @@ class Window:
 
 
 class Forecaster:
+    """A trained model that forecasts from bars: the next one, every one of a history, or a live stream."""
+
     def __init__(self, engine: Engine, card: Card) -> None:
         self.engine, self.card = engine, card
         self.tokenizer, self.config = card.tokenizer, card.config

@@ -31,8 +31,9 @@ class History:
     forecaster: Forecaster
     symbol: str
     columns: Columns
+    """The rows that the forecasts were made at."""
     probs: Probabilities
-    """(n, 16)."""
+    """(n, 16) probabilities of the return buckets."""
     absent: npt.NDArray[np.bool_]
     """(n, assets that the model reads): who had no bar at the forecast's last stamp."""
 
@@ -41,10 +42,12 @@ class History:
 
     @property
     def as_of(self) -> npt.NDArray[np.datetime64]:
+        """Left edge of the last bar that each forecast used."""
         return timestamps_of(self.columns)
 
     @property
     def sigma(self) -> npt.NDArray[np.float64]:
+        """The scale through that bar."""
         return self.columns["sigma20"]
 
     @property
@@ -58,6 +61,7 @@ class History:
         return has_flag(self.columns["flags"], ANY_MASK)
 
     def __getitem__(self, index: int) -> ReturnDistribution:
+        """One of the forecasts."""
         index = range(len(self))[index]
         return self.forecaster.distribution(
             self.symbol,

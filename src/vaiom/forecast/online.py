@@ -60,7 +60,7 @@ class AssetStream:
 
 
 class OnlineForecaster:
-    """Not for use by several threads at once."""
+    """Live forecasts of any number of assets, bar by bar. Not for use by several threads at once."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self.forecaster = forecaster

@@ -31,6 +31,8 @@ class TrainConfig:
     """The rate rises over this many steps first."""
     average: float = 0.0
     """Decay per step of an exponential average of the weights, which is what is then validated and kept; 0 for none."""
+    mirror: float = 0.0
+    """How often a window is shown upside down: an exchange rate read the other way round is an exchange rate."""
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     gap_weight: float = 0.1
@@ -65,6 +67,8 @@ class TrainConfig:
             raise ValueError(f"seed must be below {SEED_LIMIT}, got {self.seed}")
         if not 0 <= self.average < 1:
             raise ValueError(f"average must lie in [0, 1), got {self.average}")
+        if not 0 <= self.mirror < 1:
+            raise ValueError(f"mirror must lie in [0, 1), got {self.mirror}")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
         if self.scope not in SCOPES:

@@ -138,7 +138,7 @@ class _Run:
         # Every process starts from the same parameters; only its dropout is its own.
         torch.manual_seed(self.config.seed)
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
-        data = DeviceCorpus(corpus, experiment.model, device)
+        data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
         self.step = TrainStep(model, data, self.config, device, dtype, team)
         self.scorer = Scorer(self.step.averaged, data, device, dtype)
         self.record = RunRecord(

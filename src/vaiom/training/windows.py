@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from vaiom.errors import DataError
+from vaiom.events.buckets import bucket_of
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS
+from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, SIGNED_FIELDS
 from vaiom.events.splits import TRAIN
 from vaiom.model.config import ModelConfig
 
@@ -43,11 +44,18 @@ def model_inputs(corpus: Corpus, model: ModelConfig) -> npt.NDArray[Any]:
     return np.stack([columns[name] for name in model.input_fields], axis=1)
 
 
+def _opposite(corpus: Corpus, name: str) -> npt.NDArray[np.uint8]:
+    """The bucket that a row's target would have if the move were the other way round; where there is none, anything."""
+    column = {"return": "ret_z", "gap": "gap_z"}[name]
+    return bucket_of(corpus.edges[name], -np.roll(corpus.columns[column], -1).astype(np.float64))
+
+
 class DeviceCorpus:
     """The inputs that a model reads and all targets, on a device."""
 
-    def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device) -> None:
+    def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, mirror: float = 0.0) -> None:
         self.context = context = model.context
+        self.mirror = mirror
         self.x = torch.from_numpy(model_inputs(corpus, model)).to(device)
         self.meta = torch.from_numpy(corpus.meta.astype(np.int64)).to(device)
         targets = {
@@ -60,11 +68,21 @@ class DeviceCorpus:
             for name, target in targets.items()
         }
         self._back = torch.arange(1 - context, 1, device=device)
+        if mirror:
+            self._signs = torch.tensor([-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]).to(device)
+            opposite = {name: torch.from_numpy(_opposite(corpus, name)).to(device) for name in ("return", "gap")}
+            self._mirrored = {name: opposite.get(name, target) * (target > 0) for name, target in self.targets.items()}
 
     def windows(self, ends: Tensor) -> Windows:
-        """The windows that end at these rows, their last row included."""
+        """The windows that end at these rows, their last row included; some of them upside down where one mirrors."""
         index = ends[:, None] + self._back
-        return Windows(self.x[index], self.meta[ends], {name: target[index] for name, target in self.targets.items()})
+        x_BTF, targets = self.x[index], {name: target[index] for name, target in self.targets.items()}
+        if self.mirror:
+            turned_B = torch.rand(len(ends), device=ends.device) < self.mirror
+            x_BTF = torch.where(turned_B[:, None, None], x_BTF * self._signs, x_BTF)
+            mirrored = {name: target[index] for name, target in self._mirrored.items()}
+            targets = {name: torch.where(turned_B[:, None], mirrored[name], targets[name]) for name in targets}
+        return Windows(x_BTF, self.meta[ends], targets)
 
     def inputs(self, ends: Tensor) -> tuple[Tensor, Tensor]:
         return self.x[ends[:, None] + self._back], self.meta[ends]

@@ -1,0 +1,282 @@
+"""Calibration and risk backtests once more, from probabilities, by the plainest code for each.
+
+Enters: probabilities of a split's events, the buckets and returns that came, groups. Leaves: values as the evaluation
+file spells them. One event after another; no code is shared with the room that wrote the file.
+Paper: reports neither; both are additions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from vaiom.audit.plain import NUM_BUCKETS, SEED, Figures, mean, positions
+
+SMALLEST, PIT_BINS, RELIABILITY_BINS = 1e-12, 20, 10
+LEVELS = (0.01, 0.05)
+LOW, HIGH = range(1, 5), range(13, 17)
+TERMS, CERTAIN_BELOW = 100, 0.4
+"""Of Kuiper's series, and where its sum is one to many digits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecasts:
+    """Events of a split in the order of the corpus, one entry each."""
+
+    shares: list[list[float]]
+    """Clipped and normalised."""
+    buckets: list[int]
+    z_next: list[float]
+    """Returns over the scale that divides them."""
+    symbols: list[str]
+
+    def chosen(self, rows: Sequence[int]) -> Forecasts:
+        return Forecasts(
+            shares=[self.shares[row] for row in rows],
+            buckets=[self.buckets[row] for row in rows],
+            z_next=[self.z_next[row] for row in rows],
+            symbols=[self.symbols[row] for row in rows],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Edges in scales with the infinities; mean and mean square of Train's returns beyond the outermost ones."""
+
+    edges: list[float]
+    low: tuple[float, float]
+    high: tuple[float, float]
+
+
+def clipped(probs: Sequence[float]) -> list[float]:
+    raised = np.maximum(probs, SMALLEST)
+    shares: list[float] = (raised / raised.sum()).tolist()
+    return shares
+
+
+def grid_of(edges: list[float], train_z: Sequence[float]) -> Grid:
+    def moments(beyond: list[float], edge: float) -> tuple[float, float]:
+        return (mean(beyond), mean([z * z for z in beyond])) if beyond else (edge, edge * edge)
+
+    return Grid(
+        edges=edges,
+        low=moments([z for z in train_z if z <= edges[1]], edges[1]),
+        high=moments([-z for z in train_z if z >= edges[-2]], -edges[-2]),
+    )
+
+
+def forecast_figures(forecasts: Forecasts, grid: Grid, groups: Mapping[str, Sequence[Any]]) -> Figures:
+    """Overall and by each kind of group."""
+    parts = {
+        name: {str(label): forecasts.chosen(rows) for label, rows in positions(labels).items()}
+        for name, labels in groups.items()
+    }
+    return {
+        "calibration": _calibration(forecasts),
+        "calibration_by": {
+            name: [_scores(label, part) for label, part in inside.items()] for name, inside in parts.items()
+        },
+        "backtests": _tail_tests("all", forecasts, grid),
+        "backtests_by": {
+            name: [test for label, part in inside.items() for test in _tail_tests(label, part, grid)]
+            for name, inside in parts.items()
+        },
+    }
+
+
+def _calibration(forecasts: Forecasts) -> Figures:
+    pit = _transform(forecasts)
+    counts = [0] * PIT_BINS
+    for value in pit:
+        counts[min(int(value * PIT_BINS), PIT_BINS - 1)] += 1
+    statistic, p_value = _kuiper(pit)
+    outcomes: dict[str, dict[str, tuple[range, ...]]] = {
+        "buckets": {str(k): (range(k, k + 1),) for k in range(1, NUM_BUCKETS + 1)},
+        "cumulative": {f"<= {k}": (range(1, k + 1),) for k in range(1, NUM_BUCKETS)},
+        "tails": {"negative": (LOW,), "positive": (HIGH,), "both": (LOW, HIGH)},
+    }
+    return {
+        "overall": _scores("all", forecasts),
+        "pit": {"statistic": statistic, "p_value": p_value, "num_events": len(pit)},
+        "pit_histogram": counts,
+        **{
+            kind: [_reliability(outcome, runs, forecasts) for outcome, runs in named.items()]
+            for kind, named in outcomes.items()
+        },
+    }
+
+
+def _scores(group: str, forecasts: Forecasts) -> Figures:
+    brier, ranked, entropy, tails = [], [], [], []
+    for shares, bucket in zip(forecasts.shares, forecasts.buckets, strict=True):
+        errors = [share - (k == bucket) for k, share in enumerate(shares, start=1)]
+        brier.append(math.fsum(each**2 for each in errors))
+        ranked.append(mean([each**2 for each in list(accumulate(errors))[:-1]]))
+        entropy.append(-math.fsum(share * math.log2(share) for share in shares))
+        tails.append(math.fsum(shares[k - 1] for k in (*LOW, *HIGH)))
+    return {
+        "group": group,
+        "num_events": len(brier),
+        "brier": mean(brier),
+        "ranked_probability_score": mean(ranked),
+        "entropy_bits": mean(entropy),
+        "tails_predicted": mean(tails),
+        "tails_observed": mean([float(bucket in (*LOW, *HIGH)) for bucket in forecasts.buckets]),
+        "pit_p_value": _kuiper(_transform(forecasts))[1],
+    }
+
+
+def _transform(forecasts: Forecasts) -> list[float]:
+    """The forecast probability of less than what came, at random within the bucket that came."""
+    draws = np.random.default_rng(SEED).random(len(forecasts.buckets)).tolist()
+    values = [
+        math.fsum(shares[: bucket - 1]) + draw * shares[bucket - 1]
+        for shares, bucket, draw in zip(forecasts.shares, forecasts.buckets, draws, strict=True)
+    ]
+    return [min(max(value, 0.0), 1.0) for value in values]
+
+
+def _kuiper(values: Sequence[float]) -> tuple[float, float]:
+    count, ordered = len(values), sorted(values)
+    above = max((number + 1) / count - value for number, value in enumerate(ordered))
+    below = max(value - number / count for number, value in enumerate(ordered))
+    scaled = (above + below) * (math.sqrt(count) + 0.155 + 0.24 / math.sqrt(count))
+    squares = [(term * scaled) ** 2 for term in range(1, TERMS + 1)]
+    tail = 2 * math.fsum((4 * square - 1) * math.exp(-2 * square) for square in squares)
+    return above + below, 1.0 if scaled < CERTAIN_BELOW else min(max(tail, 0.0), 1.0)
+
+
+def _reliability(outcome: str, runs: Sequence[range], forecasts: Forecasts) -> Figures:
+    # Each run of buckets is added up in order: another rounding would rank equal forecasts otherwise.
+    predicted = [
+        sum(list(accumulate(shares[run.start - 1 : run.stop - 1]))[-1] for run in runs) for shares in forecasts.shares
+    ]
+    came = [float(any(bucket in run for run in runs)) for bucket in forecasts.buckets]
+    order = sorted(range(len(predicted)), key=lambda event: predicted[event])
+    size, more = divmod(len(order), RELIABILITY_BINS)
+    ends = list(accumulate([size + (number < more) for number in range(RELIABILITY_BINS)], initial=0))
+    bins = [
+        [
+            mean([predicted[event] for event in order[start:end]]),
+            mean([came[event] for event in order[start:end]]),
+            end - start,
+        ]
+        for start, end in pairwise(ends)
+        if end > start
+    ]
+    return {
+        "outcome": outcome,
+        "predicted": mean(predicted),
+        "observed": mean(came),
+        "error": math.fsum(num * abs(forecast - share) for forecast, share, num in bins) / len(predicted),
+        "bins": bins,
+    }
+
+
+def _tail_tests(group: str, forecasts: Forecasts, grid: Grid) -> list[Figures]:
+    mirror = [-edge for edge in reversed(grid.edges)]
+    reversed_shares = [shares[::-1] for shares in forecasts.shares]
+    sides = {
+        "long": (forecasts.shares, grid.edges, forecasts.z_next, grid.low),
+        "short": (reversed_shares, mirror, [-z for z in forecasts.z_next], grid.high),
+    }
+    return [
+        {"group": group, "side": side, "level": level, **_tail_test(*parts, forecasts.symbols, level)}
+        for level in LEVELS
+        for side, parts in sides.items()
+    ]
+
+
+def _tail_test(
+    all_shares: Sequence[list[float]],
+    edges: list[float],
+    z_next: Sequence[float],
+    outer: tuple[float, float],
+    symbols: Sequence[str],
+    level: float,
+) -> Figures:
+    known = [
+        (z, symbol, tail)
+        for shares, z, symbol in zip(all_shares, z_next, symbols, strict=True)
+        if (tail := _lower_tail(shares, edges, outer, level))
+    ]
+    hits = [z < tail[0] for z, _, tail in known]
+    count = len(known)
+    coverage = _ratio(sum(hits), count, level, sum(hits) / count) if count else None
+    memory = _memory(hits, [symbol for _, symbol, _ in known])
+    z2, p_value = _shortfall([(z, tail) for z, _, tail in known], hits)
+    return {
+        "num_events": count,
+        "undefined_share": 1 - count / len(z_next),
+        "exceedances": sum(hits),
+        "exceedance_rate": sum(hits) / count if count else None,
+        "kupiec_p": None if coverage is None else math.erfc(math.sqrt(max(coverage, 0.0) / 2)),
+        "independence_p": None if memory is None else math.erfc(math.sqrt(memory / 2)),
+        "conditional_coverage_p": (
+            None if coverage is None or memory is None else math.exp(-max(coverage + memory, 0.0) / 2)
+        ),
+        "shortfall_z2": z2,
+        "shortfall_p": p_value,
+    }
+
+
+def _lower_tail(
+    shares: list[float], edges: list[float], outer: tuple[float, float], level: float
+) -> tuple[float, float, float] | None:
+    """Quantile, expectation and mean square below it; None where it lies in an outermost bucket."""
+    below, first, second = 0.0, 0.0, 0.0
+    for k, share in enumerate(shares):
+        left, right = edges[k], edges[k + 1]
+        if below + share >= level or k == len(shares) - 1:
+            if k in (0, len(shares) - 1):
+                return None
+            inside = level - below
+            quantile = left + (right - left) * inside / share
+            first += inside * (left + quantile) / 2
+            second += inside * (left**2 + left * quantile + quantile**2) / 3
+            return quantile, first, second
+        below += share
+        first += share * (outer[0] if k == 0 else (left + right) / 2)
+        second += share * (outer[1] if k == 0 else (left**2 + left * right + right**2) / 3)
+    return None
+
+
+def _ratio(hits: int, count: int, rate: float, other: float) -> float:
+    """Twice the log-likelihood of `other` over that of `rate`."""
+    return -2.0 * (_log_likelihood(hits, count, rate) - _log_likelihood(hits, count, other))
+
+
+def _log_likelihood(hits: int, count: int, rate: float) -> float:
+    misses = count - hits
+    return (hits * math.log(rate) if hits else 0.0) + (misses * math.log1p(-rate) if misses else 0.0)
+
+
+def _memory(hits: Sequence[bool], symbols: Sequence[str]) -> float | None:
+    """Christoffersen: whether an exceedance makes the asset's next one more or less likely."""
+    after: dict[bool, list[bool]] = {False: [], True: []}
+    for (before, symbol), (now, other) in pairwise(zip(hits, symbols, strict=True)):
+        if symbol == other:
+            after[before].append(now)
+    if not all(after.values()):
+        return None
+    together = [*after[False], *after[True]]
+    apart = sum(_log_likelihood(sum(part), len(part), sum(part) / len(part)) for part in after.values())
+    pooled = _log_likelihood(sum(together), len(together), sum(together) / len(together))
+    return max(-2.0 * (pooled - apart), 0.0)
+
+
+def _shortfall(
+    known: Sequence[tuple[float, tuple[float, float, float]]], hits: Sequence[bool]
+) -> tuple[float | None, float | None]:
+    """Acerbi and Szekely's second statistic and its one-sided p-value."""
+    if not known or any(first >= 0 for _, (_, first, _) in known):
+        return None, None
+    lost = math.fsum(z / first for (z, (_, first, _)), hit in zip(known, hits, strict=True) if hit)
+    z2 = lost / len(known) - 1
+    deviation = math.sqrt(math.fsum(second / first**2 - 1 for _, (_, first, second) in known)) / len(known)
+    return z2, 0.5 * math.erfc(z2 / deviation / math.sqrt(2))

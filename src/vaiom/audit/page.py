@@ -1,0 +1,46 @@
+"""The report's page beside the files that it was made from.
+
+Enters: a run folder with `report.html`, its corpus, an open proof. Leaves: checks: every table of results on the page
+is the one that the run's evaluations give.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vaiom.audit.proof import Proof
+from vaiom.errors import UserError
+from vaiom.events.corpus import Corpus
+from vaiom.report.contents import RunContents, read_run
+from vaiom.report.results import backtests, calibration_by, calibration_summary, headline_tables, seeds, states
+from vaiom.report.tables import Table
+from vaiom.report.write import REPORT_NAME
+
+
+def check_page(proof: Proof, run: Path, corpus: Corpus) -> None:
+    file = run / REPORT_NAME
+    if not file.is_file():
+        proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
+        return
+    try:
+        tables = _tables(read_run(run, corpus.path))
+    except UserError as error:
+        proof.check(False, f"{REPORT_NAME} cannot be of these files: {error.problem}")
+        return
+    page = file.read_text()
+    for table in tables:
+        shown = table.to_html() in page
+        proof.check(shown, f"{REPORT_NAME} shows another table, or none: {table.caption}")
+
+
+def _tables(contents: RunContents) -> list[Table]:
+    """Those of results; what the corpus says of itself may have grown since the page was written."""
+    out = headline_tables(contents)
+    for split in contents.splits:
+        found = split.evaluation
+        out += [calibration_summary(split), backtests(split, found.backtests)]
+        for by in found.calibration_by:
+            out += [calibration_by(split, by), backtests(split, found.backtests_by[by], by)]
+        out += [states(split, found.mixture)] if found.mixture else []
+        out += [seeds(split, found.seeds)] if found.seeds else []
+    return out
