@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test lint types unit check-learning check-faults check-fuzz sbom audit-deps pictures dist clean
+.PHONY: demo test lint types unit check-learning check-faults check-fuzz sbom audit-deps pictures api dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -39,6 +39,10 @@ sbom: .venv/installed
 audit-deps: .venv/installed
 	$(BIN)/pip install --quiet pip-audit
 	$(BIN)/pip-audit
+
+# The API reference, from docstrings.
+api: .venv/installed
+	$(BIN)/python tools/api.py
 
 # The README's pictures, from a fresh demo.
 pictures: demo

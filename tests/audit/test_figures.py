@@ -129,11 +129,11 @@ def test_events_that_are_not_in_the_corpus_are_found(spoiled: Path) -> None:
 
 
 class Elsewhere(ModelPredictor):
-    """The same model on a machine that rounds otherwise."""
+    """The same model on a machine that rounds otherwise, so much that ranks change."""
 
     def predict_proba(self, corpus: Any, rows: Any) -> Any:
         probs = super().predict_proba(corpus, rows)
-        return probs * (1 + 1e-6 * np.sin(np.arange(probs.size)).reshape(probs.shape))
+        return probs * (1 + 1e-3 * np.sin(np.arange(probs.size)).reshape(probs.shape))
 
 
 def test_another_machine_holds_means_to_its_own_difference(spoiled: Path) -> None:
@@ -143,8 +143,8 @@ def test_another_machine_holds_means_to_its_own_difference(spoiled: Path) -> Non
     assert proof.findings == []
     assert "not recomputed: transform and its tests" in proof.notes[0]
     stored = json.loads(file.read_text())
-    stored["calibration"]["overall"]["brier"] += 1e-4
-    stored["calibration_by"]["hour"][3]["entropy_bits"] -= 1e-4
+    stored["calibration"]["overall"]["brier"] += 1e-2
+    stored["calibration_by"]["hour"][3]["entropy_bits"] -= 1e-2
     file.write_text(json.dumps(stored))
     assert proof_of(spoiled, model).num_findings == 2
 

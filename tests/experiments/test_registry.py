@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from vaiom.errors import ConfigError
-from vaiom.events.schema import META_FIELDS
+from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS, META_FIELDS
 from vaiom.experiments.paper import COMPARISONS
 from vaiom.experiments.registry import EXPERIMENTS, experiment
 from vaiom.model.config import AUXILIARIES, PAPER_VOCABULARY, RUNGS, ModelConfig
 from vaiom.model.vaiom import count_parameters
 
 NAMES = sorted({row.experiment for each in COMPARISONS for row in each.rows})
+OURS = [name for name in NAMES if name.split("-")[0] == "best"]
 MATCHED = {"matched-cont", "matched-disc"}
 
 
@@ -44,7 +45,7 @@ def said_by(name: str) -> tuple[ModelConfig, str, int]:
     return replace(ModelConfig(), **changes), scope, int(length[1]) * 1000 if length else 5_500
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in MATCHED])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in MATCHED and name not in OURS])
 def test_an_experiment_is_what_its_name_says(name: str) -> None:
     chosen = experiment(name)
     assert (chosen.model, chosen.train.scope, chosen.train.steps) == said_by(name)
@@ -101,6 +102,20 @@ def test_the_matched_pair_reads_the_same_information() -> None:
     # Nothing else differs.
     assert replace(disc.model, input="cont", fields=cont.model.fields) == cont.model
     assert disc.train == cont.train
+
+
+def test_best_is_small_reads_no_dates_and_is_shown_everything_else() -> None:
+    best = experiment("best").model
+    assert count_parameters(best, PAPER_VOCABULARY) <= 1_000_000
+    gone = {"years_since_2000_norm", "month_sin", "month_cos", "day_of_year_sin", "day_of_year_cos"}
+    assert set(best.input_fields) == {*CONT_FIELDS, *EXTRA_FIELDS} - gone
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name != "best"])
+def test_one_part_of_best_is_changed_in_each_ablation(name: str) -> None:
+    best, other = experiment("best").to_json(), experiment(name).to_json()
+    changed = [key for part in ("model", "train") for key, value in best[part].items() if other[part][key] != value]
+    assert len(changed) == 1
 
 
 def test_an_unknown_name_lists_the_known() -> None:

@@ -7,11 +7,13 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from reproductions import Reproduced, vaiom, words_of
 
 from cli.command_line import require_refusal
-from vaiom.experiments.paper import COMPARISONS, MAIN, SEEDS
+from vaiom.evaluation.events_file import read_events
+from vaiom.experiments.paper import COMPARISONS, JUDGED, MAIN, SEEDS
 from vaiom.experiments.plan import TABLES
 from vaiom.experiments.records import CORPUS, Records
 from vaiom.report.reproduction import tables_of
@@ -73,18 +75,42 @@ def test_the_walk_forward_has_its_years_and_its_figure(reproduced: Reproduced, r
     assert "](walk-forward.svg)" in reproduced.page
 
 
-def test_only_the_main_model_looks_at_a_test_and_once_per_seed(reproduced: Reproduced, records: Records) -> None:
+def test_only_judged_models_look_at_a_test_and_once_per_seed(reproduced: Reproduced, records: Records) -> None:
     looks = [json.loads(line) for line in reproduced.ledger.splitlines()]
     by_model = Counter((look["split"], look["run"]) for look in looks if look["checkpoint_sha256"])
     assert set(by_model.values()) == {1}
-    assert Counter(split for split, _ in by_model) == {"test-h1": len(SEEDS), "test-h2": len(SEEDS)}
-    assert {run.rpartition("-")[0] for _, run in by_model} == {f"1h-{MAIN}-s{seed}" for seed in SEEDS}
+    runs = {(split, run) for split, run in by_model if run != "ensemble"}
+    assert set(by_model) - runs == {("test-h1", "ensemble"), ("test-h2", "ensemble")}
+    assert Counter(split for split, _ in runs) == {"test-h1": 2 * len(SEEDS), "test-h2": 2 * len(SEEDS)}
+    assert {run.rpartition("-")[0] for _, run in runs} == {f"1h-{name}-s{seed}" for name in JUDGED for seed in SEEDS}
     for record in records.all:
-        if record.name != MAIN or record.year:
+        if record.name not in JUDGED or record.year:
             assert not set(record.scored) & {"test-h1", "test-h2", "all"}, record.name
     # The files of the runs tell the same as the ledger.
     events = {file.parent.name for file in reproduced.out.glob("runs/*/events-test*")}
-    assert events == {run for _, run in by_model}
+    assert events == {run for _, run in runs}
+
+
+def test_pairs_and_the_ensemble_come_from_the_losses_of_the_runs(reproduced: Reproduced, records: Records) -> None:
+    def losses(name: str, seed: int, split: str) -> np.ndarray:
+        (run,) = reproduced.out.glob(f"runs/1h-{name}-s{seed}-*")
+        return read_events(run, split).bits["model"]
+
+    pairs = records.pairs()
+    assert list(pairs) == list(SEEDS)
+    for seed, record in pairs.items():
+        for split, scored in record.scored.items():
+            gains = losses("main", seed, split) - losses("best", seed, split)
+            assert scored.gains["main"].gain_bits == pytest.approx(gains.mean())
+            assert scored.bits["model"] == pytest.approx(losses("best", seed, split).mean())
+    ensemble = records.ensemble()
+    assert ensemble
+    assert set(ensemble.scored) == {"validation", "test-h1", "test-h2"}
+    for split, scored in ensemble.scored.items():
+        each = [2.0 ** -losses("best", seed, split) for seed in SEEDS]
+        assert scored.bits["model"] == pytest.approx(-np.log2(np.mean(each, axis=0)).mean(), abs=1e-6)
+    assert "`best` beside `main`" in reproduced.page
+    assert "`best` beside every baseline" in reproduced.page
 
 
 def test_the_full_year_is_there_where_both_halves_are(records: Records) -> None:

@@ -134,7 +134,7 @@ def stages(inputs: Path, server: FeedServer) -> dict[str, Stage]:
             start=["reproduce", "baselines", "--corpus", corpus, "--device", "cpu", "--out", "OUT/tables", *settings],
             whole=_whole_records,
             result=_reproduced,
-            weight=1,
+            weight=2,
         ),
     }  # fmt: skip
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from tiny_runs import CPU, SPLITS
 
-from vaiom.errors import DataError
+from vaiom.errors import ConfigError, DataError
+from vaiom.events.buckets import bucket_of
+from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
+from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.events.splits import TRAIN, SplitConfig
+from vaiom.market.folder import read_bars, write_symbol
 from vaiom.model.config import ModelConfig
+from vaiom.training.experiment import Experiment
 from vaiom.training.windows import DeviceCorpus, Sampler, model_inputs, train_sampler
 
 CONTEXT = 16
@@ -50,6 +57,68 @@ def test_windows_are_the_rows_up_to_their_ends(corpus: Corpus, branch: str) -> N
     x, meta = data.inputs(torch.from_numpy(ends))
     assert torch.equal(x, windows.x_BTF)
     assert torch.equal(meta, windows.meta_BM)
+
+
+def test_a_mirrored_window_is_that_of_the_inverted_prices(bars: Path, corpus: Corpus, tmp_path: Path) -> None:
+    """One over every price: an exchange rate read the other way round."""
+    for symbol, frame in read_bars(bars).items():
+        inverted = frame.with_columns(
+            Open=1 / pl.col("Open"), High=1 / pl.col("Low"), Low=1 / pl.col("High"), Close=1 / pl.col("Close")
+        )
+        write_symbol(tmp_path / "bars", symbol, inverted)
+    other = build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=SPLITS))
+    model = ModelConfig(fields=(*CONT_FIELDS, *EXTRA_FIELDS), context=CONTEXT)
+    ends = corpus.endpoints(TRAIN, CONTEXT)[:400:50]
+    windows = _always_mirrored(corpus, model).windows(torch.from_numpy(ends))
+    expected = DeviceCorpus(other, model, CPU).windows(torch.from_numpy(ends))
+    for field, name in enumerate(model.input_fields):
+        # Where in its range a bar closed is linear in prices; over a bar that is nearly linear in their logs.
+        tolerance = 0.02 if name == "close_location" else 2e-3
+        np.testing.assert_allclose(
+            windows.x_BTF[..., field], expected.x_BTF[..., field], rtol=tolerance, atol=tolerance, err_msg=name
+        )
+    # The targets keep the edges that the model is trained for.
+    for name, column in (("return", "ret_z"), ("gap", "gap_z")):
+        for row, end in enumerate(ends):
+            rows = np.arange(end - CONTEXT + 2, end + 2)
+            buckets = bucket_of(corpus.edges[name], -corpus.columns[column][rows].astype(np.float64))
+            target = getattr(corpus, f"target_{name}")[rows - 1]
+            assert (
+                windows.targets[name][row].tolist()
+                == np.where(corpus.valid_base[rows - 1] & (target > 0), buckets, 0).tolist()
+            )
+    assert torch.equal(windows.targets["vol_regime"], expected.targets["vol_regime"])
+
+
+def _always_mirrored(corpus: Corpus, model: ModelConfig) -> DeviceCorpus:
+    return DeviceCorpus(corpus, model, CPU, mirror=1.0)
+
+
+def test_half_of_the_windows_are_mirrored_whole(corpus: Corpus) -> None:
+    model = ModelConfig(context=CONTEXT)
+    ends = torch.from_numpy(corpus.endpoints(TRAIN, CONTEXT)[:600])
+    plain, turned = (
+        data.windows(ends).x_BTF for data in (DeviceCorpus(corpus, model, CPU), _always_mirrored(corpus, model))
+    )
+    torch.manual_seed(0)
+    mixed = DeviceCorpus(corpus, model, CPU, mirror=0.5).windows(ends).x_BTF
+    is_plain = (mixed == plain).flatten(1).all(dim=1)
+    is_turned = (mixed == turned).flatten(1).all(dim=1)
+    assert bool((is_plain | is_turned).all())
+    assert 0.4 < float(is_turned.float().mean()) < 0.6
+
+
+def test_nothing_is_mirrored_when_events_are_scored(corpus: Corpus) -> None:
+    ends = torch.from_numpy(corpus.endpoints(TRAIN, CONTEXT)[:5])
+    model = ModelConfig(context=CONTEXT)
+    assert torch.equal(
+        _always_mirrored(corpus, model).inputs(ends)[0], DeviceCorpus(corpus, model, CPU).inputs(ends)[0]
+    )
+
+
+def test_buckets_cannot_be_mirrored() -> None:
+    with pytest.raises(ConfigError, match="no sign to turn"):
+        Experiment(name="x").with_changes(input="disc", mirror=0.5)
 
 
 def test_masked_rows_teach_nothing(corpus: Corpus) -> None:

@@ -23,6 +23,9 @@ from vaiom.training.loop import BEST_NAME, CONFIG_NAME, corpus_of_run
 
 Say = Callable[[str], None]
 
+_FOR_USE = "a refit is for use, and nothing was held out of it"
+_NOT_EVALUATED = "the run has no evaluation (vaiom evaluate)"
+
 
 def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig | None = None) -> list[Proof]:
     """Everything that bars and a pipeline can prove."""
@@ -104,14 +107,11 @@ class _Audit:
 
     def _figures(self, run: Path, model: ModelPredictor) -> Proof:
         if not recompute.evaluated_splits(run):
-            refit_run = model.checkpoint.provenance.purpose == USE
-            why = "a refit is for use, and nothing was held out of it" if refit_run else _NOT_EVALUATED
+            for_use = model.checkpoint.provenance.purpose == USE
+            why = _FOR_USE if for_use else _NOT_EVALUATED
             return not_run(recompute.NAME, recompute.ABOUT, why)
         self.say("the figures of its evaluations")
         return recompute.prove_figures(run, self.seen, model, rescore=self.config.rescore)
-
-
-_NOT_EVALUATED = "the run has no evaluation (vaiom evaluate)"
 
 
 def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool) -> ProductPipeline:

@@ -9,7 +9,7 @@ CUTS = 6
 SEED = 17
 QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")
 """Those that fit in seconds; the others can be named."""
-RESCORE = 4_096
+RESCORE = 8_192
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,7 @@ def confidence_set(events: ScoredEvents) -> Figures:
         simulated = drawn[:, left] - drawn[:, left].mean(axis=1, keepdims=True)
         deviations = np.sqrt((simulated**2).mean(axis=0))
         worse = (level[left] - level[left].mean()) / deviations
-        share = float(((simulated / deviations).max(axis=1) >= 0).mean())
+        share = float(((simulated / deviations).max(axis=1) > worse.max()).mean())
         so_far = max(so_far, share)
         p_values[names[left.pop(int(worse.argmax()))]] = so_far
     p_values[names[left[0]]] = 1.0

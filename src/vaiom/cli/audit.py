@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaiom.audit.config import CUTS, QUICK_BASELINES, SEED, AuditConfig
+from vaiom.audit.config import CUTS, QUICK_BASELINES, RESCORE, SEED, AuditConfig
 from vaiom.cli.console import note, print_json
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ def audit(
     baselines: Annotated[
         str, typer.Option(help="Which are fitted again, separated by commas; trees and GARCH take minutes.")
     ] = ",".join(QUICK_BASELINES),
+    rescore: Annotated[
+        int, typer.Option(min=0, help="Splits with up to so many events are scored again, for calibration and risk.")
+    ] = RESCORE,
     repeat: Annotated[
         bool, typer.Option("--repeat", help="Train a run's first steps twice instead, and compare.")
     ] = False,
@@ -48,7 +51,7 @@ def audit(
         proofs = [prove_repeat(path, open_corpus(corpus or corpus_of_run(path)), full=full, device=device)]
     else:
         names = require_known(baselines.split(","))
-        config = AuditConfig(cuts=cuts, seed=seed, context=context, baselines=names)
+        config = AuditConfig(cuts=cuts, seed=seed, context=context, baselines=names, rescore=rescore)
         proofs = audit_path(path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}"))
     passed = all(proof.verdict != FAILED for proof in proofs)
     if json:

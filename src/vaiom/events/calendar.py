@@ -1,4 +1,4 @@
-"""Clock fields of a stored timestamp: integers, sin/cos channels, daylight saving, the time since the stamp before it.
+"""Clock fields of a stored timestamp, as integers and as sin/cos channels, and the time since the timestamp before it.
 
 Enters: seconds of the stored clock since 1970. Leaves: integer fields for DiscIn, float32 channels for ContIn; all
 depend on timestamps alone, which is why a corpus does not store them.
@@ -45,11 +45,6 @@ def log_waits(seconds: Seconds, step: int) -> npt.NDArray[np.float32]:
     return np.concatenate([[0.0], np.log(waits)])[: len(seconds)].astype(np.float32)
 
 
-def summer_times(seconds: Seconds) -> npt.NDArray[np.float32]:
-    """(N, 2): 1 while America, then Europe, keeps summer time; from the Sunday of each change on."""
-    return _day_summers()[seconds // _SECONDS_PER_DAY]
-
-
 def step_seconds(timeframe: str) -> int:
     """The length of a timeframe of `market.bars`, here without a dataframe library."""
     unit = timeframe.lstrip("0123456789")
@@ -71,26 +66,6 @@ def _day_fields() -> npt.NDArray[np.int16]:
         (dates - years).astype(np.int64) + 1,
     )
     return np.stack(fields, axis=1).astype(np.int16)
-
-
-@cache
-def _day_summers() -> npt.NDArray[np.float32]:
-    """By today's rules, America's also by those of 1987 to 2006."""
-    dates = np.arange(LAST_SECOND // _SECONDS_PER_DAY + 1).astype("datetime64[D]")
-    years = dates.astype("datetime64[Y]").astype(np.int64)
-    january = dates.astype("datetime64[Y]").astype("datetime64[M]")
-
-    def sunday(month: int, before: int) -> npt.NDArray[np.datetime64]:
-        """The last Sunday before day `before` of a month, counted from 1 and past its end."""
-        day = (january + (month - 1)).astype("datetime64[D]") + (before - 2)
-        return day - (day.astype(np.int64) + 4) % 7  # 1970-01-01 was a Thursday
-
-    april, october = sunday(4, 8), sunday(11, 1)
-    us_start = np.where(years >= 2007 - 1970, sunday(3, 15), april)
-    us_end = np.where(years >= 2007 - 1970, sunday(11, 8), october)
-    us = (dates >= us_start) & (dates < us_end)
-    eu = (dates >= sunday(4, 1)) & (dates < october)
-    return np.stack([us, eu], axis=1).astype(np.float32)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits, summer_times
+from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits
 from vaiom.events.schema import (
     CONT_FIELDS,
     DISC_FIELDS,
@@ -88,8 +88,7 @@ def extra_inputs(columns: Columns, asset_slices: Iterable[slice], step: int) -> 
     for index, name in enumerate(STORED_EXTRA_FIELDS):
         out[:, index] = columns[name]
     for rows in asset_slices:
-        out[rows, len(STORED_EXTRA_FIELDS)] = log_waits(columns["timestamp"][rows], step)
-    out[:, len(STORED_EXTRA_FIELDS) + 1 :] = summer_times(columns["timestamp"])
+        out[rows, -1] = log_waits(columns["timestamp"][rows], step)
     return out
 
 

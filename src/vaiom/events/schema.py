@@ -47,8 +47,7 @@ OWN_FIELDS = (
 )
 CROSS_FIELDS = ("cross_abs", "usd_factor", "cross_vol")
 STORED_EXTRA_FIELDS = (*OWN_FIELDS, *CROSS_FIELDS)
-STAMP_FIELDS = ("log_wait", "us_summer", "eu_summer")
-EXTRA_FIELDS: tuple[str, ...] = (*STORED_EXTRA_FIELDS, *STAMP_FIELDS)
+EXTRA_FIELDS: tuple[str, ...] = (*STORED_EXTRA_FIELDS, "log_wait")
 """What the paper does not have: of the asset's own bars, of the others' at the same stamp, of the stamps alone."""
 SIGNED_FIELDS = ("ret_z", "gap_z", "close_location", "slot_surprise", "usd_factor")
 """What changes its sign, and nothing else, when all prices are turned upside down."""

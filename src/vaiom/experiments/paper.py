@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SEEDS = (17, 29, 43)
-MAIN = "main"
+MAIN, BEST = "main", "best"
+JUDGED = (MAIN, BEST)
+"""What is scored on the tests."""
 MAIN_TIMEFRAME = "1h"
 
 
@@ -155,6 +157,23 @@ COMPARISONS = (
         ),
         note="The paper's component deltas come from single seeds of DiscIn at the last position and lie near its seed "
         "noise; these are HybridContIn, FullSeq, several seeds.",
+    ),
+    Comparison(
+        name="beyond",
+        title="What each part of `best` is worth",
+        label="",
+        rows=(
+            Row("main", MAIN, 5_500),
+            Row("best", BEST, 6_000, against="main"),
+            Row("not mirrored", "best-no-mirror", 6_000, against="best"),
+            Row("no extra fields", "best-no-extra", 6_000, against="best"),
+            Row("with dates", "best-dates", 6_000, against="best"),
+            Row("with auxiliary heads", "best-aux", 6_000, against="best"),
+            Row("no layer left out", "best-no-drop-layer", 6_000, against="best"),
+            Row("weight decay 0.01", "best-decay-0.01", 6_000, against="best"),
+            Row("no averaged weights", "best-no-average", 6_000, against="best"),
+        ),
+        note="`best` is this project's own model, chosen on Validation alone; one part of it is changed in each row.",
     ),
     Comparison(
         name="heads",

@@ -8,15 +8,15 @@ Paper: Appendix A, "Evidence-Bearing Validation Runs".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.paper import COMPARISONS, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
-from vaiom.experiments.records import BASELINES, CORPUS, RUN, WALK
+from vaiom.experiments.paper import BEST, COMPARISONS, JUDGED, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
+from vaiom.experiments.records import BASELINES, CORPUS, ENSEMBLE, PAIR, RUN, WALK
 from vaiom.experiments.registry import experiment
 from vaiom.experiments.walk_forward import years_of
 from vaiom.files import canonical_json, sha256_of
@@ -37,7 +37,7 @@ WHOLE = (MAIN, "cont")
 _LENGTH = ("steps", "num_micro_batches", "validate_every", "log_every", "keep_last", "patience", "precision")
 """Settings that do not make it another experiment, only a shorter or more often validated one."""
 
-TEST_TABLES = ("main-test", "seeds-test", "seeds-validation", "tails", "bootstrap")
+TEST_TABLES = ("main-test", "seeds-test", "seeds-validation", "tails", "bootstrap", "best")
 CORPUS_TABLES = ("splits", "coverage", "corpus-audit")
 TABLES = (
     *TEST_TABLES,
@@ -59,6 +59,8 @@ class Task:
     year: int = 0
     splits: tuple[str, ...] = ()
     """What is scored with baselines beside it."""
+    beside: tuple[str, ...] = ()
+    """The runs that are put beside each other, by their ids; they come first."""
     shortened: str = ""
     claimed: bool = True
 
@@ -66,13 +68,17 @@ class Task:
     def label(self) -> str:
         if self.experiment is None or self.kind == BASELINES:
             return f"{self.timeframe}-{self.kind}"
+        if self.kind == ENSEMBLE:
+            return f"{self.timeframe}-{self.experiment.name}-{self.kind}"
         year = f"-{self.year}" if self.year else ""
-        return f"{self.timeframe}-{self.experiment.name}{year}-s{self.experiment.train.seed}"
+        pair = f"-{self.kind}" if self.kind == PAIR else ""
+        return f"{self.timeframe}-{self.experiment.name}{pair}{year}-s{self.experiment.train.seed}"
 
     @cached_property
     def key(self) -> str:
         parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
         parts |= {"splits": list(self.splits), "experiment": _identity(self.experiment) if self.experiment else None}
+        parts |= {"beside": list(self.beside)} if self.beside else {}
         return sha256_of(canonical_json(parts))
 
     @property
@@ -130,13 +136,23 @@ class _Planner:
         if judged:
             yield self._task(BASELINES, scaled(experiment(MAIN), self.budget, self.settings))
         if judged and set(tables) & {*TEST_TABLES, "baselines"}:
-            yield from (self._run(MAIN, seed) for seed in self.seeds)
+            yield from self._judged()
         for table in COMPARISONS:
             if table.name in tables:
                 yield from self._comparison(table)
         if judged and "walk-forward" in tables:
             walker = scaled(experiment(MAIN).with_changes(seed=self.seeds[0]), self.budget, self.settings, walks=True)
             yield from (self._task(WALK, walker, year=year) for year in years_of(self.corpus))
+
+    def _judged(self) -> Iterator[Task]:
+        """All seeds of both models, then each seed of the one beside the other's, and the seeds together."""
+        runs = {name: [self._run(name, seed) for seed in self.seeds] for name in JUDGED}
+        for of_model in runs.values():
+            yield from of_model
+        for main, best in zip(runs[MAIN], runs[BEST], strict=True):
+            yield replace(best, kind=PAIR, beside=(best.id, main.id))
+        first = runs[BEST][0]
+        yield replace(first, kind=ENSEMBLE, beside=tuple(best.id for best in runs[BEST]))
 
     def _comparison(self, table: Comparison) -> Iterator[Task]:
         for row in table.rows:
@@ -150,8 +166,8 @@ class _Planner:
         return self._task(RUN, chosen, splits=self._scored(chosen.experiment))
 
     def _scored(self, chosen: Experiment) -> tuple[str, ...]:
-        """The main model of the main timeframe is judged on all splits that have events; no other touches a test."""
-        if chosen.name != MAIN or self.timeframe != MAIN_TIMEFRAME:
+        """Two models of the main timeframe are judged on all splits that have events; no other touches a test."""
+        if chosen.name not in JUDGED or self.timeframe != MAIN_TIMEFRAME:
             return ()
         names = (VALIDATION, *self.corpus.splits.test_names)
         return tuple(name for name in names if len(self.corpus.endpoints(name, chosen.model.context)))
@@ -178,14 +194,15 @@ def scaled(published: Experiment, budget: str, settings: Sequence[str] = (), *, 
     chosen = (_shortened(published, walks) if budget == "fast" else published).with_settings(settings)
     before, after = published.train, chosen.train
     changes = []
-    if (after.steps, after.windows_per_step) != (before.steps, before.windows_per_step):
+    shortened = (after.steps, after.windows_per_step) != (before.steps, before.windows_per_step)
+    if shortened:
         changes.append(
             f"{after.steps:,} steps of {after.windows_per_step} windows for {before.steps:,} of "
             f"{before.windows_per_step}"
         )
     others = {name: pair for name, pair in _differences(published, chosen).items() if name not in _LENGTH}
     changes += [f"{name} {new} for {old}" for name, (new, old) in others.items()]
-    enough = after.steps * after.windows_per_step >= FLOOR_UPDATES * FLOOR_WINDOWS
+    enough = not shortened or after.steps * after.windows_per_step >= FLOOR_UPDATES * FLOOR_WINDOWS
     return Scaled(experiment=chosen, changed="; ".join(changes), claimed=enough and not others)
 
 
@@ -197,7 +214,7 @@ def _shortened(published: Experiment, walks: bool) -> Experiment:
         return shorter if keeps else shorter.with_changes(num_micro_batches=1)
     if published.name == SWEEP:
         return published.with_changes(steps=SWEEP_STEPS)
-    if published.name in WHOLE and not walks:
+    if not walks and (published.name in WHOLE or train.steps * train.windows_per_step <= FLOOR_UPDATES * FLOOR_WINDOWS):
         return published
     floor = FLOOR_UPDATES * FLOOR_WINDOWS // train.windows_per_step
     return published.with_changes(steps=min(train.steps, floor), validate_every=250)

@@ -17,6 +17,7 @@ from vaiom.experiments.paper import MAIN_TIMEFRAME
 from vaiom.files import read_json, write_json
 
 RUN, WALK, BASELINES, CORPUS = "run", "walk-forward", "baselines", "corpus"
+PAIR, ENSEMBLE = "pair", "ensemble"
 ALL_TESTS, YEAR = "all", "year"
 """What is scored besides the splits: the tests together, the test year of a walk-forward."""
 
@@ -166,6 +167,15 @@ class Records:
         """By test year, in their order; of several lengths of one run the longest."""
         chosen = [r for r in self._of(WALK) if r.timeframe == timeframe]
         return {r.year: r for r in sorted(chosen, key=lambda r: (r.year, *_weight(r)))}
+
+    def pairs(self, timeframe: str = MAIN_TIMEFRAME) -> dict[int, Record]:
+        """Our own model beside the paper's, by seed."""
+        chosen = [r for r in self._of(PAIR) if r.timeframe == timeframe]
+        return {r.seed: r for r in sorted(chosen, key=lambda r: r.seed)}
+
+    def ensemble(self, timeframe: str = MAIN_TIMEFRAME) -> Record | None:
+        """The seeds of our own model together."""
+        return next((r for r in self._of(ENSEMBLE) if r.timeframe == timeframe), None)
 
     def facts(self, kind: str, timeframe: str = MAIN_TIMEFRAME) -> Mapping[str, Any]:
         """Of the corpus or of its baselines; empty where they are not recorded."""

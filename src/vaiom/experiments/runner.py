@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -51,8 +52,11 @@ def run_tasks(
     rivals = _rivals(tasks, place)
     open_ = [task for task in tasks if task.kind != BASELINES and not is_done(task, place, rivals)]
     run = {"ray": _with_ray, "local": _in_processes if workers > 1 else _here}[engine]
+    alone, together = [t for t in open_ if not t.beside], [t for t in open_ if t.beside]
     failures = []
-    for number, (task, reason) in enumerate(run(open_, place, workers), start=1):
+    # What puts runs beside each other waits for all of them.
+    outcomes = chain(run(alone, place, workers), _here(together, place, 1))
+    for number, (task, reason) in enumerate(outcomes, start=1):
         if reason is not None:
             failures.append(Failure(task=task.id, reason=reason))
         if report:

@@ -22,8 +22,22 @@ from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.events.corpus import Corpus, count_events, open_corpus
 from vaiom.events.splits import VALIDATION
+from vaiom.experiments.beside import beside, together
+from vaiom.experiments.paper import MAIN
 from vaiom.experiments.plan import Task
-from vaiom.experiments.records import ALL_TESTS, BASELINES, CORPUS, RUN, WALK, YEAR, Gain, Record, Scored
+from vaiom.experiments.records import (
+    ALL_TESTS,
+    BASELINES,
+    CORPUS,
+    ENSEMBLE,
+    PAIR,
+    RUN,
+    WALK,
+    YEAR,
+    Gain,
+    Record,
+    Scored,
+)
 from vaiom.experiments.walk_forward import TREES, corpus_of_year, score_year
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import count_parameters
@@ -49,14 +63,25 @@ class Place:
     def record_of(self, task: Task) -> Path:
         return self.records / f"{task.id}.json"
 
+    @property
+    def runs(self) -> Path:
+        return self.out / "runs"
+
     def run_of(self, task: Task) -> Path:
-        return self.out / "runs" / task.id
+        return self.runs / task.id
 
 
 def perform(task: Task, place: Place) -> Record:
     """Do one task and write its record."""
     corpus = open_corpus(place.corpora[task.timeframe])
-    make = {RUN: _run, WALK: _walk, CORPUS: _corpus, BASELINES: _baselines}[task.kind]
+    make = {
+        RUN: _run,
+        WALK: _walk,
+        PAIR: _pair,
+        ENSEMBLE: _ensemble,
+        CORPUS: _corpus,
+        BASELINES: _baselines,
+    }[task.kind]
     record = make(task, corpus, place)
     record.write(place.record_of(task))
     return record
@@ -90,6 +115,36 @@ def _walk(task: Task, corpus: Corpus, place: Place) -> Record:
     trees = TREES in _losses(place, corpus, VALIDATION, task) and trees_can_be_fitted()
     scored = score_year(moved, run, place.device, trees=place.out / "trees" if trees else None)
     return _record(task, moved, task.experiment, place, result, {YEAR: scored})
+
+
+def _pair(task: Task, corpus: Corpus, place: Place) -> Record:
+    """One run beside another on the events of each split, from the losses that scoring them left."""
+    assert task.experiment
+    own, other = (place.runs / run for run in task.beside)
+    scored = {split: beside(own, other, split, MAIN) for split in task.splits}
+    return _of_several(task, corpus, scored)
+
+
+def _ensemble(task: Task, corpus: Corpus, place: Place) -> Record:
+    """The mean of several runs' probabilities beside the same rivals as each of them."""
+    runs = [place.runs / run for run in task.beside]
+    scored = {split: together(runs, corpus, split, place.device) for split in task.splits}
+    return _of_several(task, corpus, scored)
+
+
+def _of_several(task: Task, corpus: Corpus, scored: dict[str, Scored]) -> Record:
+    assert task.experiment
+    return Record(
+        kind=task.kind,
+        key=task.key,
+        name=task.experiment.name,
+        timeframe=task.timeframe,
+        seed=task.experiment.train.seed,
+        shortened=task.shortened,
+        claimed=task.claimed,
+        scored=scored,
+        vaiom_version=__version__,
+    )
 
 
 def _train(corpus: Corpus, experiment: Experiment, run: Path, device: str) -> TrainResult:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from vaiom.events.calendar import log_waits, step_seconds, summer_times
+from vaiom.events.calendar import log_waits, step_seconds
 from vaiom.events.extra import AssetState, asset_rows
 from vaiom.events.inputs import continuous_inputs, discrete_inputs
 from vaiom.events.rows import rows_of
@@ -29,7 +29,6 @@ from vaiom.events.schema import (
     DISC_FIELDS,
     EXTRA_FIELDS,
     OWN_FIELDS,
-    STAMP_FIELDS,
     default_class,
 )
 from vaiom.events.tokenizer import Tokenizer
@@ -37,7 +36,7 @@ from vaiom.forecast.live import LiveBar, live_asset_row, live_row, stored_row
 from vaiom.market.bars import timeframe_of
 from vaiom.model.config import ModelConfig
 
-WAIT, *SUMMERS = STAMP_FIELDS
+WAIT = "log_wait"
 ROW_TYPES = {**COLUMN_TYPES, WAIT: "<f4"}
 """A window may begin anywhere, so that its first wait does not follow from its stamps."""
 
@@ -125,7 +124,6 @@ def inputs_of(
     continuous = continuous_inputs(columns)
     if fields == CONT_FIELDS:
         return continuous
-    named = dict(zip(CONT_FIELDS, continuous.T, strict=True))
-    named |= dict(zip(SUMMERS, summer_times(columns["timestamp"]).T, strict=True))
-    named |= {name: columns[name].astype(np.float32) for name in fields if name not in named}
+    beyond = {name: columns[name].astype(np.float32) for name in fields if name in EXTRA_FIELDS}
+    named = {**dict(zip(CONT_FIELDS, continuous.T, strict=True)), **beyond}
     return np.stack([named[name] for name in fields], axis=1)

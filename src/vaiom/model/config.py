@@ -73,8 +73,6 @@ class ModelConfig:
     """Queries and keys are brought to one length before they are compared."""
     drop_layer: float = 0.0
     """How often the last layer is left out in training; earlier ones proportionally less."""
-    drop_field: float = 0.0
-    """How often a window is read without a field in training, each field by itself; continuous inputs alone."""
     return_head: str = "moms"
     num_states: int = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
@@ -105,7 +103,7 @@ class ModelConfig:
             self.positions == "learned" or self.width // self.num_heads % 2 == 0,
             "rotary positions need heads of an even width",
         )
-        for name in ("dropout", "drop_layer", "drop_field"):
+        for name in ("dropout", "drop_layer"):
             _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
     @property

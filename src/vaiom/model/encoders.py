@@ -23,13 +23,11 @@ class ContinuousEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.drop_field = config.drop_field
         self.first = nn.Linear(len(config.input_fields), config.width)
         self.second = nn.Linear(config.width, config.width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
-        x_BTF = _without_some(_clipped(x_BTF), self.drop_field if self.training else 0.0)
-        hidden: Tensor = self.second(gelu(self.first(x_BTF)))
+        hidden: Tensor = self.second(gelu(self.first(_clipped(x_BTF))))
         return hidden
 
 
@@ -39,15 +37,13 @@ class HybridEncoder(nn.Module):
     def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
         width, sizes = config.width, vocabulary.sizes
-        self.drop_field = config.drop_field
         self.continuous = nn.Linear(len(config.input_fields), width)
         self.embeddings = _tables(META_FIELDS, sizes, config)
         self.first = nn.Linear(width + len(META_FIELDS) * config.embedding_width, width)
         self.second = nn.Linear(width, width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
-        x_BTF = _without_some(_clipped(x_BTF), self.drop_field if self.training else 0.0)
-        continuous = gelu(self.continuous(x_BTF))
+        continuous = gelu(self.continuous(_clipped(x_BTF)))
         embedded = torch.cat([table(meta_BM[:, field]) for field, table in enumerate(self.embeddings.values())], dim=-1)
         # The concatenation of the paper, with the constant part of the product computed once per window.
         for_events, for_window = self.first.weight.split([continuous.shape[-1], embedded.shape[-1]], dim=1)
@@ -92,11 +88,3 @@ def _tables(names: tuple[str, ...], sizes: dict[str, int], config: ModelConfig) 
 
 def _clipped(x_BTF: Tensor) -> Tensor:
     return x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)
-
-
-def _without_some(x_BTF: Tensor, rate: float) -> Tensor:
-    """Leave fields out for whole windows at random; what stays keeps its size, as it will when nothing is left out."""
-    if not rate:
-        return x_BTF
-    keep = torch.rand(x_BTF.shape[0], 1, x_BTF.shape[2], device=x_BTF.device) >= rate
-    return x_BTF * keep

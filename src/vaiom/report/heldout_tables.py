@@ -1,4 +1,4 @@
-"""Tables of the main model on held-out splits and years, ours beside the published figures.
+"""Tables of the paper's model and of our own on held-out splits and years, ours beside the published figures.
 
 Enters: records. Leaves: tables with a note each.
 Paper: Results, RQ1; Appendix "Per-Period and Block-Level Results", Appendix "Statistical Inference Details".
@@ -6,15 +6,16 @@ Paper: Results, RQ1; Appendix "Per-Period and Block-Level Results", Appendix "St
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
 
 from vaiom.evaluation.events_file import MODEL
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments import published
 from vaiom.experiments.findings import gain_verdict
-from vaiom.experiments.paper import MAIN, MAIN_TIMEFRAME
+from vaiom.experiments.paper import BEST, JUDGED, MAIN, MAIN_TIMEFRAME
 from vaiom.experiments.records import ALL_TESTS, BASELINES, Gain, Record, Records, Scored
+from vaiom.report.best_tables import best_tables
 from vaiom.report.cells import bits_cell, columns_of, count_cell, period, signed_cell
 from vaiom.report.numbers import NOTHING, interval, percent, percents, share_of
 from vaiom.report.tables import Cell, Table, number, words
@@ -29,18 +30,22 @@ Tables = list[tuple[Table, str]]
 
 
 def _main_test(records: Records) -> Tables:
-    runs = records.runs(MAIN, MAIN_TIMEFRAME)
+    return [table for name in JUDGED for table in _test(name, records.runs(name, MAIN_TIMEFRAME))]
+
+
+def _test(name: str, runs: Mapping[int, Record]) -> Tables:
     if not runs:
         return []
     canonical = next(iter(runs.values()))
     out = []
     for split in (VALIDATION, *published.TEST_BITS, ALL_TESTS):
         scored = canonical.scored.get(split)
-        theirs = published.TEST_BITS.get(split, {})
+        # Published figures are those of the paper's own model.
+        theirs = published.TEST_BITS.get(split, {}) if name == MAIN else {}
         if scored is None and not theirs:
             continue
-        names = dict.fromkeys([*scored.bits, *scored.gains] if scored else theirs)
-        rows = [_main_test_row(name, theirs, scored) for name in names]
+        rivals = dict.fromkeys([*scored.bits, *scored.gains] if scored else theirs)
+        rows = [_main_test_row(rival, theirs, scored) for rival in rivals]
         columns = columns_of(
             "predictor",
             "published",
@@ -57,7 +62,8 @@ def _main_test(records: Records) -> Tables:
         looks = max((run.scored[split].looks or 0 for run in runs.values() if split in run.scored), default=0)
         note = f"Δ is model minus predictor; seed {canonical.seed}, step {canonical.best_step():,}."
         note += f" The split was scored {looks} times by then." if looks else ""
-        out.append((Table(caption=f"Main model, {period(split)}", columns=columns, rows=rows), note))
+        title = "Main model" if name == MAIN else f"`{name}`"
+        out.append((Table(caption=f"{title}, {period(split)}", columns=columns, rows=rows), note))
     return out
 
 
@@ -243,12 +249,7 @@ def _baselines(records: Records) -> Tables:
     facts = records.facts(BASELINES)
     if not facts:
         return []
-    runs = records.runs(MAIN, MAIN_TIMEFRAME)
-    models = {
-        split: mean(run.scored[split].bits[MODEL] for run in runs.values() if split in run.scored)
-        for split in facts
-        if any(split in run.scored for run in runs.values())
-    }
+    models, best = (_mean_bits(records.runs(name, MAIN_TIMEFRAME), facts) for name in JUDGED)
     names = list(dict.fromkeys(name for split in facts.values() for name in split["bits"]))
     rows = [
         [
@@ -266,19 +267,26 @@ def _baselines(records: Records) -> Tables:
         ]
         for name in names
     ]
-    if models:
-        rows.append([words("main, mean of seeds"), *(c for s in facts for c in (bits_cell(models.get(s)), words("")))])
+    ours = [(name, bits) for name, bits in ((MAIN, models), (BEST, best)) if bits]
+    for name, bits in ours:
+        rows.append([words(f"{name}, mean of seeds"), *(c for s in facts for c in (bits_cell(bits.get(s)), words("")))])
     columns = columns_of(
         "predictor",
         *(
             name
             for split, entry in facts.items()
-            for name in (f"{period(split)}, {entry['events']:,} events", "model's gain")
+            for name in (f"{period(split)}, {entry['events']:,} events", "main's gain")
         ),
         words=("predictor",),
     )
-    strong = frozenset([len(rows) - 1]) if models else frozenset[int]()
+    strong = frozenset(range(len(rows) - len(ours), len(rows)))
     return [(Table(caption="All baselines in one table", columns=columns, rows=rows, strong=strong), "")]
+
+
+def _mean_bits(runs: Mapping[int, Record], splits: Iterable[str]) -> dict[str, float]:
+    """Over the seeds that were scored, by split."""
+    bits = {split: [run.scored[split].bits[MODEL] for run in runs.values() if split in run.scored] for split in splits}
+    return {split: mean(values) for split, values in bits.items() if values}
 
 
 def _negated(pair: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -291,6 +299,7 @@ HELDOUT_TABLES: dict[str, Callable[[Records], Tables]] = {
     "seeds-validation": _seeds_validation,
     "tails": _tails,
     "bootstrap": _bootstrap,
+    "best": best_tables,
     "baselines": _baselines,
     "walk-forward": walk_forward_table,
 }

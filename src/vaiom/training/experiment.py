@@ -18,10 +18,16 @@ from vaiom.training.config import TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
+    """A model and how it is trained, under a name."""
+
     name: str
     about: str = ""
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        if self.train.mirror and self.model.input == "disc":
+            raise ConfigError("buckets have no sign to turn", got="mirror with input=disc", fix="--set mirror=0")
 
     def with_changes(self, **changes: Any) -> Experiment:
         """A copy with fields of the model or of its training changed; an unknown name lists the known ones."""
