@@ -45,12 +45,11 @@ def _test(name: str, runs: Mapping[int, Record]) -> Tables:
         if scored is None and not theirs:
             continue
         rivals = dict.fromkeys([*scored.bits, *scored.gains] if scored else theirs)
-        rows = [_main_test_row(rival, theirs, scored) for rival in rivals]
         columns = columns_of(
             "predictor",
-            "published",
+            *(("published",) if theirs else ()),
             "ours",
-            "published Δ",
+            *(("published Δ",) if theirs else ()),
             "our Δ",
             "95% interval",
             "block wins",
@@ -59,6 +58,7 @@ def _test(name: str, runs: Mapping[int, Record]) -> Tables:
             "finding",
             words=("predictor", "finding"),
         )
+        rows = [_test_row(rival, theirs, scored) for rival in rivals]
         looks = max((run.scored[split].looks or 0 for run in runs.values() if split in run.scored), default=0)
         note = f"Δ is model minus predictor; seed {canonical.seed}, step {canonical.best_step():,}."
         note += f" The split was scored {looks} times by then." if looks else ""
@@ -67,20 +67,20 @@ def _test(name: str, runs: Mapping[int, Record]) -> Tables:
     return out
 
 
-def _main_test_row(name: str, theirs: Mapping[str, float], scored: Scored | None) -> list[Cell]:
+def _test_row(name: str, theirs: Mapping[str, float], scored: Scored | None) -> list[Cell]:
     gain = scored.gains.get(name) if scored else None
     published_delta = theirs[MODEL] - theirs[name] if name in theirs and name != MODEL else None
     return [
         words(name),
-        bits_cell(theirs.get(name)),
+        *([bits_cell(theirs.get(name))] if theirs else []),
         bits_cell(scored.bits.get(name) if scored else None),
-        signed_cell(published_delta),
+        *([signed_cell(published_delta)] if theirs else []),
         signed_cell(-gain.gain_bits if gain else None),
         words(interval(_negated(gain.interval)) if gain else NOTHING),
         words(share_of(gain.block_wins, gain.num_blocks) if gain else NOTHING),
         words(share_of(gain.months_won, gain.num_months) if gain else NOTHING),
         words(interval(_negated(gain.month_interval)) if gain else NOTHING),
-        words(gain_verdict(gain.interval, name in PAPER_RIVALS) if gain else NOTHING),
+        words(gain_verdict(gain.interval, bool(theirs) and name in PAPER_RIVALS) if gain else NOTHING),
     ]
 
 

@@ -60,7 +60,7 @@ def _preamble(records: Records) -> str:
         "This page is written by `vaiom reproduce` from the records beside it; no figure is typed. *Published* is the "
         "paper's figure, *ours* the mean over our seeds of the best checkpoint on Validation, in bits per event.",
         "A finding *holds* or *fails* where the sign of our difference is resolved against the chance of training, "
-        f"and is *unresolved* otherwise. A comparison is claimed from {FLOOR_UPDATES:,} updates of {FLOOR_WINDOWS} "
+        f"and is *unresolved* otherwise. A shortened run is claimed from {FLOOR_UPDATES:,} updates of {FLOOR_WINDOWS} "
         "windows upwards; what was shortened says so above its table. Differences of published figures are taken from "
         "their four printed digits, and may be off the paper's own by the last one.",
     ]

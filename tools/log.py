@@ -1,0 +1,103 @@
+"""The log of the search for `best`: `python tools/log.py` writes docs/LOG.md from docs/results.
+
+Enters: `search.json`, single runs of the search in rounds, and the records of the three-seed ablations.
+Leaves: Markdown; every figure on it stands in those files.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vaiom.experiments.findings import measure
+from vaiom.experiments.plan import comparison
+from vaiom.experiments.records import Records
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+PAGE = ROOT / "docs" / "LOG.md"
+COMMAND = "python tools/log.py"
+
+INTRODUCTION = f"""\
+# What was tried to beat the paper's model
+
+Written by `{COMMAND}` from the files in [results](results). Every run is `vaiom train CORPUS --experiment main` on the
+real one-hour bars of [reproduction.md](reproduction.md), with the settings of its round and its own; its figure is its
+best Validation bits per event. No test split was touched. One run says little: seeds of one setting differ by a few
+thousandths of a bit. So the search looked for large steps, and what was kept was then taken out again, part by part,
+over several seeds (last table). How `best` does on Test is in [reproduction.md](reproduction.md); train it with
+`vaiom train CORPUS --experiment best --out RUN`.
+"""
+
+LESSONS = """\
+## What it came to
+
+- **The problem is memory, not capacity.** Each step of the paper's run shows the network some five hundredths of
+  all Train events, and Validation turns for the worse after a few dozen passes over them. Whatever keeps the network
+  from learning windows by heart helps; more steps and larger rates do not.
+- **Mirrored windows helped most among the ways to train.** A price read the other way round is as good a price: signed
+  fields change their sign, targets move to the bucket of the opposite move. The size of the next move hardly depends on
+  direction, and the network can no longer recognise a stretch of history by its ups and downs.
+- **Extra fields** are the other large part: range, activity, the coming slot of the week, the other assets.
+- **Fewer windows in a step** reach a better point with a quarter of the work; still fewer do not.
+- **The rest is not told apart by these runs.** Without auxiliary heads, with layers left out, more weight decay and
+  averaged weights `best` is simpler or no worse, and each of them helped where it was tried alone. Taking one of them
+  back changes less than seeds do. The runs of rounds 2 and 3 that also had summer-time flags or more steps came out a
+  little lower than `best` itself, which is still falling at its last step: there is something left to find.
+- **Not kept:** flags of summer time, a slot of the week on New York's clock, missing fields, rotary positions, RMSNorm,
+  SwiGLU, normed keys, a shorter context, one categorical head. Missing fields and summer-time flags have left the code;
+  the others are settings.
+"""
+
+
+def page() -> str:
+    rounds = json.loads((RESULTS / "search.json").read_text())
+    parts = [INTRODUCTION, LESSONS]
+    for number, each in enumerate(rounds, start=1):
+        parts.append(_round(number, each))
+    parts.append(_ablations(Records.read(RESULTS / "records")))
+    return "\n".join(parts)
+
+
+def _round(number: int, found: dict[str, Any]) -> str:
+    base = next(run for run in found["runs"] if run["what"] == found["base"])
+    lines = [
+        f"## Round {number}: {found['title'].lower()}\n",
+        *(text + "\n" for text in found["text"]),
+        f"Settings of the round: `{' '.join(found['common'])}`.\n",
+        "| run | its own settings | seed | bits | at step | against the first |",
+        "|:---|:---|---:|---:|---:|---:|",
+    ]
+    for run in found["runs"]:
+        settings = f"`{' '.join(run['settings'])}`" if run["settings"] else ""
+        against = "" if run is base else f"{run['bits'] - base['bits']:+.4f}"
+        lines.append(
+            f"| {run['what']} | {settings} | {run['seed']} | {run['bits']:.4f} | {run['step']:,} | {against} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _ablations(records: Records) -> str:
+    chosen = comparison("beyond")
+    lines = [
+        f"## {chosen.title}\n",
+        "Means over the seeds that were run; a negative difference is better than the row it is held against, and ±\n"
+        "is half the width of Student's interval over seeds.\n",
+        "| row | against | bits | seeds | difference | ± | says |",
+        "|:---|:---|---:|---:|---:|---:|:---|",
+    ]
+    for each in measure(chosen, records):
+        if each.bits is None:
+            continue
+        delta = "" if each.delta_bits is None else f"{each.delta_bits:+.4f}"
+        error = "" if each.delta_error is None else f"{each.delta_error:.4f}"
+        lines.append(
+            f"| {each.row.label} | {each.row.against or ''} | {each.bits:.4f} | {len(each.seeds)} | {delta} | {error} "
+            f"| {each.verdict} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
