@@ -4,11 +4,13 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reference.ewma_loop import ewma_loop
 from strategies import price_pairs
+from vaiom.events import scales
 from vaiom.events.scales import EwmaState, ScaleState, ewma, run_scales
 
 values = st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e-4), st.just(1e-6)), max_size=80)
@@ -53,3 +55,21 @@ def test_a_non_positive_price_is_a_missing_one() -> None:
         assert scales.missing.tolist() == [False, False, True, False]
         assert np.isnan(scales.log_ret[2:]).all()
         assert np.isfinite(scales.sigma20[1:]).all()
+
+
+@given(
+    st.lists(st.one_of(st.floats(1e-12, 1.0), st.just(math.nan)), max_size=60),
+    st.sampled_from([20, 120, 2400]),
+    st.one_of(st.none(), st.tuples(st.floats(1e-12, 1.0), st.integers(0, 30))),
+)
+def test_few_values_and_many_go_through_the_same_bits(
+    values: list[float], span: int, before: tuple[float, int] | None
+) -> None:
+    """Short series run value by value, long ones in Polars."""
+    state = EwmaState(mean=before[0], num_missing=before[1]) if before else EwmaState()
+    few, after_few = scales.ewma(np.array(values), span, state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scales, "FEW_VALUES", -1)
+        many, after_many = scales.ewma(np.array(values), span, state)
+    np.testing.assert_array_equal(few, many)
+    assert after_few == after_many

@@ -2,8 +2,8 @@
 
 Enters: nothing; the main model with random weights, which cost the same as trained ones, and a simulated market.
 Leaves: a `Measurement` of throughput under concurrent clients with distinct windows. `extra` has the times of one
-client alone and the time that the service takes for a live bar, model apart. Both servers are processes on this
-machine with the same threads, asked in turns by wrk where it is installed; their answers must be equal.
+client alone, of a live bar there and back with its forecast, and what of that is not the model's. Both servers are
+processes on this machine with the same threads, asked in turns by wrk where it is installed; their answers are equal.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def measure(config: ModelConfig, rounds: int = ROUNDS, seconds: float = SECONDS)
                 alone.append(run_load(port, _PATH, bodies, 1, seconds))
                 for each, rates in many.items():
                     rates.append(run_load(each, _PATH, bodies, CLIENTS, seconds).per_second)
+                    _drain(each, bodies[0])
             push = _push_ms(port, later)
     rate, plain_rate = (float(np.median(rates)) for rates in many.values())
     return Measurement(
@@ -81,7 +82,7 @@ def measure(config: ModelConfig, rounds: int = ROUNDS, seconds: float = SECONDS)
             "p99_ms": round(float(np.median([load.p99_ms for load in alone])), 2),
             "per_second": round(rate, 1),
             "plain_per_second": round(plain_rate, 1),
-            **{f"push_{part}_ms": round(taken, 3) for part, taken in push.items()},
+            **{name: round(taken, 3) for name, taken in push.items()},
             "client": alone[0].client,
         },
     )
@@ -162,17 +163,26 @@ def _answers(port: int, bodies: Sequence[bytes]) -> list[Any]:
     return [json.loads(_ask(port, "POST", _PATH, body)[1])["probs"] for body in bodies]
 
 
+def _drain(port: int, body: bytes) -> None:
+    """Wait for what clients of a load that has ended still had in the queue: first come is first served."""
+    _ask(port, "POST", _PATH, body)
+
+
 def _push_ms(port: int, later: dict[str, pl.DataFrame]) -> dict[str, float]:
-    """Medians of what the service says that a live bar took: the recursion, and the disk that it is safe on."""
+    """A live bar: there and back with its forecast, and what recursion and disk took of that by the service's word."""
     symbol, frame = next(iter(later.items()))
-    taken: dict[str, list[float]] = {"bar": [], "disk": []}
+    taken: dict[str, list[float]] = {"bar": [], "disk": [], "there_and_back": []}
     for bar in _as_json(frame):
-        status, answer, timing = _ask(port, "POST", f"/v1/assets/{symbol}/bars", json.dumps({"bars": [bar]}).encode())
+        body = json.dumps({"bars": [bar]}).encode()
+        asked = time.perf_counter()
+        status, answer, timing = _ask(port, "POST", f"/v1/assets/{symbol}/bars", body)
+        taken["there_and_back"].append(1e3 * (time.perf_counter() - asked))
         if status != 200:
             raise VaiomError(f"a bar was refused: {answer.decode()[:300]}")
-        for part, times in taken.items():
-            times.append(float(timing.partition(f"{part};dur=")[2].partition(",")[0]))
-    return {part: float(np.median(times)) for part, times in taken.items()}
+        for part in ("bar", "disk"):
+            taken[part].append(float(timing.partition(f"{part};dur=")[2].partition(",")[0]))
+    parts = {f"push_{part}_ms": float(np.median(taken[part])) for part in ("bar", "disk")}
+    return parts | {f"live_p{level}_ms": float(np.percentile(taken["there_and_back"], level)) for level in (50, 99)}
 
 
 def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes, str]:

@@ -116,7 +116,7 @@ def _blocks(bars: pl.DataFrame, state: ScaleState, where: object) -> Iterator[tu
 
 
 def _stamps(bars: pl.DataFrame, where: object) -> npt.NDArray[np.int64]:
-    microseconds = bars["Datetime"].dt.epoch("us").to_numpy()
+    microseconds = bars["Datetime"].cast(pl.Datetime("us")).to_physical().to_numpy()
     seconds, fraction = np.divmod(microseconds, 1_000_000)
     unstorable = (fraction != 0) | (seconds < 0) | (seconds > LAST_SECOND)
     if unstorable.any():

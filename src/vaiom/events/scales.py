@@ -19,6 +19,7 @@ import polars as pl
 SHORT_SPAN = 20
 LONG_SPAN = 120
 SCALE_FLOOR = 1e-8
+FEW_VALUES = 2_000
 MAX_LOG_MOVE = 1.0
 
 Floats = npt.NDArray[np.float64]
@@ -102,6 +103,8 @@ class Scales:
 
 def ewma(values: Floats, span: int, state: EwmaState) -> tuple[Floats, EwmaState]:
     """The paper's EWMA through each row: pandas' `ewm(span, adjust=False).mean()`; NaN values only age the past."""
+    if len(values) <= FEW_VALUES:
+        return _ewma_of_few(values, span, state)
     replay = [] if state.mean is None else [state.mean, *[math.nan] * state.num_missing]
     series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
     # Polars leaves null where the value is null, pandas carries the mean on.
@@ -113,6 +116,42 @@ def ewma(values: Floats, span: int, state: EwmaState) -> tuple[Floats, EwmaState
         num_missing = int(series.is_not_null().reverse().arg_max() or 0)
     after = EwmaState(mean=smooth[-1] if len(smooth) else None, num_missing=num_missing)
     return smooth.to_numpy()[len(replay) :], after
+
+
+def ewma_step(value: float, span: int, state: EwmaState) -> EwmaState:
+    """One value more, in the order of operations of Polars: the same bits."""
+    if math.isnan(value):
+        return state if state.mean is None else EwmaState(mean=state.mean, num_missing=state.num_missing + 1)
+    if state.mean is None:
+        return EwmaState(mean=value)
+    alpha = 2 / (span + 1)
+    return EwmaState(mean=state.mean + (value - state.mean) * _weight(alpha, state.num_missing))
+
+
+def _ewma_of_few(values: Floats, span: int, state: EwmaState) -> tuple[Floats, EwmaState]:
+    """`ewma_step` after `ewma_step`: short series cost less than a call of a dataframe library and its threads."""
+    alpha = 2 / (span + 1)
+    usual = _weight(alpha, 0)
+    mean, num_missing = state.mean, state.num_missing
+    out = []
+    for value in values.tolist():
+        if mean is None:
+            mean = None if value != value else value
+        elif value != value:
+            num_missing += 1
+        else:
+            mean += (value - mean) * (_weight(alpha, num_missing) if num_missing else usual)
+            num_missing = 0
+        out.append(math.nan if mean is None else mean)
+    return np.array(out, np.float64), EwmaState(mean=mean, num_missing=num_missing)
+
+
+def _weight(alpha: float, num_missing: int) -> float:
+    """Of a value after so many rows without one: the past has aged meanwhile."""
+    old = 1.0
+    for _ in range(num_missing + 1):
+        old *= 1 - alpha
+    return alpha / (old + alpha)
 
 
 def run_scales(open_: Floats, close: Floats, state: ScaleState | None = None) -> tuple[Scales, ScaleState]:

@@ -36,9 +36,9 @@ def checked_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BA
     bars = conform(_as_polars(frame, where), Path(where))
     require_ordered(bars["Datetime"], where)
     for name in PRICE_COLUMNS:
-        infinite = bars[name].is_infinite().fill_null(False)
+        infinite = np.isinf(bars[name].to_numpy())
         if infinite.any():
-            row = int(infinite.arg_max() or 0)
+            row = int(infinite.argmax())
             raise DataError(
                 "a price is infinite",
                 where=f"{where}, {name}, row {row + 1}",
@@ -116,7 +116,10 @@ def _as_polars(frame: Any, where: str) -> pl.DataFrame:
         frame = frame.collect()
     if isinstance(frame, pl.DataFrame):
         names = _canonical(frame.columns, where)
-        named = frame.select(pl.col(old).alias(new) for new, old in names.items())
+        # A query costs more than a short frame does, and waits for the library's threads.
+        named = frame
+        if frame.columns != list(names):
+            named = frame.select(pl.col(old).alias(new) for new, old in names.items())
         stamps = named.schema.get("Datetime")
         if isinstance(stamps, pl.Datetime) and stamps.time_zone is not None:
             raise _zoned(where, stamps.time_zone)

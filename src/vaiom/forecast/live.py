@@ -27,7 +27,7 @@ from vaiom.events.extra import (
 from vaiom.events.inputs import BAD_GAP, BAD_RETURN, EXTRA_LIMIT, MASK_BITS
 from vaiom.events.masks import MIN_CLEAN_RETURNS
 from vaiom.events.ranges import PARKINSON
-from vaiom.events.scales import LONG_SPAN, MAX_LOG_MOVE, SCALE_FLOOR, SHORT_SPAN, EwmaState, ScaleState
+from vaiom.events.scales import LONG_SPAN, MAX_LOG_MOVE, SCALE_FLOOR, SHORT_SPAN, EwmaState, ScaleState, ewma_step
 from vaiom.events.seasons import LATELY_WEEKS, SPAN_WEEKS, SeasonState, week_and_slot
 
 _NAN = math.nan
@@ -74,9 +74,9 @@ def live_row(bar: LiveBar, state: ScaleState) -> tuple[LiveRow, ScaleState]:
     clean = not missing and log_ret != 0 and abs(log_ret) <= MAX_LOG_MOVE
     clean_gap = not missing and abs(log_gap) <= MAX_LOG_MOVE
     squared_ret = log_ret * log_ret if clean else _NAN
-    ret20 = _ewma(squared_ret, SHORT_SPAN, state.ret20)
-    ret120 = _ewma(squared_ret, LONG_SPAN, state.ret120)
-    gap20 = _ewma(log_gap * log_gap if clean_gap else _NAN, SHORT_SPAN, state.gap20)
+    ret20 = ewma_step(squared_ret, SHORT_SPAN, state.ret20)
+    ret120 = ewma_step(squared_ret, LONG_SPAN, state.ret120)
+    gap20 = ewma_step(log_gap * log_gap if clean_gap else _NAN, SHORT_SPAN, state.gap20)
     sigma20_prev, sigma20 = _sigma(state.ret20), _sigma(ret20)
     masks = {
         "missing": missing,
@@ -211,24 +211,11 @@ def _slot_mean(state: SeasonState, quantity: int, slot: int) -> float:
     return float(state.level[quantity, slot] / -np.expm1(count * _LOG_SLOT_KEPT)) if count else _NAN
 
 
-def _ewma(value: float, span: int, state: EwmaState) -> EwmaState:
-    """`events.scales.ewma` for one value, in the order of operations of Polars."""
-    if math.isnan(value):
-        return state if state.mean is None else EwmaState(mean=state.mean, num_missing=state.num_missing + 1)
-    if state.mean is None:
-        return EwmaState(mean=value)
-    alpha = 2 / (span + 1)
-    old_weight = 1.0
-    for _ in range(state.num_missing + 1):
-        old_weight *= 1 - alpha
-    return EwmaState(mean=state.mean + (value - state.mean) * (alpha / (old_weight + alpha)))
-
-
 def _mean(value: float, span: int, state: MeanState) -> MeanState:
     """`events.extra.running_mean` for one value."""
     if math.isnan(value):
         return state
-    mean = _ewma(value, span, EwmaState(mean=state.level)).mean
+    mean = ewma_step(value, span, EwmaState(mean=state.level)).mean
     assert mean is not None
     return MeanState(level=mean, count=state.count + 1)
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import polars as pl
 
 from vaiom.errors import DataError
@@ -70,16 +71,24 @@ def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
             raise DataError(
                 "a price column must be numeric", where=f"{where}, column {name}", got=str(frame.schema[name])
             )
-    numbers = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in (*PRICE_COLUMNS, "Volume")]
     require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
+    if frame.schema == BAR_SCHEMA and not any(_has_nan(frame[name]) for name in (*PRICE_COLUMNS, "Volume")):
+        return frame
+    numbers = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in (*PRICE_COLUMNS, "Volume")]
     return frame.select(pl.col("Datetime").cast(pl.Datetime("us")), *numbers)
+
+
+def _has_nan(numbers: pl.Series) -> bool:
+    """NaN apart from null, which becomes NaN in an array."""
+    return int(np.isnan(numbers.to_numpy()).sum()) > numbers.null_count()
 
 
 def require_calendar(stamps: pl.Series, where: Callable[[int], object]) -> pl.Series:
     """Stamps that a calendar can hold; `where` names the place of a row (from 0) that is beyond it."""
     ticks = stamps.cast(pl.Datetime("us")).to_physical()
-    beyond = ((ticks < _FIRST_TICK) | (ticks >= _END_TICK)).fill_null(value=False)
-    if beyond.any():
+    first, last = ticks.min(), ticks.max()
+    if first is not None and (first < _FIRST_TICK or last >= _END_TICK):  # type: ignore[operator]
+        beyond = ((ticks < _FIRST_TICK) | (ticks >= _END_TICK)).fill_null(value=False)
         row = int(beyond.arg_max() or 0)
         raise DataError(
             "a stamp is beyond all calendars",

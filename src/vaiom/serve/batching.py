@@ -3,7 +3,8 @@
 Enters: ways to make windows, one by one from concurrent requests. Leaves: the windows and their forecasts. One that
 comes alone has every thread to itself and goes at once: no timer is ever waited for. Under load each worker takes its
 share of what waits through the model together, on one thread: passes beside each other then never stop at a barrier for
-a thread that has no processor, which costs more than several threads gain.
+a thread that has no processor, which costs more than several threads gain. Windows are made one after another in a
+thread of their own, so that the next ones are ready when a worker is.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ MAX_BATCH = 8
 """Windows of a pass: more do not come out faster on a CPU, and the first of them would wait for the last."""
 
 Answer = tuple[Window, ReturnDistribution]
+Forecast = ReturnDistribution | Exception
 
 
 @dataclass(eq=False)
 class _Wanted:
-    make: Callable[[], Window]
-    answer: asyncio.Future[Answer]
+    window: Window
+    answer: asyncio.Future[ReturnDistribution]
 
 
 class Batcher:
@@ -46,16 +48,24 @@ class Batcher:
         self.num_workers = threads or os.cpu_count() or 1
         self.waiting: deque[_Wanted] = deque()
         self._free = [ThreadPoolExecutor(1, f"model-{number}") for number in range(self.num_workers)]
-        self._all = list(self._free)
+        self._maker = ThreadPoolExecutor(1, "windows")
+        self._num_making = 0
+        self._all = [*self._free, self._maker]
 
     async def forecast(self, make: Callable[[], Window]) -> Answer:
-        """The window that `make` makes in a worker, and its forecast."""
-        if len(self.waiting) >= self.max_waiting:
+        """The window that `make` makes, and its forecast."""
+        if len(self.waiting) + self._num_making >= self.max_waiting:
             raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
-        wanted = _Wanted(make, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        self._num_making += 1
+        try:
+            window = await loop.run_in_executor(self._maker, make)
+        finally:
+            self._num_making -= 1
+        wanted = _Wanted(window, loop.create_future())
         self.waiting.append(wanted)
         self._start()
-        return await wanted.answer
+        return window, await wanted.answer
 
     def stop(self) -> None:
         for worker in self._all:
@@ -75,7 +85,10 @@ class Batcher:
                 running.add_done_callback(partial(self._hand_out, batch, worker))
 
     def _hand_out(
-        self, batch: list[_Wanted], worker: ThreadPoolExecutor, done: asyncio.Future[list[Answer | Exception]]
+        self,
+        batch: list[_Wanted],
+        worker: ThreadPoolExecutor,
+        done: asyncio.Future[list[ReturnDistribution | Exception]],
     ) -> None:
         self._free.append(worker)
         self.report(len(batch))
@@ -89,14 +102,12 @@ class Batcher:
                     wanted.answer.set_result(answer)
         self._start()
 
-    def _answers(self, batch: list[_Wanted], threads: int) -> list[Answer | Exception]:
-        """Of every request its own: one that cannot be forecast costs the others nothing."""
+    def _answers(self, batch: list[_Wanted], threads: int) -> list[Forecast]:
         torch.set_num_threads(threads)
-        made = [_tried(wanted.make) for wanted in batch]
-        forecasts = iter(self._forecasts([window for window in made if isinstance(window, Window)]))
-        return [window if isinstance(window, Exception) else _answer(window, next(forecasts)) for window in made]
+        return self._forecasts([wanted.window for wanted in batch])
 
-    def _forecasts(self, windows: list[Window]) -> list[ReturnDistribution | Exception]:
+    def _forecasts(self, windows: list[Window]) -> list[Forecast]:
+        """Of every request its own: one that cannot be forecast costs the others nothing."""
         try:
             return list(self.forecaster.forecast(windows))
         except UserError as error:
@@ -105,14 +116,3 @@ class Batcher:
         except Exception as error:  # answered to those who asked; the model goes on for the others
             return [error] * len(windows)
         return [self._forecasts([window])[0] for window in windows]
-
-
-def _answer(window: Window, forecast: ReturnDistribution | Exception) -> Answer | Exception:
-    return forecast if isinstance(forecast, Exception) else (window, forecast)
-
-
-def _tried(make: Callable[[], Window]) -> Window | Exception:
-    try:
-        return make()
-    except Exception as error:  # the one who asked is told
-        return error

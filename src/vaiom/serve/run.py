@@ -7,6 +7,7 @@ address is bound.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable
 
 from vaiom.errors import ConfigError
@@ -14,6 +15,9 @@ from vaiom.serve.settings import ServeConfig
 
 # A client that neither reads nor writes is not waited for longer than this when the service stops.
 _STOP_SECONDS = 10
+# A pass through the model asks for the interpreter at every operation, and may wait this long each time for a thread
+# that reads requests.
+_SWITCH_SECONDS = 2e-4
 
 
 def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], None]) -> None:
@@ -28,6 +32,7 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
         ) from error
     from vaiom.serve.service import Service
 
+    sys.setswitchinterval(_SWITCH_SECONDS)
     listening = _bound(host, port)
     service = Service(config)
     shown = f"[{host}]" if ":" in host else host
