@@ -34,8 +34,8 @@ LESSONS = """\
 ## What it came to
 
 - **The problem is memory, not capacity.** Each step of the paper's run shows the network some five hundredths of
-  all Train events, and Validation turns for the worse after a few dozen passes over them. Whatever keeps the network
-  from learning windows by heart helps; more steps and larger rates do not.
+  all Train events, and Validation turns for the worse after about a hundred passes over them. Whatever keeps the
+  network from learning windows by heart helps; more steps and larger rates do not.
 - **Mirrored windows helped most among the ways to train.** A price read the other way round is as good a price: signed
   fields change their sign, targets move to the bucket of the opposite move. The size of the next move hardly depends on
   direction, and the network can no longer recognise a stretch of history by its ups and downs.
