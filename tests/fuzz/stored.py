@@ -94,7 +94,7 @@ class _Folder:
             value = json.loads(data)
             unsealed = {key: item for key, item in value.items() if key != "manifest_sha256"}
             data = _spelled({**unsealed, "manifest_sha256": sha256_of(_loosely_canonical(unsealed))})
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, RecursionError):
             pass
         return self.manifest(data)
 
@@ -103,7 +103,7 @@ class _Folder:
             value = json.loads(data)
             data = _spelled(value)
             digest = sha256_of(_loosely_canonical(value))
-        except ValueError:
+        except (ValueError, RecursionError):
             digest = ""
         (self.path / TOKENIZER_NAME).write_bytes(data)
         return self.seal(json.dumps({**self.value, "tokenizer_sha256": digest}).encode())

@@ -253,5 +253,5 @@ def _readable(source: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise DataError("no such file", where=source, expected="a Parquet file of bars") from error
-    except (pa.ArrowException, *BAD_PARQUET) as error:
+    except (pa.ArrowException, UnicodeDecodeError, *BAD_PARQUET) as error:
         raise DataError("not readable as Parquet", where=source, got=str(error).splitlines()[0]) from error

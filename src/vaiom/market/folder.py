@@ -139,8 +139,10 @@ def parquet_frame(source: Path | BinaryIO, columns: Sequence[str] | None = None)
     import pyarrow.parquet as pq
 
     try:
-        frame = pl.from_arrow(pq.ParquetFile(source).read(columns, use_threads=False))
-    except pa.ArrowException as error:
+        table = pq.ParquetFile(source).read(columns, use_threads=False)
+        table.validate(full=True)  # texts that are none would end the process later
+        frame = pl.from_arrow(table)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise OSError(str(error) or type(error).__name__) from error
     assert isinstance(frame, pl.DataFrame)
     return frame

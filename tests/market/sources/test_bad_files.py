@@ -48,6 +48,14 @@ def parquet_of_texts() -> bytes:
     return buffer.getvalue()
 
 
+def parquet_of_no_texts() -> bytes:
+    """A text column whose bytes are no UTF-8, as damage leaves it."""
+    buffer = io.BytesIO()
+    stamps = frame_of(some_bars())["Datetime"].dt.to_string("%Y-%m-%d %H:%M")
+    frame_of(some_bars()).with_columns(Datetime=stamps).write_parquet(buffer, compression="uncompressed")
+    return buffer.getvalue().replace(b"-02-", b"-\xff\xfe-")
+
+
 DAY = datetime(2019, 2, 4)
 BI5 = "EURUSD_2019_01_04_BID_candles_min_1.bi5"
 CASES: dict[str, tuple[str, bytes | str, str]] = {
@@ -84,6 +92,12 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
     "empty bi5": (BI5, b"", "no bars of EURUSD"),
     "bi5 without date": ("EURUSD.bi5", candles_bi5(some_bars(), DAY), "--start"),
     "not parquet": ("EURUSD.parquet", b"PAR1 and no more", "not readable as Parquet"),
+    "parquet of texts that are none": ("EURUSD.parquet", parquet_of_no_texts(), "not readable as Parquet"),
+    "parquet with a name that is none": (
+        "EURUSD.parquet",
+        parquet_of_texts().replace(b"Close", b"\x8close"),
+        "not readable as Parquet",
+    ),
     "parquet of dates": ("EURUSD.parquet", parquet_of_texts(), "must be numeric"),
     "climbing zip": ("EURUSD.zip", zipped({"../EURUSD.csv": HEADER + GOOD}), "climbs out"),
     "rooted zip": ("EURUSD.zip", zipped({"/tmp/EURUSD.csv": HEADER + GOOD}), "climbs out"),
