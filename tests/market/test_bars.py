@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -204,11 +205,12 @@ def test_a_folder_becomes_a_folder_that_remembers_its_source(tmp_path: Path) -> 
     assert seen == [(0, 2, "EURUSD"), (1, 2, "XAUUSD"), (2, 2, "")]
 
 
-def test_a_bad_asset_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: data.replace(b"Close", b"\x8close")])
+def test_a_bad_asset_leaves_nothing_behind(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     source, out = tmp_path / "minutes", tmp_path / "hours"
     source.mkdir()
     write_symbol(source, "EURUSD", bars_every(timedelta(minutes=1), 150))
-    (source / "XAUUSD.parquet").write_bytes((source / "EURUSD.parquet").read_bytes()[:-40])
+    (source / "XAUUSD.parquet").write_bytes(damage((source / "EURUSD.parquet").read_bytes()))
     with pytest.raises(DataError, match=r"not readable as Parquet[\s\S]*XAUUSD"):
         resample_folder(source, "1h", out)
     assert [path.name for path in tmp_path.iterdir()] == ["minutes"]
