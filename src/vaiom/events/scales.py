@@ -20,6 +20,7 @@ SHORT_SPAN = 20
 LONG_SPAN = 120
 SCALE_FLOOR = 1e-8
 FEW_VALUES = 2_000
+"""A series no longer than this is averaged value by value."""
 MAX_LOG_MOVE = 1.0
 
 Floats = npt.NDArray[np.float64]

@@ -84,12 +84,7 @@ class Batcher:
                 running = asyncio.get_running_loop().run_in_executor(worker, self._answers, batch, threads)
                 running.add_done_callback(partial(self._hand_out, batch, worker))
 
-    def _hand_out(
-        self,
-        batch: list[_Wanted],
-        worker: ThreadPoolExecutor,
-        done: asyncio.Future[list[ReturnDistribution | Exception]],
-    ) -> None:
+    def _hand_out(self, batch: list[_Wanted], worker: ThreadPoolExecutor, done: asyncio.Future[list[Forecast]]) -> None:
         self._free.append(worker)
         self.report(len(batch))
         if not done.cancelled():

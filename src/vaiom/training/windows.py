@@ -69,9 +69,8 @@ class DeviceCorpus:
         }
         self._back = torch.arange(1 - context, 1, device=device)
         if mirror:
-            self._signs = torch.tensor([-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]).to(
-                device
-            )
+            signs = [-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]
+            self._signs = torch.tensor(signs, device=device)
             opposite = {name: torch.from_numpy(_opposite(corpus, name)).to(device) for name in ("return", "gap")}
             self._mirrored = {name: opposite.get(name, target) * (target > 0) for name, target in self.targets.items()}
 
