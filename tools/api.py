@@ -30,7 +30,7 @@ CONTENTS: dict[str, dict[str, Sequence[str]]] = {
         "vaiom.market.bars": ["resample_folder", "resample"],
         "vaiom.market.check": ["check_folder", "check_bars", "QualityReport", "AssetQuality"],
         "vaiom.market.findings": ["Finding"],
-        "vaiom.market.synthetic": ["MarketConfig", "simulate", "write_market"],
+        "vaiom.simulate.market": ["MarketConfig", "simulate", "write_market"],
         "vaiom.market.folder": ["read_bars", "write_symbol"],
     },
     "Corpora": {

@@ -8,7 +8,7 @@ from pathlib import Path
 from vaiom.audit.pipeline import Bars
 from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import read_bars
-from vaiom.market.synthetic import MarketConfig, simulate
+from vaiom.simulate.market import MarketConfig, simulate
 
 ROWS = 5_000
 

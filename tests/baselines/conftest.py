@@ -9,7 +9,7 @@ import pytest
 
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, simulate, write_market
 
 # Threads that spin while they wait make small fits many times slower where tests share the processors.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -11,11 +11,11 @@ from small_fits import small, with_columns
 from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.likelihood import asset_months, event_bits, paired_gain
-from vaiom.evaluation.oracle import Oracle
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.events.inputs import ANY_MASK, BAD_RETURN
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.oracle import Oracle
 
 QUICK = [name for name in BASELINES if name not in FOR_GPUS]  # the networks have tests of their own
 

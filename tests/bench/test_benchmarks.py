@@ -15,7 +15,7 @@ from vaiom.errors import ConfigError, VaiomError
 from vaiom.events.rows import cont_of_bars
 from vaiom.market.bars import resample
 from vaiom.market.folder import write_symbol
-from vaiom.market.synthetic import MarketConfig, simulate
+from vaiom.simulate.market import MarketConfig, simulate
 
 
 def test_events_of_a_folder_run_from_the_registry(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from command_line import Ran, Vaiom
 
 from vaiom.cli.main import main
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, simulate, write_market
 
 
 @pytest.fixture

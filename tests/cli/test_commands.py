@@ -20,7 +20,7 @@ from vaiom.cli.main import app
 from vaiom.events.corpus import open_corpus
 from vaiom.experiments.registry import EXPERIMENTS
 from vaiom.market.folder import BAR_COLUMNS, read_bars, write_symbol
-from vaiom.market.synthetic import MarketConfig
+from vaiom.simulate.market import MarketConfig
 
 SYMBOLS = ["SIM01USD", "SIM02USD"]
 FIRST_DAY = date(2019, 2, 4)
@@ -278,7 +278,7 @@ def test_bench(vaiom: Vaiom, market: Path) -> None:
 
 def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole job, on a market and with a training of the same kind that are small enough for a test."""
-    monkeypatch.setattr("vaiom.market.synthetic.MarketConfig", partial(MarketConfig, assets=2, bars=14_000))
+    monkeypatch.setattr("vaiom.simulate.market.MarketConfig", partial(MarketConfig, assets=2, bars=14_000))
     small = {"num_layers": 1, "num_heads": 1, "width": 16, "context": 4, "steps": 2, "validate_every": 2}
     monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"].with_changes(**small))
     ran = vaiom("demo", "--out", tmp_path / "demo", "--device", "cpu")

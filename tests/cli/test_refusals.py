@@ -17,7 +17,7 @@ from command_line import Vaiom, listing, require_refusal
 from market.sources.feed_server import made_up_day
 from strategies import random_bars
 from vaiom.market.folder import write_symbol
-from vaiom.market.synthetic import MarketConfig
+from vaiom.simulate.market import MarketConfig
 
 HEADER = "time,open,high,low,close,volume\n"
 FIRST = "2019-02-04 00:00,1.1,1.2,1.0,1.1,5\n"
@@ -174,7 +174,7 @@ def test_a_packed_corpus_that_is_cut_hostile_or_none(vaiom: Vaiom, corpus: Path,
 def test_places_that_cannot_be_written(
     vaiom: Vaiom, market: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vaiom.market.synthetic.MarketConfig", lambda **given: MarketConfig(**given, bars=50, assets=1))
+    monkeypatch.setattr("vaiom.simulate.market.MarketConfig", lambda **given: MarketConfig(**given, bars=50, assets=1))
     source, packed, blocked = tmp_path / "EURUSD.csv", tmp_path / "c.zip", tmp_path / "file"
     source.write_text(HEADER + FIRST)
     blocked.write_text("in the way")

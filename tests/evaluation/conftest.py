@@ -9,10 +9,10 @@ from simulated_market import TINY_SPLITS, Market, TinyRuns
 from strategies import random_bars
 from training.tiny_runs import TINY
 from vaiom.evaluation.likelihood import asset_months
-from vaiom.evaluation.oracle import Oracle
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.market.folder import write_symbol
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.oracle import Oracle
 from vaiom.training.loop import train
 
 SCORED = ("validation", "test-h1", "test-h2")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vaiom.evaluation.oracle import Oracle
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SplitConfig
+from vaiom.simulate.oracle import Oracle
 
 TINY_SPLITS = SplitConfig(
     train_end=datetime(2023, 12, 10),

@@ -17,9 +17,9 @@ from vaiom.baselines.markov import Markov
 from vaiom.errors import DataError
 from vaiom.evaluation.calibration import randomised_pit, uniformity_test
 from vaiom.evaluation.likelihood import Gain, event_bits, paired_gain
-from vaiom.evaluation.oracle import Oracle, bucket_probabilities
 from vaiom.events.scales import MAX_LOG_MOVE
-from vaiom.market.truth import FAULT_LIMIT, Dynamics, Truth, read_truth
+from vaiom.simulate.oracle import Oracle, bucket_probabilities
+from vaiom.simulate.truth import FAULT_LIMIT, Dynamics, Truth, read_truth
 
 
 def powered(probs: np.ndarray, exponent: float) -> np.ndarray:
@@ -137,7 +137,7 @@ import sys
 from pathlib import Path
 sys.modules.update(polars=None, pandas=None, pyarrow=None, torch=None)
 import vaiom.evaluation.calibration, vaiom.evaluation.likeness, vaiom.baselines.markov
-from vaiom.evaluation.oracle import Oracle
+from vaiom.simulate.oracle import Oracle
 from vaiom.events.corpus import open_corpus
 corpus = open_corpus(sys.argv[1])
 rows = corpus.endpoints("validation")[:10]

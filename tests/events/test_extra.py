@@ -20,7 +20,7 @@ from vaiom.events.extra import AssetState, asset_rows
 from vaiom.events.inputs import EXTRA_LIMIT, Halves
 from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS, OWN_FIELDS
 from vaiom.market.folder import read_bars
-from vaiom.market.synthetic import MarketConfig, simulate
+from vaiom.simulate.market import MarketConfig, simulate
 
 HOUR = timedelta(hours=1)
 RANGE_FIELDS = ("range_z", "close_location", "range_vol20", "range_vol480", "next_slot_range")

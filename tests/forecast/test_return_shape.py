@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaiom.evaluation.oracle import Oracle
 from vaiom.events.build import build_corpus, corpus_in_memory
 from vaiom.events.corpus import Corpus
 from vaiom.events.shape import PIECES, ReturnShape, Tail, even_shape, fit_shape
 from vaiom.events.tokenizer import Tokenizer
 from vaiom.forecast.law import law_of
 from vaiom.market.folder import read_file, write_symbol
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.oracle import Oracle
 
 EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.3, 0.01, 0.3, 0.6, 1, 2, 3, 5, 8, np.inf])
 EQUAL = np.full(16, 1 / 16)

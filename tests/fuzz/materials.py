@@ -19,7 +19,7 @@ from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.pack import pack
 from vaiom.experiments.records import RUN, Record, Scored
 from vaiom.market.folder import write_symbol
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.training.loop import train
 
 SPLIT = "test-h1"

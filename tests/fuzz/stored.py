@@ -222,6 +222,6 @@ def _record(file: Path) -> Callable[[bytes], object]:
 
 
 def _truth(file: Path) -> Callable[[bytes], object]:
-    from vaiom.market.truth import Truth
+    from vaiom.simulate.truth import Truth
 
     return _written(file, Truth.load)

@@ -16,7 +16,7 @@ from strategies import frame_of, price_pairs, random_bars
 from vaiom.errors import DataError
 from vaiom.market.check import AssetQuality, QualityReport, Severity, check_bars, check_folder
 from vaiom.market.folder import BAR_SCHEMA, write_symbol
-from vaiom.market.synthetic import MarketConfig, simulate
+from vaiom.simulate.market import MarketConfig, simulate
 
 
 def counts(asset: AssetQuality) -> dict[str, int]:

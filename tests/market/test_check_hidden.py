@@ -16,7 +16,7 @@ from vaiom.market.check import check_bars
 from vaiom.market.folder import BAR_SCHEMA
 from vaiom.market.grid import timeframe_seconds
 from vaiom.market.hidden import find_hidden
-from vaiom.market.synthetic import MarketConfig, simulate
+from vaiom.simulate.market import MarketConfig, simulate
 
 
 def hidden_rows(bars: pl.DataFrame) -> np.ndarray:

@@ -13,7 +13,7 @@ from vaiom.evaluation.comparison import compare_on_validation
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.experiments.registry import experiment
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.training.loop import train
 
 LEAST_SHARE = 0.8

@@ -113,7 +113,7 @@ from vaiom.baselines.frequency import Frequency
 from vaiom.baselines.markov import Markov
 from vaiom.evaluation.calibration import randomised_pit, uniformity_test
 from vaiom.evaluation.likelihood import asset_months, event_bits, paired_gain
-from vaiom.evaluation.oracle import Oracle
+from vaiom.simulate.oracle import Oracle
 from vaiom.events.corpus import open_corpus
 from vaiom.experiments.registry import experiment
 from vaiom.model.checkpoint import load_checkpoint

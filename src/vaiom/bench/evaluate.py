@@ -15,10 +15,10 @@ from vaiom.bench.timing import Measurement, race
 from vaiom.errors import VaiomError
 from vaiom.events.build import corpus_in_memory
 from vaiom.events.splits import VALIDATION
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
+from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.training.precision import autocast, resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus

@@ -25,7 +25,7 @@ REPEATS = 7
 def run(bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
     if bars is not None:
         return measure(read_bars(bars), str(bars))
-    from vaiom.market.synthetic import simulate
+    from vaiom.simulate.market import simulate
 
     return measure({symbol: asset.bars for symbol, asset in simulate().items()}, "simulated market")
 

@@ -25,11 +25,11 @@ from vaiom.forecast.engine import TOLERANCE, Card, Engine, OnnxEngine, TorchEngi
 from vaiom.forecast.export import exported_bytes
 from vaiom.forecast.forecaster import Forecaster, Window
 from vaiom.forecast.inputs import inputs_of, meta_of
-from vaiom.market.synthetic import MarketConfig, simulate, write_market
 from vaiom.model.checkpoint import Checkpoint, Provenance
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
+from vaiom.simulate.market import MarketConfig, simulate, write_market
 
 REPEATS = 60
 THREADS = (1, 2)

@@ -31,10 +31,10 @@ from vaiom.errors import VaiomError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.market.folder import write_symbol
-from vaiom.market.synthetic import MarketConfig, simulate
 from vaiom.model.checkpoint import Provenance, save_checkpoint
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom
+from vaiom.simulate.market import MarketConfig, simulate
 
 CLIENTS = 32
 ROUNDS = 3

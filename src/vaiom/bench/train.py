@@ -41,7 +41,7 @@ def run(_bars: Path | None = None, corpus: Path | None = None) -> Measurement:
     if corpus is not None:
         return measure(open_corpus(corpus), str(corpus))
     from vaiom.events.build import build_corpus
-    from vaiom.market.synthetic import MarketConfig, simulate, write_market
+    from vaiom.simulate.market import MarketConfig, simulate, write_market
 
     with tempfile.TemporaryDirectory() as folder:
         config = MarketConfig(bars=20_000)

@@ -117,8 +117,8 @@ def simulate(
 ) -> None:
     """Make a market whose true law of the next return is known; its oracle is the best any model can do."""
     from vaiom.errors import ConfigError
-    from vaiom.market.synthetic import MarketConfig, write_market
-    from vaiom.market.synthetic import simulate as make_market
+    from vaiom.simulate.market import MarketConfig, write_market
+    from vaiom.simulate.market import simulate as make_market
 
     if out is None and compare is None:
         raise ConfigError("nothing to do", expected="--out DIR, --compare DIR or both")
@@ -190,9 +190,9 @@ def _compare(market: Any, config: Any, real: Path) -> list[dict[str, Any]]:
     from tempfile import TemporaryDirectory
 
     from vaiom.evaluation.likeness import compare_markets
-    from vaiom.evaluation.oracle import Oracle
     from vaiom.events.build import corpus_in_memory
-    from vaiom.market.synthetic import write_market
+    from vaiom.simulate.market import write_market
+    from vaiom.simulate.oracle import Oracle
 
     with TemporaryDirectory() as folder:
         simulated = Path(folder) / "bars"

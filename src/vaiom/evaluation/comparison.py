@@ -13,10 +13,10 @@ from vaiom.baselines.base import Predictor
 from vaiom.baselines.frequency import Frequency
 from vaiom.baselines.markov import Markov
 from vaiom.evaluation.likelihood import event_bits
-from vaiom.evaluation.oracle import Oracle, share_closed
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.simulate.oracle import Oracle, share_closed
 from vaiom.training.loop import BEST_NAME
 
 

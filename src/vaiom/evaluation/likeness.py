@@ -15,10 +15,10 @@ from vaiom.baselines.base import Baseline
 from vaiom.baselines.frequency import Frequency
 from vaiom.baselines.markov import Markov
 from vaiom.evaluation.likelihood import Floats, asset_months, event_bits, paired_gain
-from vaiom.evaluation.oracle import Oracle
 from vaiom.events.corpus import Corpus
 from vaiom.events.schema import CONT_FIELDS
 from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.simulate.oracle import Oracle
 
 TAIL_CUTOFF = 2.0
 MAX_TAIL_DISTANCE = 0.015

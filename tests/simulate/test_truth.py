@@ -1,4 +1,4 @@
-"""The exact law: against enumeration of hidden paths, against integration, and against its own future."""
+"""The exact distribution: against enumeration of hidden paths, against integration, and against its own future."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.errors import DataError
-from vaiom.market.truth import Dynamics, Truth, observe, read_truth, student_mass
+from vaiom.simulate.truth import Dynamics, Truth, observe, read_truth, student_mass
 
 DYNAMICS = Dynamics()
 TICKS_PER_UNIT = 1000
@@ -95,7 +95,7 @@ def test_student_mass_integrates_its_density() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(price=st.integers(1, 5_000), scale=st.floats(1e-5, 0.3), weight=st.floats(0, 1))
-def test_law_is_a_distribution_over_whole_ticks(price: int, scale: float, weight: float) -> None:
+def test_mass_is_a_distribution_over_whole_ticks(price: int, scale: float, weight: float) -> None:
     weights = np.array([[weight, (1 - weight) / 2, (1 - weight) / 2]])
     truth = Truth(
         timestamps=stamps(1),
@@ -112,10 +112,8 @@ def test_law_is_a_distribution_over_whole_ticks(price: int, scale: float, weight
     beyond = truth.mass(rows, ticks[:, -1:], np.array([[np.inf]]))[0, 0]
     assert (each >= 0).all()
     assert each.sum() + beyond == pytest.approx(1.0, abs=1e-12)
-    # A hair above each tick, so that rounding of the logarithm cannot lose the tick itself.
-    cdf = truth.cdf(rows, np.log(ticks / price) + 1e-12)[0]
-    np.testing.assert_allclose(cdf, np.cumsum(each), atol=1e-12)
-    assert truth.zero_mass(rows)[0] == each[price - 1]
+    below = truth.mass(rows, np.full_like(ticks, -np.inf), ticks)[0]
+    np.testing.assert_allclose(below, np.cumsum(each), atol=1e-12)
 
 
 def test_later_closes_never_change_an_earlier_row() -> None:
@@ -155,7 +153,7 @@ def test_stationary_shares_stay_where_they_are() -> None:
 
 
 def test_a_missing_or_damaged_truth_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no known law"):
+    with pytest.raises(DataError, match="no known distribution"):
         read_truth(tmp_path)
     path = tmp_path / "truth" / "XAUSIM.npz"
     observe(stamps(9), np.full(9, 1.5), np.full(10, 0.001), TICKS_PER_UNIT, DYNAMICS).save(path)

@@ -1,8 +1,7 @@
-"""A simulated market: hourly bars of several assets whose true law of the next return is known.
+"""A simulated market: hourly bars of several assets whose true distribution of the next return is known.
 
-Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both.
-Paper: "Market Data, Price Convention and Bar Construction" for the shape of the bars. The market stands in for it in
-the demo and in tests, because on real bars nobody knows the best reachable bits per event.
+Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both. On real bars nobody
+knows the best reachable bits per event; here everybody does, so the demo and the tests use it.
 
 Opens, highs, lows and volumes are drawn from the observed closes and public scales alone. They tell nothing more about
 the hidden state, which keeps the filter of `truth` exact for everything a model can see.
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from vaiom.files import staged_folder, write_json
 from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, write_manifest, write_symbol
-from vaiom.market.truth import TRUTH_FOLDER, Dynamics, FloatArray, IntArray, Truth, draw_noise, observe
+from vaiom.simulate.truth import TRUTH_FOLDER, Dynamics, FloatArray, IntArray, Truth, draw_noise, observe, require
 
 Stamps = NDArray[np.datetime64]
 BoolArray = NDArray[np.bool_]
@@ -58,16 +57,16 @@ class MarketConfig:
     dynamics: Dynamics = field(default_factory=Dynamics)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.assets <= MAX_ASSETS:
-            raise ValueError(f"assets must be between 1 and {MAX_ASSETS}, got {self.assets}")
-        if not 2 <= self.bars <= MAX_BARS:
-            raise ValueError(f"bars must be between 2 and {MAX_BARS}, got {self.bars}")
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, got {self.seed}")
-        if self.end.tzinfo is not None:
-            raise ValueError("end must be a naive datetime")
-        if not 0 <= self.faults_per_bar <= 0.1:
-            raise ValueError(f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}")
+        require(
+            (1 <= self.assets <= MAX_ASSETS, f"assets must be between 1 and {MAX_ASSETS}, got {self.assets}"),
+            (2 <= self.bars <= MAX_BARS, f"bars must be between 2 and {MAX_BARS}, got {self.bars}"),
+            (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
+            (self.end.tzinfo is None, "end must be a naive datetime"),
+            (
+                0 <= self.faults_per_bar <= 0.1,
+                f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}",
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

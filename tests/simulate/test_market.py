@@ -14,7 +14,7 @@ from vaiom.errors import DataError
 from vaiom.events.build import build_corpus
 from vaiom.events.schema import default_class
 from vaiom.market.folder import BAR_SCHEMA, read_bars
-from vaiom.market.synthetic import (
+from vaiom.simulate.market import (
     MarketConfig,
     SimulatedAsset,
     calendar_profile,
@@ -22,7 +22,7 @@ from vaiom.market.synthetic import (
     trading_hours,
     write_market,
 )
-from vaiom.market.truth import observe, read_truth
+from vaiom.simulate.truth import observe, read_truth
 
 SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
 

@@ -1,19 +1,14 @@
-"""The simulated market's exact law of the next close, given what anyone can observe.
-
-Enters: the closes of one simulated asset, its public calendar profile, the market's dynamics.
-Leaves: per row the reference price, the scale of the next move and the probability of each hidden state at the next
-bar (`Truth`), and from these the exact probability of any range of next closes. NumPy alone.
-Paper: "Return Bucket Construction" names the law that a model estimates; here it is known.
+"""The simulated market's exact distribution of the next close, given what anyone can observe. NumPy alone.
 
 The next move is `pull + scale * (drift[s] + spread[s] * e)`, with s the hidden state and e a Student t of four degrees
 of freedom and unit variance; the weak pull towards the first close keeps long histories at sensible prices. The price
-is rounded to its tick, so the next close is a whole number of ticks and its law is a sum of differences of the
-distribution function. The states are filtered with those same probabilities.
+is rounded to its tick, so the probability of a range of next closes is a sum of differences of the distribution
+function. The states are filtered with those same probabilities.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite, log, sqrt
 from pathlib import Path
 
@@ -33,6 +28,13 @@ FAULT_LIMIT = 1.0
 _UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
 
 
+def require(*demands: tuple[bool, str]) -> None:
+    """Raise a ValueError with the message of the first demand that is not met."""
+    for met, message in demands:
+        if not met:
+            raise ValueError(message)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dynamics:
     """How a price moves: hidden states, and a variance that follows the observed, de-seasonalised returns."""
@@ -46,19 +48,22 @@ class Dynamics:
     variance_bounds: tuple[float, float] = (0.1, 10.0)
 
     def __post_init__(self) -> None:
-        states = len(self.spread)
-        if len(self.drift) != states or len(self.transition) != states:
-            raise ValueError("spread, drift and transition must have one entry per hidden state")
-        if any(len(row) != states or min(row) < 0 or abs(sum(row) - 1) > 1e-12 for row in self.transition):
-            raise ValueError("each row of transition must hold one probability per hidden state, summing to one")
-        if min(self.spread) <= 0:
-            raise ValueError("spread must be positive")
-        if min(self.shock_weight, self.memory) < 0 or self.shock_weight + self.memory >= 1:
-            raise ValueError("shock_weight and memory must be non-negative and sum to less than one")
-        if not 0 <= self.pull < 1:
-            raise ValueError("pull must lie in [0, 1)")
-        if not 0 < self.variance_bounds[0] <= 1 <= self.variance_bounds[1]:
-            raise ValueError("variance_bounds must be positive and enclose one")
+        states, chances = len(self.spread), self.transition
+        of_chances = [len(row) == states and min(row) >= 0 and abs(sum(row) - 1) <= 1e-12 for row in chances]
+        require(
+            (len(self.drift) == len(chances) == states, "spread, drift and transition must have one entry per state"),
+            (all(of_chances), "each row of transition must hold one probability per hidden state, summing to one"),
+            (min(self.spread) > 0, "spread must be positive"),
+            (
+                min(self.shock_weight, self.memory) >= 0 and self.shock_weight + self.memory < 1,
+                "shock_weight and memory must be non-negative and sum to less than one",
+            ),
+            (0 <= self.pull < 1, "pull must lie in [0, 1)"),
+            (
+                0 < self.variance_bounds[0] <= 1 <= self.variance_bounds[1],
+                "variance_bounds must be positive and enclose one",
+            ),
+        )
 
     def stationary(self) -> FloatArray:
         """The long-run share of each hidden state, shape (K,)."""
@@ -80,7 +85,7 @@ def draw_noise(rng: np.random.Generator, count: int) -> FloatArray:
 
 
 def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
-    """P(lower < e <= upper) of the law that `draw_noise` draws from, to full digits in both tails."""
+    """P(lower < e <= upper) of the distribution that `draw_noise` draws from, to full digits in both tails."""
     # Mirroring an interval of the upper tail into the lower one avoids differences of numbers near one.
     mirrored = lower > 0
     below = np.where(mirrored, -upper, lower)
@@ -98,7 +103,7 @@ def _student_cdf(x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truth:
-    """What the law of the next close needs, per row; rows are the asset's bars in order."""
+    """What the distribution of the next close needs, per row; rows are the asset's bars in order."""
 
     timestamps: NDArray[np.datetime64]  # (N,) left edges, microseconds
     ticks: IntArray  # (N,) the last good close, in ticks
@@ -126,42 +131,24 @@ class Truth:
         above = (_half_tick_above(np.floor(upper), origin)[:, :, None] - centre) / (scale * self.spread)
         return student_mass(below, above)
 
-    def cdf(self, rows: IntArray, log_return: FloatArray) -> FloatArray:
-        """P(next log return <= log_return), shape (n, J)."""
-        upper = self.ticks[rows, None].astype(np.float64) * np.exp(log_return)
-        return self.mass(rows, np.full_like(upper, -np.inf), upper)
-
-    def zero_mass(self, rows: IntArray) -> FloatArray:
-        """P(next log return is exactly zero), shape (n,)."""
-        origin = self.ticks[rows, None].astype(np.float64)
-        return self.mass(rows, origin - 1.0, origin)[:, 0]
-
     def save(self, path: Path) -> None:
+        arrays = {one.name: getattr(self, one.name) for one in fields(self)}
+        arrays["timestamps"] = self.timestamps.astype("datetime64[us]").astype(np.int64)
         with atomic_file(path) as staged, staged.open("wb") as stream:
-            np.savez_compressed(
-                stream,
-                timestamps=self.timestamps.astype("datetime64[us]").astype(np.int64),
-                ticks=self.ticks,
-                pull=self.pull,
-                scale=self.scale,
-                weights=self.weights,
-                spread=self.spread,
-                drift=self.drift,
-            )
+            np.savez_compressed(stream, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Truth:
         try:
             arrays = read_arrays(path)
-            fields = {name: arrays[name] for name in cls.__dataclass_fields__}
+            chosen = {one.name: arrays[one.name] for one in fields(cls)}
         except FileNotFoundError as error:
             raise DataError("no such truth file", where=path, fix="make the market again") from error
         except BAD_ARRAYS as error:
             raise DataError(
                 "not readable as a truth file", where=path, got=error, fix="make the market again"
             ) from error
-        fields["timestamps"] = fields["timestamps"].astype("datetime64[us]")
-        return cls(**fields)
+        return cls(**{**chosen, "timestamps": chosen["timestamps"].astype("datetime64[us]")})
 
 
 def read_truth(bars_folder: Path) -> dict[str, Truth]:
@@ -169,10 +156,10 @@ def read_truth(bars_folder: Path) -> dict[str, Truth]:
     paths = sorted((bars_folder / TRUTH_FOLDER).glob("*.npz"))
     if not paths:
         raise DataError(
-            "these bars have no known law",
+            "these bars have no known distribution",
             where=bars_folder,
             expected=f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}",
-            fix="only `vaiom data simulate` knows the law of its bars",
+            fix="only `vaiom data simulate` knows the distribution of its bars",
         )
     return {path.stem: Truth.load(path) for path in paths}
 

@@ -1,7 +1,6 @@
-"""What the true law of a simulated market would have predicted: the best reachable bits per event.
+"""What the true distribution of a simulated market would have predicted: the best reachable bits per event.
 
-Enters: the truth beside simulated bars, a corpus built from them, row numbers of events. Leaves: the exact probability
-of each return bucket given everything observed through the row, and given that the next return is a valid target (not
+The probabilities are given everything observed through the row, and given that the next return is a valid target (not
 zero, not excessive), which is what the buckets are defined on. NumPy alone.
 Paper: "Return Bucket Construction" and "Serialized row and target validity rules".
 """
@@ -10,18 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import DataError
-from vaiom.events.corpus import Corpus
-from vaiom.market.truth import FAULT_LIMIT, FloatArray, IntArray, Truth, read_truth
+from vaiom.simulate.truth import FAULT_LIMIT, FloatArray, IntArray, Truth, read_truth
+
+
+class Events(Protocol):
+    """What the oracle reads of a corpus."""
+
+    @property
+    def edges(self) -> Mapping[str, npt.NDArray[Any]]: ...
+    @property
+    def asset_slices(self) -> Mapping[str, slice]: ...
+    @property
+    def sigma20(self) -> npt.NDArray[Any]: ...
+    @property
+    def timestamps(self) -> npt.NDArray[Any]: ...
 
 
 class Oracle:
-    """Predicts like a baseline, but from the law that made the bars."""
+    """Predicts like a baseline, but from the distribution that made the bars."""
 
     name = "oracle"
 
@@ -33,7 +44,7 @@ class Oracle:
         """The oracle of a folder that `vaiom data simulate` wrote."""
         return cls(read_truth(bars_folder))
 
-    def predict_proba(self, corpus: Corpus, rows: npt.NDArray[np.integer]) -> FloatArray:
+    def predict_proba(self, corpus: Events, rows: npt.NDArray[np.integer]) -> FloatArray:
         """Probabilities (n, K) of the next return bucket of each row."""
         edges = corpus.edges["return"]
         probs = np.empty((len(rows), len(edges) - 1))
@@ -45,7 +56,7 @@ class Oracle:
                 probs[chosen] = bucket_probabilities(truth, own - inside.start, edges, corpus.sigma20[own])
         return probs
 
-    def _truth_of(self, corpus: Corpus, symbol: str) -> Truth:
+    def _truth_of(self, corpus: Events, symbol: str) -> Truth:
         truth = self._truths.get(symbol)
         if truth is None:
             raise DataError(

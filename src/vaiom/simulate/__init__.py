@@ -1,0 +1,1 @@
+"""A market whose true distribution of the next return is known, and the oracle that predicts with it."""
