@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test lint types unit check-learning check-faults check-fuzz sbom audit-deps pictures api dist clean
+.PHONY: demo test lint types unit bench check-learning check-faults check-fuzz sbom audit-deps pictures api dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -20,6 +20,10 @@ types: .venv/installed
 
 unit: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
+
+# Ratios against plain references; on a quiet machine.
+bench: .venv/installed
+	$(BIN)/python -m benchmarks
 
 # Three seeds of a small model on the simulated market: each must close most of the way to the true law.
 check-learning: .venv/installed

@@ -24,7 +24,6 @@ ROOMS = [
     "experiments",
     "report",
     "audit",
-    "bench",
     "serve",
     "cli",
 ]  # in the order data flows

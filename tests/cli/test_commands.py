@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import typer
-from command_line import Vaiom
+from command_line import Vaiom, require_refusal
 
 import vaiom as package
 from market.sources import feed_server
@@ -61,10 +61,10 @@ def test_help(vaiom: Vaiom, command: str) -> None:
     ran = vaiom(*command.split(), "--help")
     assert ran.code == 0
     assert ran.err == ""
-    assert f"Usage: vaiom {command}".rstrip() in ran.out
+    assert f"usage: vaiom {command}".rstrip() in ran.out.lower()
     assert "...}..." not in ran.out
     if command in COMMANDS:
-        description = ran.out.split("Usage:")[1].splitlines()[2]
+        description = ran.out.lower().split("usage:")[1].splitlines()[2]
         assert description.strip(), "a command says what it is for"
 
 
@@ -274,6 +274,15 @@ def test_bench(vaiom: Vaiom, market: Path) -> None:
     shown = vaiom("bench", "events", "--bars", market)
     assert shown.code == 0
     assert result["equal"] in shown.out
+
+
+@pytest.mark.parametrize("command", ["bench"])
+def test_commands_of_a_checkout_say_so_where_there_is_none(
+    vaiom: Vaiom, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vaiom.cli.checkout.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py"))
+    monkeypatch.chdir(tmp_path)
+    require_refusal(vaiom(command, "events"), f"`vaiom {command}` needs a checkout", "git clone")
 
 
 def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaiom.bench import bootstrap as bench
+from benchmarks import bootstrap as bench
 from vaiom.errors import DataError, VaiomError
 from vaiom.evaluation import bootstrap
 from vaiom.evaluation.bootstrap import block_inference, block_sums, paired_inference, resample

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import events_pandas as reference
 from strategies import frame_of, price_pairs, random_bars
-from vaiom.bench import events_pandas as reference
 from vaiom.errors import DataError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus, count_events

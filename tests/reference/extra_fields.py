@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from vaiom.bench import events_pandas
+from benchmarks import events_pandas
 
 WEEK = pd.Timedelta(days=7)
 FLOOR = 1e-8

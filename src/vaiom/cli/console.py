@@ -1,7 +1,8 @@
-"""What commands share: progress that suits a terminal or a pipe, JSON on stdout, parsing of dates and spans."""
+"""What commands share: errors as exits, progress for a terminal or a pipe, JSON on stdout, dates and spans."""
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import sys
@@ -10,14 +11,31 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from vaiom.errors import ConfigError
+from vaiom.errors import ConfigError, UserError
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what is being done)."""
 
+# A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
+_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 LONGEST_SPAN = 8
 _SPAN = re.compile(r"([+-]?\d+)\s*(min|m|h|d)")
 _SPAN_UNITS = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}
+
+
+@contextmanager
+def user_errors(program: str) -> Iterator[None]:
+    """A user's error is one message on stderr and exit 2, ours a traceback and exit 1."""
+    try:
+        yield
+    except UserError as error:
+        note(f"{program}: {error}")
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in _USERS_ERRNOS:
+            raise
+        note(f"{program}: {error.strerror}\n  where:    {error.filename or 'while writing'}")
+        raise SystemExit(2) from None
 
 
 def print_json(value: Any) -> None:

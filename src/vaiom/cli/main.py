@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import sys
-
 import typer
 
 from vaiom.cli import (
     audit,
     baselines,
-    bench,
+    checkout,
     corpus,
     data,
     demo,
@@ -24,9 +21,7 @@ from vaiom.cli import (
     serve,
     train,
 )
-
-# A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
-_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+from vaiom.cli.console import user_errors
 
 app = typer.Typer(
     name="vaiom",
@@ -49,7 +44,7 @@ app.command()(audit.audit)
 app.command()(predict.predict)
 app.command()(export.export)
 app.command()(serve.serve)
-app.command()(bench.bench)
+app.command(context_settings=checkout.FORWARD)(checkout.bench)
 
 
 @app.callback(invoke_without_command=True)
@@ -62,16 +57,6 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 
 def main() -> None:
-    """Run the command line: a user's error is one message on stderr and exit 2, ours a traceback and exit 1."""
-    from vaiom.errors import UserError
-
-    try:
+    """Run the command line."""
+    with user_errors("vaiom"):
         app(prog_name="vaiom")
-    except UserError as error:
-        print(f"vaiom: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except OSError as error:
-        if error.errno not in _USERS_ERRNOS:
-            raise
-        print(f"vaiom: {error.strerror}\n  where:    {error.filename or 'while writing'}", file=sys.stderr)
-        raise SystemExit(2) from None

@@ -159,23 +159,6 @@ def print_comparison(rows: Sequence[dict[str, Any]], real: Path) -> None:
     show(table("The simulated market beside real bars", ["measure", "simulated", str(real), "demanded", "met"], body))
 
 
-def print_benchmarks(results: Sequence[dict[str, Any]]) -> None:
-    body = [
-        [
-            result["name"],
-            result["input"],
-            f"{result['ours_seconds']:.4f} s",
-            f"{result['reference_seconds']:.4f} s",
-            f"{result['ratio']:.2f}",
-            "  ".join(f"{key} {value}" for key, value in result["extra"].items()),
-            result["equal"],
-        ]
-        for result in results
-    ]
-    names = ["benchmark", "input", "ours", "reference", "times faster", "also", "found equal"]
-    show(table("Ratios against plain references, measured in turns", names, body, left=2, prose=True))
-
-
 def print_scores(title: str, bits: Mapping[str, float]) -> None:
     """Bits per event and the gain over Frequency."""
     body = [[name, f"{value:.4f}", f"{bits['frequency'] - value:+.4f}"] for name, value in bits.items()]

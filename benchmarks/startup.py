@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vaiom.bench.timing import Measurement, race
+from benchmarks.race import Measurement, race
 from vaiom.errors import VaiomError
 
 REPEATS = 15

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from vaiom.bench.timing import Measurement, race
+from benchmarks.race import Measurement, race
 from vaiom.errors import VaiomError
 from vaiom.events.build import corpus_in_memory
 from vaiom.events.splits import VALIDATION

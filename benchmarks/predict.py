@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaiom.bench.timing import Measurement
+from benchmarks.race import Measurement
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vaiom.bench.timing import Measurement, race
+from benchmarks.race import Measurement, race
 from vaiom.errors import VaiomError
 from vaiom.evaluation.bootstrap import REPLICATES, SEED, Replicates, block_sums, resample
 from vaiom.evaluation.likelihood import Floats

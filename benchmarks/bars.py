@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from vaiom.bench.timing import Measurement, race, reference_library
+from benchmarks.race import Measurement, race, reference_library
 from vaiom.errors import VaiomError
 from vaiom.market.bars import resample, seen_timeframe
 from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, read_bars
@@ -91,7 +91,8 @@ def measure_folder(rows: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="vaiom-bench-") as name:
         folder = Path(name)
         write_minutes(folder / "minutes", rows)
-        command = [sys.executable, "-m", "vaiom.bench.folder_peak", str(folder / "minutes"), str(folder / "hours")]
+        script = Path(__file__).with_name("folder_peak.py")
+        command = [sys.executable, "-P", str(script), str(folder / "minutes"), str(folder / "hours")]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     return {"folder_rows": rows, **json.loads(done.stdout)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vaiom.bench import evaluate
+from benchmarks import evaluate
 from vaiom.errors import VaiomError
 from vaiom.model.config import ModelConfig
 

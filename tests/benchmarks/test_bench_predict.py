@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vaiom.bench import predict
+from benchmarks import predict
 from vaiom.errors import VaiomError
 from vaiom.model.config import ModelConfig
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vaiom.bench import events_pandas as reference
+from benchmarks import events_pandas as reference
 from vaiom.market.folder import read_bars
 
 SPLITS = {

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from vaiom.bench.timing import Measurement, race, reference_library
+from benchmarks.race import Measurement, race, reference_library
 from vaiom.errors import VaiomError
 from vaiom.events.rows import cont_of_market
 from vaiom.events.schema import CONT_FIELDS
@@ -33,7 +33,7 @@ def run(bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
 def measure(bars: Mapping[str, pl.DataFrame], source: str, repeats: int = REPEATS) -> Measurement:
     """Race both ways over frames that are in memory already, each in its own library's form."""
     reference_library("pandas")
-    from vaiom.bench import events_pandas
+    from benchmarks import events_pandas
 
     frames = {symbol: frame.to_pandas() for symbol, frame in bars.items()}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.bench import serve
+from benchmarks import serve
 from vaiom.errors import VaiomError
 from vaiom.model.config import ModelConfig
 
@@ -29,7 +29,7 @@ def test_both_servers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrk_notices_failures(tmp_path: Path) -> None:
     from serve_runs import free_port
 
-    from vaiom.bench.load import run_load
+    from benchmarks.load import run_load
 
     with pytest.raises(VaiomError):
         run_load(free_port(), "/", [b"{}"], 1, 1.0)

@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from vaiom.bench import bars, events, registry, startup
-from vaiom.bench.timing import race, reference_library
+from benchmarks import __main__ as command
+from benchmarks import bars, events, startup
+from benchmarks.race import race, reference_library
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.events.rows import cont_of_bars
 from vaiom.market.bars import resample
@@ -21,7 +22,7 @@ from vaiom.simulate.market import MarketConfig, simulate
 def test_events_of_a_folder_run_from_the_registry(tmp_path: Path) -> None:
     for symbol, asset in simulate(MarketConfig(assets=2, bars=600)).items():
         write_symbol(tmp_path, symbol, asset.bars)
-    [result] = registry.run(["events"], tmp_path)
+    [result] = command.run(["events"], tmp_path)
     assert json.loads(json.dumps(result)) == result
     assert result["name"] == "events"
     assert result["input"].startswith("1,200 rows of 2 assets")
@@ -97,7 +98,7 @@ def test_both_sides_are_run_in_turns() -> None:
 
 def test_unknown_benchmarks_list_the_known() -> None:
     with pytest.raises(ConfigError, match="events, bars, startup"):
-        registry.run(["speed"])
+        command.run(["speed"])
 
 
 def test_a_reference_that_is_not_installed_says_how_to_get_it() -> None:

@@ -9,10 +9,11 @@ import argparse
 from datetime import datetime
 from typing import Any
 
+import fastapi
 import polars as pl
 import torch
+import uvicorn
 
-from vaiom.bench.timing import reference_library
 from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.inputs import inputs_of, meta_of
@@ -37,7 +38,6 @@ def main() -> None:
     parser.add_argument("--port", type=int)
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
-    fastapi, uvicorn = reference_library("fastapi"), reference_library("uvicorn")
     torch.set_num_threads(arguments.threads)
     forecaster = Forecaster.load(arguments.model)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks import train
 from strategies import random_bars
-from vaiom.bench import train
 from vaiom.errors import VaiomError
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
@@ -39,6 +39,6 @@ def test_the_plain_model_has_the_products_loss(corpus: Corpus) -> None:
 
 
 def test_another_loss_is_noticed(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vaiom.bench.train_plain.WEIGHT", 0.2)
+    monkeypatch.setattr("benchmarks.train_plain.WEIGHT", 0.2)
     with pytest.raises(VaiomError, match="the losses differ"):
         train.require_equal(corpus, MODEL, TRAIN, CPU, torch.float32)

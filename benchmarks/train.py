@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from vaiom.bench.timing import Measurement
-from vaiom.bench.train_plain import PlainModel, PlainTrainer
+from benchmarks.race import Measurement
+from benchmarks.train_plain import PlainModel, PlainTrainer
 from vaiom.errors import VaiomError
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.model.config import ModelConfig, Vocabulary

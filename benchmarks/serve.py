@@ -25,8 +25,8 @@ import numpy as np
 import polars as pl
 import torch
 
-from vaiom.bench.load import Load, run_load
-from vaiom.bench.timing import Measurement
+from benchmarks.load import Load, run_load
+from benchmarks.race import Measurement
 from vaiom.errors import VaiomError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.forecast.engine import TOLERANCE
@@ -57,8 +57,9 @@ def measure(config: ModelConfig, rounds: int = ROUNDS, seconds: float = SECONDS)
         folder = Path(name)
         later = _prepare(folder, config)
         bodies = _bodies(folder / "bars", config.context)
-        ours = ["vaiom", "serve", str(folder / "model.safetensors"), "--bars", str(folder / "bars"), "--backfill", "0"]
-        plain = ["vaiom.bench.serve_plain", str(folder / "model.safetensors")]
+        model, bars = str(folder / "model.safetensors"), str(folder / "bars")
+        ours = ["-m", "vaiom", "serve", model, "--bars", bars, "--backfill", "0"]
+        plain = ["-P", str(Path(__file__).with_name("serve_plain.py")), model]
         with _server(ours, threads) as port, _server(plain, threads) as plain_port:
             equal = require_equal(_answers(port, bodies), _answers(plain_port, bodies))
             alone: list[Load] = []
@@ -131,12 +132,12 @@ def _as_json(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 @contextmanager
 def _server(command: Sequence[str], threads: int) -> Iterator[int]:
-    """A module run as a server on a free port until the block ends."""
+    """A Python program run as a server on a free port until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     process = subprocess.Popen(
-        [sys.executable, "-m", *command, "--port", str(port), "--threads", str(threads)], stderr=subprocess.PIPE
+        [sys.executable, *command, "--port", str(port), "--threads", str(threads)], stderr=subprocess.PIPE
     )
     try:
         deadline = time.monotonic() + START_SECONDS
