@@ -1,0 +1,277 @@
+"""Dataclasses as JSON and back, as TOML, and changed by `key=value` texts. Plain Python, used by every room.
+
+`to_json` follows the values, `from_json` the annotations: nested dataclasses, optional values and other unions, lists,
+tuples, dicts, datetimes, dates, paths, enums, literals and NumPy arrays. What does not fit raises a `ValueError` that
+says where; `decode` turns it into an error for users. How a field is stored can be told where it is declared:
+
+    INNER = Stored(encode=drop_infinities, decode=add_infinities)
+    ...
+    edges: Annotated[dict[str, Edges], INNER] = field(metadata=stored("inner_edges"))
+
+`stored(None)` leaves a field out, `NAN_AS_NULL` writes NaN as null. A class with `__stored_as_list__ = True` is stored
+as the list of its values; one with a classmethod `__upgrade__` is given what an earlier version stored.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import json
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from datetime import date, datetime
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from vaiom.errors import ConfigError, DataError, UserError
+
+T = TypeVar("T")
+
+_KEY = "vaiom.codec"
+_SEQUENCES = (list, tuple, collections.abc.Sequence)
+_NUMPY_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "U": "U"}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the JSON value of a field differs from the plain one; put into `Annotated`."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    return [_map_leaves(each, change) for each in value] if isinstance(value, list) else change(value)
+
+
+NAN_AS_NULL = Stored(
+    encode=lambda value: _map_leaves(value, lambda x: None if isinstance(x, float) and math.isnan(x) else x),
+    decode=lambda value: _map_leaves(value, lambda x: math.nan if x is None else x),
+)
+NullableFloat = Annotated[float, NAN_AS_NULL]
+
+
+def stored(key: str | None) -> dict[str, Any]:
+    """Field metadata: the key under which the field is stored, or None where it is not."""
+    return {_KEY: key}
+
+
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    key: str
+    hint: Any
+    transform: Stored | None
+    required: bool
+
+
+@cache
+def _fields(cls: type) -> tuple[_Field, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    found = []
+    for field in dataclasses.fields(cls):
+        hint, transform = hints[field.name], None
+        if get_origin(hint) is Annotated:
+            transform = next((each for each in hint.__metadata__ if isinstance(each, Stored)), None)
+        key = field.metadata.get(_KEY, field.name)
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if key is not None and field.init:
+            found.append(_Field(field.name, key, hint, transform, required))
+    return tuple(found)
+
+
+def to_json(value: Any) -> Any:
+    """A value made of dataclasses as what `json.dumps` takes; keys in the order of the fields."""
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {}
+        for field in _fields(type(value)):
+            part = to_json(getattr(value, field.name))
+            parts[field.key] = field.transform.encode(part) if field.transform else part
+        return list(parts.values()) if getattr(value, "__stored_as_list__", False) else parts
+    if isinstance(value, Mapping):
+        return {str(key): to_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(each) for each in value]
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def from_json(cls: type[T], value: Any) -> T:
+    """A dataclass, or anything that its fields are made of, from its JSON value; raises `ValueError`."""
+    out: T = _build(cls, value, "")
+    return out
+
+
+def decode(
+    cls: type[T],
+    value: Any,
+    problem: str,
+    *,
+    where: object = None,
+    expected: object = None,
+    fix: str | None = None,
+    error: type[UserError] = DataError,
+) -> T:
+    """`from_json`, whose failure is an error that a user can read."""
+    try:
+        return from_json(cls, value)
+    except ValueError as reason:
+        got = str(reason).splitlines()[0]
+        raise error(problem, where=where, expected=expected, got=got, fix=fix) from reason
+
+
+def _build(hint: Any, value: Any, path: str) -> Any:
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        transform = next((each for each in hint.__metadata__ if isinstance(each, Stored)), None)
+        return _build(inside[0], _attempt(transform.decode, value, path) if transform else value, path)
+    if hint is Any or hint is object:
+        return value
+    if origin in (Union, types.UnionType):
+        return _build_union(inside, value, path)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _build_dataclass(hint, value, path)
+    if origin is Literal:
+        return value if value in inside else _refuse(path, f"one of {', '.join(map(repr, inside))}", value)
+    if origin in _SEQUENCES:
+        return _build_sequence(origin, inside, value, path)
+    if origin in (dict, collections.abc.Mapping):
+        if not isinstance(value, dict):
+            _refuse(path, "an object", value)
+        make_key = int if inside[0] is int else str
+        return {_attempt(make_key, k, path): _build(inside[1], each, _join(path, k)) for k, each in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return _attempt(float, value, path)
+    if hint in (datetime, date, Path) or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        if not isinstance(value, str):
+            _refuse(path, f"the text of a {hint.__name__}", value)
+        return _attempt(hint.fromisoformat if hint in (datetime, date) else hint, value, path)
+    if (origin or hint).__module__ == "numpy":
+        return _build_array(inside, value, path)
+    hint = type(None) if hint is None else hint
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        _refuse(path, f"a value of type {hint.__name__}", value)
+    return value
+
+
+def _build_dataclass(cls: type, value: Any, path: str) -> Any:
+    fields = _fields(cls)
+    if getattr(cls, "__stored_as_list__", False):
+        if not isinstance(value, list) or len(value) != len(fields):
+            _refuse(path, f"a list of {', '.join(field.key for field in fields)}", value)
+        value = {field.key: each for field, each in zip(fields, value, strict=True)}
+    if not isinstance(value, dict):
+        _refuse(path, f"an object that describes a {cls.__name__}", value)
+    if hasattr(cls, "__upgrade__"):
+        value = _attempt(cls.__upgrade__, value, path)
+    known = {field.key for field in fields}
+    unknown = [key for key in value if key not in known]
+    if unknown:
+        raise ValueError(f"unknown key {_join(path, unknown[0])}, expected {', '.join(sorted(known))}")
+    missing = [field.key for field in fields if field.required and field.key not in value]
+    if missing:
+        raise ValueError(f"{_join(path, missing[0])} is missing")
+    present = [field for field in fields if field.key in value]
+    parts = {field.name: _build(field.hint, value[field.key], _join(path, field.key)) for field in present}
+    return _attempt(lambda given: cls(**given), parts, path)
+
+
+def _build_union(choices: tuple[Any, ...], value: Any, path: str) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    problems = []
+    for choice in choices:
+        if choice is not type(None):
+            try:
+                return _build(choice, value, path)
+            except ValueError as error:
+                problems.append(error)
+    raise problems[0]
+
+
+def _build_sequence(origin: Any, inside: tuple[Any, ...], value: Any, path: str) -> Any:
+    if not isinstance(value, list | tuple):
+        _refuse(path, "a list", value)
+    if origin is tuple and inside[-1:] != (...,):
+        if len(value) != len(inside):
+            _refuse(path, f"{len(inside)} values", value)
+        return tuple(
+            _build(hint, each, f"{path}[{n}]") for n, (hint, each) in enumerate(zip(inside, value, strict=True))
+        )
+    items = [_build(inside[0], each, f"{path}[{n}]") for n, each in enumerate(value)]
+    return tuple(items) if origin is tuple else items
+
+
+def _build_array(inside: tuple[Any, ...], value: Any, path: str) -> Any:
+    import numpy as np
+
+    dtype = np.dtype(get_args(inside[1])[0])
+    if not isinstance(value, list):
+        _refuse(path, "a list of values", value)
+    plain = _attempt(np.array, value, path)
+    if plain.size and plain.dtype.kind not in _NUMPY_KINDS[dtype.kind]:
+        _refuse(path, f"values of type {dtype}", value)
+    return plain.astype(dtype)
+
+
+def _attempt(make: Callable[[Any], Any], value: Any, path: str) -> Any:
+    """Call a constructor or conversion; what it cannot take is a `ValueError` that says where."""
+    try:
+        return make(value)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}" if path else str(error)) from error
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _refuse(path: str, expected: str, value: Any) -> None:
+    text = repr(value)
+    raise ValueError(f"{path + ': ' if path else ''}expected {expected}, got {text[:80]}{'...' * (len(text) > 80)}")
+
+
+def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """TOML of plain tables: strings, numbers, booleans and lists of them, whose JSON spelling is TOML's too."""
+    blocks = []
+    for name, table in tables.items():
+        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+        blocks.append("\n".join([f"[{name}]", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def override(config: T, changes: Mapping[str, Any]) -> T:
+    """A copy of a dataclass with some fields changed; its own checks run again."""
+    try:
+        return replace(config, **changes)  # type: ignore[type-var]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error), got=dict(changes)) from error
+
+
+def parse_value(key: str, text: str, example: Any) -> Any:
+    """A command-line value read as the type of the field's present value."""
+    try:
+        if isinstance(example, bool):
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(example, tuple):
+            return tuple(part for part in text.split(",") if part)
+        return type(example)(text)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"not a value for {key}", expected=f"something like {example!r}", got=repr(text)) from error
+
+
+def field_names(config: object) -> list[str]:
+    return [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""The codec: what a dataclass is as JSON, and that nothing but it comes back."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from vaiom.codec import NAN_AS_NULL, NullableFloat, Stored, decode, from_json, stored, to_json
+from vaiom.errors import CheckpointError, DataError
+
+INNER = Stored(lambda x: x[1:-1], lambda x: [-math.inf, *x, math.inf])
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Mean:
+    __stored_as_list__ = True
+
+    level: float
+    count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Everything:
+    text: str
+    number: float
+    count: int
+    flag: bool
+    maybe: float | None
+    when: datetime
+    place: Path
+    colour: Colour
+    side: Literal["long", "short"]
+    pair: tuple[float, float]
+    names: tuple[str, ...]
+    mean: Mean
+    by_step: dict[int, Mean]
+    anything: list[dict[str, Any]]
+    values: npt.NDArray[np.float64]
+    gaps: Annotated[npt.NDArray[np.float32], NAN_AS_NULL]
+    undefined: NullableFloat
+    edges: Annotated[list[float], INNER] = field(metadata=stored("inner_edges"))
+    hidden: int = field(default=7, metadata=stored(None))
+
+
+WHOLE = Everything(
+    text="a",
+    number=0.1,
+    count=3,
+    flag=True,
+    maybe=None,
+    when=datetime(2024, 7, 1),
+    place=Path("runs/demo"),
+    colour=Colour.RED,
+    side="long",
+    pair=(1.0, 2.0),
+    names=("x", "y"),
+    mean=Mean(0.5, 2),
+    by_step={500: Mean(1.5)},
+    anything=[{"any": [1, None]}],
+    values=np.array([[1.0, 2.0]]),
+    gaps=np.array([1.0, np.nan], np.float32),
+    undefined=math.nan,
+    edges=[-math.inf, 0.0, math.inf],
+)
+
+
+def test_what_is_written_is_read_back() -> None:
+    text = json.dumps(to_json(WHOLE), allow_nan=False)
+    back = from_json(Everything, json.loads(text))
+    assert json.dumps(to_json(back), allow_nan=False) == text
+    plain = {name: getattr(back, name) for name in ("text", "when", "place", "pair", "names", "mean", "by_step")}
+    assert plain == {name: getattr(WHOLE, name) for name in plain}
+    assert back.values.dtype == np.float64
+    assert back.gaps.dtype == np.float32
+    assert math.isnan(back.undefined)
+    assert (back.colour, back.edges, back.hidden) == (Colour.RED, WHOLE.edges, 7)
+
+
+def test_a_plain_dataclass_is_what_asdict_gives() -> None:
+    @dataclass(frozen=True)
+    class Plain:
+        a: int
+        b: tuple[float, ...]
+        c: dict[str, float]
+
+    value = Plain(1, (0.1, 2e-17), {"z": 1.0, "a": 2.0})
+    assert json.dumps(to_json(value)) == json.dumps(asdict(value))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("text", 1, "text: expected a value of type str, got 1"),
+        ("number", "1", "number: expected"),
+        ("number", True, "number: expected"),
+        ("count", 1.0, "count: expected"),
+        ("count", True, "count: expected"),
+        ("flag", 1, "flag: expected"),
+        ("maybe", "x", "maybe: expected"),
+        ("when", "yesterday", "when: "),
+        ("when", 3, "when: expected"),
+        ("colour", "blue", "colour: "),
+        ("side", "up", "side: expected one of"),
+        ("pair", [1.0], "pair: expected 2 values"),
+        ("pair", [1.0, "x"], r"pair\[1\]: expected"),
+        ("names", "xy", "names: expected a list"),
+        ("mean", [1.0], "mean: expected a list of level, count"),
+        ("by_step", {"x": [1.0, 1]}, "by_step: "),
+        ("by_step", {"1": [None, 1]}, "by_step.1.level: expected"),
+        ("anything", [1], r"anything\[0\]: expected an object"),
+        ("values", ["1.0"], "values: expected values of type float64"),
+        ("values", [[1.0], [1.0, 2.0]], "values: "),
+        ("values", [None], "values: expected"),
+        ("number", None, "number: expected"),
+        ("inner_edges", 3, "inner_edges: "),
+        ("foreign", 1, "unknown key foreign, expected"),
+        ("hidden", 1, "unknown key hidden"),
+    ],
+)
+def test_what_does_not_fit_is_refused(key: str, value: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        from_json(Everything, {**to_json(WHOLE), key: value})
+
+
+def test_a_missing_key_is_named_and_a_default_fills_in() -> None:
+    value = to_json(WHOLE)
+    del value["pair"]
+    with pytest.raises(ValueError, match="pair is missing"):
+        from_json(Everything, value)
+    assert from_json(dict[str, Mean], {"a": [1.0, 2]}) == {"a": Mean(1.0, 2)}
+    with pytest.raises(ValueError, match="describes a Everything"):
+        from_json(Everything, [1])
+
+
+def test_an_earlier_version_is_upgraded() -> None:
+    @dataclass(frozen=True)
+    class Settings:
+        ema_decay: float = 0.0
+
+        @classmethod
+        def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
+            return {"ema_decay" if key == "average" else key: each for key, each in value.items()}
+
+    assert from_json(Settings, {"average": 0.5}) == Settings(0.5)
+
+
+def test_users_are_told_what_is_wrong_where() -> None:
+    with pytest.raises(DataError) as caught:
+        decode(Mean, {"level": 1.0}, "not a mean", where="a.json", fix="write it again")
+    assert (caught.value.problem, caught.value.where, caught.value.fix) == ("not a mean", "a.json", "write it again")
+    with pytest.raises(CheckpointError):
+        decode(Mean, {}, "not a mean", error=CheckpointError)
