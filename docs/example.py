@@ -60,7 +60,7 @@ for side in ("long", "short"):
         value_at_risk, shortfall = dist.value_at_risk(level, side), dist.expected_shortfall(level, side)
         print(f"{side:>5} {level:.0%}: VaR {BASIS_POINTS * value_at_risk:.1f} bp, ES {BASIS_POINTS * shortfall:.1f} bp")
 
-draws = dist.sample(100_000, seed=1)
+draws = dist.rvs(100_000, seed=1)
 print(f"by simulation, long 99%: VaR {-BASIS_POINTS * np.quantile(draws, 0.01):.1f} bp")
 
 # %% [markdown]

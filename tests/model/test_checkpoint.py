@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save, save_file
 from small_models import TINY, events
 
 from vaiom.errors import CheckpointError
-from vaiom.events.shape import even_shape
+from vaiom.events.shape import fit_shape
 from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Provenance, load_checkpoint, save_checkpoint
@@ -31,7 +31,7 @@ TOKENIZER = Tokenizer(
         for name, buckets in (("return", 16), ("gap", 14), ("vol_regime", 5))
     },
     zero_share=(0.01, 0.02, 0.0),
-    return_shape=even_shape(np.array([-np.inf, *np.linspace(-2, 2, 15), np.inf])),
+    return_shape=fit_shape(np.array([-np.inf, *np.linspace(-2, 2, 15), np.inf]), np.empty(0)),
 )
 PROVENANCE = Provenance(
     vaiom_version="0.0",

@@ -37,9 +37,9 @@ def test_public_names_of_the_package_are_on_the_page() -> None:
 
 
 def test_signatures_and_members_are_shown_as_written() -> None:
-    shown = TOOL["Module"]("vaiom.forecast.distribution").entry("ReturnDistribution")
-    assert '- `value_at_risk(level: float = 0.99, side: str = "long") -> float`: The loss that is not passed' in shown
-    assert "- `sigma: float`: The scale through the last bar" in shown
-    assert "_losing" not in shown
+    shown = TOOL["Module"]("vaiom.events.distribution").entry("BucketDistribution")
+    assert '- `value_at_risk(level: float = 0.99, side: str = "long") -> Value`: The loss that is not passed' in shown
+    assert "- `sigma: Value`: The scale through the last bar" in shown
+    assert "_losses" not in shown
     with pytest.raises(SystemExit, match="has no Nonsense"):
         TOOL["Module"]("vaiom.errors").entry("Nonsense")

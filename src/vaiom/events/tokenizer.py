@@ -15,8 +15,8 @@ import numpy as np
 from vaiom.errors import DataError
 from vaiom.events.buckets import Edges
 from vaiom.events.calendar import step_seconds
+from vaiom.events.distribution import ReturnShape
 from vaiom.events.schema import CLASSES, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, vocabulary_sizes
-from vaiom.events.shape import ReturnShape
 from vaiom.files import canonical_json, sha256_of
 
 TOKENIZER_VERSION = 2

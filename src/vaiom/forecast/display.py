@@ -64,7 +64,7 @@ def draw(dist: ReturnDistribution, ax: Axes | None) -> Axes:
         ax = pyplot.subplots()[1]
     low, high = (dist.quantile(level) for level in _DRAWN_RANGE)
     x = np.linspace(low, high, _DRAWN_POINTS)
-    ax.fill_between(BASIS_POINTS * x, np.asarray(dist.density(x)) / BASIS_POINTS, alpha=0.4, step="mid")
+    ax.fill_between(BASIS_POINTS * x, np.asarray(dist.pdf(x)) / BASIS_POINTS, alpha=0.4, step="mid")
     for level, style in ((0.05, ":"), (0.5, "-"), (0.95, ":")):
         ax.axvline(BASIS_POINTS * dist.quantile(level), linestyle=style, linewidth=1, color="black")
     ax.set_title(_headline(dist), fontsize="medium")
@@ -86,7 +86,7 @@ def _facts(dist: ReturnDistribution) -> list[tuple[str, str]]:
     ]
     quantiles = ", ".join(f"{BASIS_POINTS * dist.quantile(level):+.1f}" for level in (0.05, 0.5, 0.95))
     facts = [
-        ("given a non-zero return", f"up {dist.prob_up:.1%}, mean {BASIS_POINTS * dist.mean:+.2f} bp"),
+        ("given a non-zero return", f"up {dist.prob_up:.1%}, mean {BASIS_POINTS * dist.mean():+.2f} bp"),
         ("5%, 50%, 95% quantile in bp", quantiles),
         ("99% value at risk / expected shortfall in bp", ", ".join(risks)),
         ("exactly zero", f"{dist.prob_zero:.2%} of this asset's Train returns"),

@@ -14,8 +14,9 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import DataError
+from vaiom.events.distribution import SIDES
 from vaiom.forecast.display import BASIS_POINTS, bar_chart
-from vaiom.forecast.distribution import RISK_LEVELS, SHOWN_LEVELS, SIDES, ReturnDistribution
+from vaiom.forecast.distribution import RISK_LEVELS, SHOWN_LEVELS, ReturnDistribution
 from vaiom.market.folder import check_symbol, read_bars, read_file, symbols_in
 
 TABLE_COLUMNS = (

@@ -91,6 +91,6 @@ def _monitor(live: LiveAssets, symbol: str) -> AssetMonitor:
 def _law(dist: ReturnDistribution) -> dict[str, Any]:
     tails = {
         name: {"scale": tail.scale * dist.sigma, "shape": tail.shape}
-        for name, tail in (("lower", dist.law.lower), ("upper", dist.law.upper))
+        for name, tail in (("lower", dist.shape.lower), ("upper", dist.shape.upper))
     }
-    return {"knots": (dist.law.knots * dist.sigma).tolist(), "cumulative": dist.law.cumulative.tolist(), **tails}
+    return {"knots": (dist.shape.knots * dist.sigma).tolist(), "cumulative": dist.cumulative.tolist(), **tails}

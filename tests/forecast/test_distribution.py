@@ -1,7 +1,8 @@
-"""Laws that every forecast obeys, whatever its probabilities and shape."""
+"""What holds of every distribution, whatever its probabilities and shape; many at once answer as each alone."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import datetime, timedelta
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError
+from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.shape import fit_shape
 from vaiom.forecast.distribution import ReturnDistribution
 
@@ -84,15 +86,17 @@ def test_risk_is_ordered_and_agrees_with_numerical_integration(dist: ReturnDistr
 @given(distributions())
 def test_the_mean_splits_into_both_shortfalls(dist: ReturnDistribution) -> None:
     lower, upper = -dist.expected_shortfall(0.7, "long"), dist.expected_shortfall(0.3, "short")
-    assert dist.mean == pytest.approx(0.3 * lower + 0.7 * upper, abs=1e-9 * dist.sigma)
+    assert dist.mean() == pytest.approx(0.3 * lower + 0.7 * upper, abs=1e-9 * dist.sigma)
 
 
-def test_the_sides_of_a_symmetric_law_are_alike() -> None:
+def test_the_sides_of_a_symmetric_distribution_are_alike() -> None:
     even = fit_shape(EDGES_EVEN := np.sort(np.concatenate([-EDGES[9:], EDGES[9:], [0.0]])), np.empty(0))
     probs = np.concatenate([np.arange(1, 9), np.arange(8, 0, -1)]) / 72
-    dist = ReturnDistribution(**{**vars(distribution(np.ones(16))), "edges": EDGES_EVEN, "shape": even, "probs": probs})
+    dist = ReturnDistribution(
+        **{**fields(distribution(np.ones(16))), "edges": EDGES_EVEN, "shape": even, "probs": probs}
+    )
     assert dist.prob_up == pytest.approx(0.5)
-    assert dist.mean == pytest.approx(0, abs=1e-12 * dist.sigma)
+    assert dist.mean() == pytest.approx(0, abs=1e-12 * dist.sigma)
     for measure in (dist.value_at_risk, dist.expected_shortfall):
         assert measure(0.97, "long") == pytest.approx(measure(0.97, "short"))
 
@@ -111,13 +115,83 @@ def test_the_density_integrates_to_the_distribution_function() -> None:
     np.testing.assert_allclose(dist.cdf(x[0]) + total, dist.cdf(x), atol=1e-3)
 
 
-def test_samples_follow_the_law_and_repeat_with_their_seed() -> None:
+def test_samples_follow_the_distribution_and_repeat_with_their_seed() -> None:
     dist = distribution(np.random.default_rng(1).dirichlet(np.ones(16)))
     drawn = dist.sample(200_000, seed=4)
     np.testing.assert_array_equal(drawn, dist.sample(200_000, seed=4))
     u = np.sort(np.asarray(dist.cdf(drawn)))
     assert np.abs(u - (np.arange(len(u)) + 0.5) / len(u)).max() < 0.005
-    assert drawn.mean() == pytest.approx(dist.mean, abs=0.05 * dist.sigma)
+    assert drawn.mean() == pytest.approx(dist.mean(), abs=0.05 * dist.sigma)
+
+
+@given(distributions(), levels)
+def test_names_of_scipy_are_there(dist: ReturnDistribution, q: float) -> None:
+    assert dist.ppf(q) == dist.quantile(q)
+    assert dist.pdf(dist.sigma) == dist.density(dist.sigma)
+    with np.errstate(divide="ignore"):
+        assert dist.logpdf(dist.sigma) == np.log(dist.pdf(dist.sigma))
+    assert dist.interval(0.9) == pytest.approx((dist.ppf(0.05), dist.ppf(0.95)))
+    np.testing.assert_array_equal(dist.rvs(7, seed=3), dist.sample(7, seed=3))
+    assert dist.rvs(7, seed=3).shape == (7,)
+
+
+@given(distributions(), levels)
+def test_second_moments_agree_with_numerical_integration(dist: ReturnDistribution, level: float) -> None:
+    z = np.concatenate([-np.geomspace(1e5, 8, 40_000), np.linspace(-8, 8, 40_001)[1:-1], np.geomspace(8, 1e5, 40_000)])
+    u = np.asarray(dist.cdf(z * dist.sigma))
+
+    def squares(below: np.ndarray) -> float:
+        """Of outcomes up to a level of the distribution function, by the trapezoid rule."""
+        masses = np.diff(np.minimum(below, 1 - level))
+        return float((masses * (z[1:] ** 2 + z[:-1] ** 2) / 2).sum()) / (1 - level)
+
+    wanted = {"long": squares(u), "short": squares((1 - u)[::-1])}
+    for side, square in wanted.items():
+        got = dist.expected_shortfall(level, side, power=2) / dist.sigma**2
+        assert got == pytest.approx(square, rel=0.02, abs=1e-3)
+        assert got >= (dist.expected_shortfall(level, side) / dist.sigma) ** 2 * (1 - 1e-9)
+    total = float((np.diff(u) * (z[1:] ** 2 + z[:-1] ** 2) / 2).sum()) - (dist.mean() / dist.sigma) ** 2
+    assert dist.std() / dist.sigma == pytest.approx(np.sqrt(total), rel=0.02, abs=1e-3)
+
+
+@given(st.lists(distributions(), min_size=2, max_size=9), levels, st.integers(0, 99))
+def test_many_at_once_answer_as_each_alone_to_the_bit(some: list[ReturnDistribution], level: float, seed: int) -> None:
+    alone = [ReturnDistribution(**{**fields(dist), "shape": some[0].shape}) for dist in some]
+    many = ReturnDistributions(
+        probs=np.stack([dist.probs for dist in alone]),
+        sigma=np.array([dist.sigma for dist in alone]),
+        shape=some[0].shape,
+    )
+    x = np.random.default_rng(seed).standard_t(2, (len(alone), 5)) * many.sigma[:, None]
+    for name in ("cdf", "pdf", "logpdf"):
+        each = [getattr(dist, name)(row) for dist, row in zip(alone, x, strict=True)]
+        np.testing.assert_array_equal(getattr(many, name)(x), each)
+        np.testing.assert_array_equal(getattr(many, name)(x[:, 0]), np.stack(each)[:, 0])
+    np.testing.assert_array_equal(many.cdf(0.0), [dist.cdf(0.0) for dist in alone])
+    asked = np.array([0.0, level, 0.999])
+    np.testing.assert_array_equal(many.quantile(asked), [dist.quantile(asked) for dist in alone])
+    np.testing.assert_array_equal(many.quantile(level), [dist.quantile(level) for dist in alone])
+    for name in ("mean", "std"):
+        np.testing.assert_array_equal(getattr(many, name)(), [getattr(dist, name)() for dist in alone])
+    np.testing.assert_array_equal(many.prob_up, [dist.prob_up for dist in alone])
+    for side in ("long", "short"):
+        for name in ("value_at_risk", "expected_shortfall"):
+            got = getattr(many, name)(level, side)
+            np.testing.assert_array_equal(got, [getattr(dist, name)(level, side) for dist in alone])
+    assert many.rvs(3, seed=1).shape == (len(alone), 3)
+    with pytest.raises(ConfigError, match="events of the distributions"):
+        many.cdf(np.zeros(len(alone) + 1))
+
+
+def fields(dist: ReturnDistribution) -> dict[str, object]:
+    return {each.name: getattr(dist, each.name) for each in dataclasses.fields(dist)}
+
+
+def test_no_events_have_no_answers() -> None:
+    none = ReturnDistributions(probs=np.empty((0, 16)), sigma=np.empty(0), shape=SHAPE)
+    for answer in (none.cdf(np.empty(0)), none.quantile(0.5), none.value_at_risk(0.99, "short"), none.mean()):
+        assert answer.shape == (0,)
+    assert none.quantile([0.1, 0.9]).shape == (0, 2)
 
 
 def test_a_forecast_shows_and_serialises_itself() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from vaiom.events.build import build_corpus, corpus_in_memory
 from vaiom.events.corpus import Corpus
-from vaiom.events.shape import PIECES, ReturnShape, Tail, even_shape, fit_shape
+from vaiom.events.distribution import PIECES, ReturnDistributions, ReturnShape, Tail
+from vaiom.events.shape import fit_shape
 from vaiom.events.tokenizer import Tokenizer
-from vaiom.forecast.law import law_of
 from vaiom.market.folder import read_file, write_symbol
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.simulate.oracle import Oracle
@@ -31,8 +31,16 @@ def test_knots_rise_and_hold_the_edges_whatever_train_had(seed: int, count: int,
     for tail in (shape.lower, shape.upper):
         assert tail.scale > 0
         assert 0 <= tail.shape < 0.5
-        assert np.isfinite(tail.mean_beyond(0))
+        assert np.isfinite(tail.moment_beyond(0))
     assert ReturnShape.from_json(shape.to_json()).to_json() == shape.to_json()
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+def test_knots_that_do_not_increase_are_refused(wrong: float) -> None:
+    value = fit_shape(EDGES, np.empty(0)).to_json()
+    value["knots"][5] = value["knots"][4] + wrong
+    with pytest.raises(ValueError, match="knots must increase"):
+        ReturnShape.from_json(value)
 
 
 def test_a_bucket_with_much_data_has_its_quantiles() -> None:
@@ -50,19 +58,23 @@ def test_a_pareto_tail_is_found_again(scale: float, shape: float) -> None:
     fitted = fit_shape(EDGES, 8 + excesses).upper
     assert fitted.shape == pytest.approx(shape, abs=0.04)
     assert fitted.scale == pytest.approx(scale, rel=0.06)
-    assert true.mean_beyond(3.0) == pytest.approx(excesses[excesses > 3].mean(), rel=0.06)
+    assert true.moment_beyond(3.0) == pytest.approx(excesses[excesses > 3].mean(), rel=0.06)
     np.testing.assert_allclose(true.survival(true.excess(np.array([0.9, 0.1, 1e-6]))), [0.9, 0.1, 1e-6])
 
 
 def test_one_wrong_tick_does_not_make_the_tail() -> None:
     excesses = np.random.default_rng(3).exponential(2.0, 600)
     clean, spoiled = fit_shape(EDGES, 8 + excesses), fit_shape(EDGES, 8 + np.append(excesses, 1e7))
-    assert spoiled.upper.mean_beyond(0) < 1.1 * clean.upper.mean_beyond(0)
+    assert spoiled.upper.moment_beyond(0) < 1.1 * clean.upper.moment_beyond(0)
 
 
 def log2_density(shape: ReturnShape, z: np.ndarray) -> np.ndarray:
     """log2 of the density of each return; all buckets alike, so that only the shape makes a difference."""
-    return np.log2(law_of(EQUAL, shape).density(z))
+    return np.log2(in_sigmas(np.tile(EQUAL, (len(z), 1)), shape).pdf(z))
+
+
+def in_sigmas(probs: np.ndarray, shape: ReturnShape) -> ReturnDistributions:
+    return ReturnDistributions(probs=probs, sigma=np.ones(len(probs)), shape=shape)
 
 
 def heldout_z(corpus: Corpus) -> np.ndarray:
@@ -76,10 +88,11 @@ def test_on_real_bars_the_shape_beats_even_spreading_and_covers(shared_data: Pat
     corpus = corpus_in_memory(tmp_path / "bars")
     tokenizer, edges = corpus.tokenizer, corpus.edges["return"]
     z = heldout_z(corpus)
-    gain = log2_density(tokenizer.return_shape, z) - log2_density(even_shape(edges), z)
+    gain = log2_density(tokenizer.return_shape, z) - log2_density(fit_shape(edges, np.empty(0)), z)
     assert gain.mean() > 0.02
     # Where returns lie in their bucket's mass is uniform, if the shape is right.
-    inside = law_of(EQUAL, tokenizer.return_shape).cdf(z) * 16 - np.searchsorted(edges[1:-1], z, side="left")
+    u = in_sigmas(np.tile(EQUAL, (len(z), 1)), tokenizer.return_shape).cdf(z)
+    inside = u * 16 - np.searchsorted(edges[1:-1], z, side="left")
     for level in (0.1, 0.25, 0.5, 0.75, 0.9):
         assert (inside <= level).mean() == pytest.approx(level, abs=0.015)
 
@@ -91,8 +104,7 @@ def test_on_a_simulated_market_the_true_probabilities_give_true_quantiles(tmp_pa
     rows = corpus.endpoints("validation", 22)
     z = heldout_z(corpus)
     probs = Oracle.beside(tmp_path / "bars").predict_proba(corpus, rows)
-    laws = [law_of(p, corpus.tokenizer.return_shape) for p in probs]
-    u = np.array([float(law.cdf(np.array(value))) for law, value in zip(laws, z, strict=True)])
+    u = in_sigmas(probs, corpus.tokenizer.return_shape).cdf(z)
     for level in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99):
         error = 4 * np.sqrt(level * (1 - level) / len(u)) + 0.004
         assert (u <= level).mean() == pytest.approx(level, abs=error)

@@ -1,0 +1,339 @@
+"""The distribution of the next return, as users are given it: of one forecast, or of many events at once.
+
+Enters: probabilities of the return buckets, the scale of each moment, the Train-fitted shape. Leaves: distribution
+function (PIT), density, quantiles, moments and risk figures, all exact, in log returns (in sigmas where sigma is 1),
+given that the return is not zero. NumPy alone.
+
+Inside a bucket with two edges the distribution function is linear between knots that carry equal shares of its mass;
+beyond an outermost edge the excess follows a generalised Pareto distribution. The paper forecasts buckets (Methods,
+"Return Bucket Construction") and says nothing of their inside: the rule is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.errors import ConfigError
+
+PIECES = 8
+"""Pieces of equal mass in a bucket."""
+TAIL_SHAPES = (0.0, 0.45)
+"""Bounded tails (below the first) are not believed, and up to the second the variance is finite."""
+SIDES = ("long", "short")
+
+Floats = npt.NDArray[np.float64]
+Value = TypeVar("Value", float, Floats)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """The excess over an outermost edge, in sigmas: generalised Pareto, exponential where `shape` is 0."""
+
+    scale: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.scale < math.inf and TAIL_SHAPES[0] <= self.shape <= TAIL_SHAPES[1]):
+            raise ValueError("a tail without sense")
+
+    def survival(self, excess: Floats) -> Floats:
+        """The probability of a larger excess."""
+        if self.shape == 0:
+            return np.exp(-excess / self.scale)
+        return np.exp(-np.log1p(self.shape * excess / self.scale) / self.shape)
+
+    def density(self, excess: Floats) -> Floats:
+        """The density of the excess."""
+        return self.survival(excess) / (self.scale + self.shape * excess if self.shape else self.scale)
+
+    def excess(self, survival: Floats) -> Floats:
+        """The excess that is passed with this probability; infinite for 0."""
+        with np.errstate(divide="ignore"):
+            nats = -np.log(survival)
+        return self.scale * nats if self.shape == 0 else self.scale * np.expm1(self.shape * nats) / self.shape
+
+    def moment_beyond(self, excess: Floats | float, edge: float = 0.0, power: int = 1) -> Floats | float:
+        """The mean of (edge + X) ** power over the excesses X that pass this one; power is 1 or 2."""
+        # What passes an excess follows the same family with a larger scale.
+        scale = self.scale + self.shape * excess
+        mean = scale / (1 - self.shape)
+        if power == 1:
+            return edge + (excess + mean)
+        base = edge + excess
+        return base * base + 2 * base * mean + 2 * scale * mean / (1 - 2 * self.shape)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReturnShape:
+    """Knots in sigmas from the first inner edge to the last, `PIECES` pieces a bucket, and the two tails."""
+
+    knots: Floats
+    lower: Tail
+    upper: Tail
+
+    def __post_init__(self) -> None:
+        # Where two knots are equal the density divides by zero.
+        if self.knots.ndim != 1 or not np.isfinite(self.knots).all() or not (np.diff(self.knots) > 0).all():
+            raise ValueError("knots must increase")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"knots": self.knots.tolist(), "lower": asdict(self.lower), "upper": asdict(self.upper)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ReturnShape:
+        knots = np.array(value["knots"], np.float64)
+        return cls(knots=knots, lower=Tail(**value["lower"]), upper=Tail(**value["upper"]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pieces:
+    """N distributions in sigmas: `cumulative` (N, J) at the knots (J,); the rest of the mass lies in the tails."""
+
+    knots: Floats
+    cumulative: Floats
+    lower: Tail
+    upper: Tail
+
+    @cached_property
+    def _rows(self) -> npt.NDArray[np.int64]:
+        return np.arange(len(self.cumulative))[:, None]
+
+    @cached_property
+    def _masses(self) -> tuple[Floats, Floats]:
+        """(N, 1) below the first knot and above the last."""
+        return self.cumulative[:, :1], 1 - self.cumulative[:, -1:]
+
+    @cached_property
+    def mirrored(self) -> _Pieces:
+        """The distributions of -Z."""
+        flipped = np.ascontiguousarray(1 - self.cumulative[:, ::-1])
+        return _Pieces(knots=-self.knots[::-1], cumulative=flipped, lower=self.upper, upper=self.lower)
+
+    def cdf(self, z: Floats) -> Floats:
+        """P(Z <= z) for z (N, M)."""
+        inner = np.minimum(np.maximum(z, self.knots[0]), self.knots[-1])
+        at = np.minimum(np.searchsorted(self.knots, inner, side="right"), len(self.knots) - 1)
+        low, high = self.cumulative[self._rows, at - 1], self.cumulative[self._rows, at]
+        slope = (high - low) / (self.knots[at] - self.knots[at - 1])
+        inside = np.where(inner == self.knots[-1], high, slope * (inner - self.knots[at - 1]) + low)
+        return self._with_tails(
+            inside,
+            (z < self.knots[0], lambda: self._masses[0] * self.lower.survival(np.maximum(self.knots[0] - z, 0))),
+            (z > self.knots[-1], lambda: 1 - self._masses[1] * self.upper.survival(np.maximum(z - self.knots[-1], 0))),
+        )
+
+    def density(self, z: Floats) -> Floats:
+        """The derivative of `cdf`; at a knot that of the piece below it."""
+        at = np.minimum(np.maximum(np.searchsorted(self.knots, z, side="left"), 1), len(self.knots) - 1)
+        mass = self.cumulative[self._rows, at] - self.cumulative[self._rows, at - 1]
+        return self._with_tails(
+            mass / (self.knots[at] - self.knots[at - 1]),
+            (z <= self.knots[0], lambda: self._masses[0] * self.lower.density(np.maximum(self.knots[0] - z, 0))),
+            (z > self.knots[-1], lambda: self._masses[1] * self.upper.density(np.maximum(z - self.knots[-1], 0))),
+        )
+
+    def quantile(self, level: Floats) -> Floats:
+        """The least z with P(Z <= z) >= level, (N, M); infinite at 0 and 1."""
+        if len(self.cumulative) == 1:
+            at = np.searchsorted(self.cumulative[0], level, side="left")
+        else:
+            at = np.stack([(self.cumulative < each[:, None]).sum(axis=1) for each in level.T], axis=1)
+        at = np.minimum(np.maximum(at, 1), len(self.knots) - 1)
+        left, low = self.knots[at - 1], self.cumulative[self._rows, at - 1]
+        mass = self.cumulative[self._rows, at] - low
+        # A piece without mass is never the one asked for, except at the very first knot.
+        share = np.where(mass > 0, (level - low) / np.where(mass > 0, mass, 1), 0)
+        lower, upper = self._masses
+        return self._with_tails(
+            left + np.minimum(np.maximum(share, 0), 1) * (self.knots[at] - left),
+            (level < lower, lambda: self.knots[0] - self.lower.excess(_share(level, lower))),
+            (level > self.cumulative[:, -1:], lambda: self.knots[-1] + self.upper.excess(_share(1 - level, upper))),
+        )
+
+    @staticmethod
+    def _with_tails(inside: Floats, *tails: tuple[npt.NDArray[np.bool_], Callable[[], Floats]]) -> Floats:
+        """The answer inside, and that of each tail where it applies; a tail that nobody asks for costs nothing."""
+        for there, answer in tails:
+            if there.any():
+                inside = np.where(there, answer(), inside)
+        return inside
+
+    def moment_below(self, level: float, power: int = 1) -> Floats:
+        """(N, 1) means of Z ** power over the lowest outcomes of total probability `level`, in (0, 1]."""
+        # The power of the quantile function, integrated: lower tail, whole pieces, the cut piece, upper tail.
+        first, last = self.knots[0], self.knots[-1]
+        lower, upper = self._masses
+        levels, sign = np.full_like(lower, level), (-1) ** power
+        tops = np.minimum(self.knots, self.quantile(levels))
+        a, b = tops[:, :-1], tops[:, 1:]
+        means = (a + b) / 2 if power == 1 else (a * a + a * b + b * b) / 3
+        inside = (np.diff(np.minimum(self.cumulative, level)) * means).sum(axis=1, keepdims=True)
+        total = lower * (sign * self.lower.moment_beyond(0.0, -first, power)) + inside
+
+        def within_lower() -> Floats:
+            cut = self.lower.excess(_share(levels, lower))
+            return np.asarray(level * (sign * self.lower.moment_beyond(cut, -first, power)))
+
+        def with_upper() -> Floats:
+            whole = total + upper * self.upper.moment_beyond(0.0, last, power)
+            if level == 1:
+                return np.asarray(whole)
+            cut = self.upper.excess(_share(1 - levels, upper))
+            return np.asarray(whole - (1 - level) * self.upper.moment_beyond(cut, last, power))
+
+        above = level > self.cumulative[:, -1:]
+        return self._with_tails(total, (above, with_upper), (level <= lower, within_lower)) / level
+
+
+def _share(mass: Floats, of: Floats) -> Floats:
+    """The mass as a share of another, in [0, 1]; 1 of nothing."""
+    return np.where(of > 0, np.minimum(np.maximum(mass / np.where(of > 0, of, 1), 0), 1), 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BucketDistribution(Generic[Value]):
+    """One distribution, or many with a leading axis of events; method names of scipy.stats beside its own.
+
+    A value is asked of every distribution where it is a number, else its first axis is that of the events; a level is
+    asked of every distribution, and its axes come last in the answer.
+    """
+
+    probs: Floats
+    """(..., 16) probabilities of the return buckets."""
+    sigma: Value
+    """The scale through the last bar: a log return is an edge times this."""
+    shape: ReturnShape
+    """Where returns lie inside the buckets and beyond the outermost edges."""
+
+    @cached_property
+    def cumulative(self) -> Floats:
+        """(..., J) the distribution function at the knots of `shape`."""
+        inside = np.cumsum(np.repeat(self.probs[..., 1:-1] / PIECES, PIECES, axis=-1), axis=-1)
+        first = self.probs[..., :1]
+        return np.asarray(np.minimum(np.concatenate([first, first + inside], axis=-1), 1.0))
+
+    @overload
+    def cdf(self, x: float) -> Value: ...
+    @overload
+    def cdf(self, x: npt.ArrayLike) -> Value | Floats: ...
+    def cdf(self, x: npt.ArrayLike) -> Any:
+        """P(return <= x), x in log returns; of realised returns it is the PIT."""
+        return self._at(x, lambda z: self._pieces.cdf(z))
+
+    @overload
+    def pdf(self, x: float) -> Value: ...
+    @overload
+    def pdf(self, x: npt.ArrayLike) -> Value | Floats: ...
+    def pdf(self, x: npt.ArrayLike) -> Any:
+        """The density at x, per unit of log return."""
+        return self._at(x, lambda z: self._pieces.density(z) / self._sigma)
+
+    @overload
+    def logpdf(self, x: float) -> Value: ...
+    @overload
+    def logpdf(self, x: npt.ArrayLike) -> Value | Floats: ...
+    def logpdf(self, x: npt.ArrayLike) -> Any:
+        """The natural logarithm of the density at x; minus infinity where there is none."""
+        with np.errstate(divide="ignore"):
+            return self._at(x, lambda z: np.log(self._pieces.density(z) / self._sigma))
+
+    @overload
+    def quantile(self, q: float) -> Value: ...
+    @overload
+    def quantile(self, q: npt.ArrayLike) -> Value | Floats: ...
+    def quantile(self, q: npt.ArrayLike) -> Any:
+        """The log return that is not passed with probability q."""
+        levels = np.asarray(q, np.float64)
+        if not ((levels >= 0) & (levels <= 1)).all():
+            raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
+        every = np.broadcast_to(levels.reshape(1, -1), (len(self._sigma), levels.size))
+        return self._answer(self._pieces.quantile(every) * self._sigma, levels.shape)
+
+    def interval(self, level: float) -> tuple[Value, Value]:
+        """The central log returns that hold this probability."""
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def rvs(self, size: int = 1, seed: int | None = None) -> Floats:
+        """Draw `size` log returns of each distribution, never zero ones."""
+        drawn = np.random.default_rng(seed).random((len(self._sigma), size))
+        return np.asarray(self._answer(self._pieces.quantile(drawn) * self._sigma, (size,)))
+
+    ppf, density, sample = quantile, pdf, rvs
+
+    @property
+    def prob_up(self) -> Value:
+        """P(return > 0)."""
+        return 1 - self.cdf(0.0)
+
+    def prob_beyond(self, x: float) -> Value:
+        """P(|return| > x), x a log return of either sign."""
+        return 1 - self.cdf(abs(x)) + self.cdf(-abs(x))
+
+    def mean(self) -> Value:
+        """The mean log return."""
+        return self._answer(self._pieces.moment_below(1.0) * self._sigma)
+
+    def std(self) -> Value:
+        """The standard deviation of the log return."""
+        mean, square = (self._pieces.moment_below(1.0, power) for power in (1, 2))
+        return self._answer(np.sqrt(square - mean * mean) * self._sigma)
+
+    def value_at_risk(self, level: float = 0.99, side: str = "long") -> Value:
+        """The loss that is not passed with probability `level`; positive is a loss, in log returns."""
+        losses = self._losses(level, side)
+        return self._answer(-losses.quantile(np.full_like(self._sigma, 1 - level)) * self._sigma)
+
+    def expected_shortfall(self, level: float = 0.99, side: str = "long", power: int = 1) -> Value:
+        """The mean loss, or squared loss (power 2), over the worst 1 - level; positive is a loss, in log returns."""
+        return self._answer(self._losses(level, side).moment_below(1 - level, power) * (-self._sigma) ** power)
+
+    @cached_property
+    def _sigma(self) -> Floats:
+        """(N, 1)."""
+        return np.asarray(self.sigma, np.float64).reshape(-1, 1)
+
+    @cached_property
+    def _pieces(self) -> _Pieces:
+        rows = self.cumulative.reshape(-1, len(self.shape.knots))
+        return _Pieces(knots=self.shape.knots, cumulative=rows, lower=self.shape.lower, upper=self.shape.upper)
+
+    def _losses(self, level: float, side: str) -> _Pieces:
+        """The distributions whose lower tail holds the losses of a side."""
+        if side not in SIDES:
+            raise ConfigError("unknown side", expected=" or ".join(SIDES), got=repr(side))
+        if not 0 < level < 1:
+            raise ConfigError("a risk level is a probability", expected="between 0 and 1, as in 0.99", got=level)
+        return self._pieces if side == "long" else self._pieces.mirrored
+
+    def _at(self, x: npt.ArrayLike, answer: Callable[[Floats], Floats]) -> Any:
+        """The answer at values: a number, or an array whose first axis is that of the events, if there is one."""
+        values, events = np.asarray(x, np.float64), self.probs.shape[:-1]
+        if values.ndim == 0:
+            values = np.broadcast_to(values, events)
+        if values.shape[: len(events)] != events:
+            raise ConfigError("values belong to the events of the distributions", expected=events, got=values.shape)
+        asked = values.shape[len(events) :]
+        return self._answer(answer(values.reshape(len(self._sigma), math.prod(asked)) / self._sigma), asked)
+
+    def _answer(self, values: Floats, asked: tuple[int, ...] = ()) -> Value:
+        """(N, M) values in the axes of the events and of what was asked; a plain number where there are none."""
+        shaped: Any = values.reshape(self.probs.shape[:-1] + asked)
+        answer: Any = shaped if shaped.ndim else float(shaped)
+        return answer  # type: ignore[no-any-return]
+
+
+class ReturnDistributions(BucketDistribution[Floats]):
+    """The distributions of many events: probs (N, 16), sigma (N,)."""
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+    def __repr__(self) -> str:
+        return f"<ReturnDistributions of {len(self):,} events>"
