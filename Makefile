@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test lint types unit bench check-learning check-faults check-fuzz sbom audit-deps pictures api dist clean
+.PHONY: demo test lint types unit bench check-learning check-random check-faults check-fuzz sbom audit-deps pictures api dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -28,6 +28,12 @@ bench: .venv/installed
 # Three seeds of a small model on the simulated market: each must close most of the way to the true law.
 check-learning: .venv/installed
 	$(BIN)/pytest -m slow -rP tests/training/test_learning.py
+
+# Property tests with fresh examples: five seeds of their own, or those that are named (make check-random SEEDS="1 2").
+SEEDS ?= $(shell shuf -i 1-2000000000 -n 5)
+check-random: .venv/installed
+	for seed in $(SEEDS); do echo "seed $$seed"; OMP_NUM_THREADS=1 $(BIN)/pytest -m "hypothesis and not slow and not gpu" \
+	  --hypothesis-profile random --hypothesis-seed $$seed --numprocesses 2 --dist loadfile || exit 1; done
 
 # Hundreds of kills in the middle of every command, and a million damaged inputs for every reader.
 check-faults: .venv/installed

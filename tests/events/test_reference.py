@@ -69,9 +69,10 @@ def require_same_corpus(corpus: Corpus, bars: Mapping[str, pl.DataFrame]) -> Non
         target = getattr(corpus, f"target_{task}")
         np.testing.assert_array_equal(target > 0, everything[f"valid_{task}"], err_msg=f"validity of {task}")
         ids = reference.bucket(everything[column], everything[f"valid_{task}"], corpus.edges[task])
-        # Values that differ in their last bit may fall on both sides of an edge, those that lie on it may not.
-        distance = np.abs(everything[column].to_numpy()[:, None] - corpus.edges[task][1:-1]).min(axis=1)
-        unsure = (distance > 0) & (distance <= TOLERANCE)
+        # Values that differ in their last bit may fall on both sides of an edge; an exact zero is the same for both.
+        values = everything[column].to_numpy()
+        distance = np.abs(values[:, None] - corpus.edges[task][1:-1]).min(axis=1)
+        unsure = (values != 0) & (distance <= TOLERANCE)
         assert ((target == ids) | unsure).all(), f"buckets of {task}"
         np.testing.assert_array_equal(everything[column][train & (target > 0)], fitted_on[task], err_msg=task)
 

@@ -66,7 +66,9 @@ def cross_fields(assets: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             dollar += [-moves[name] for name in moves if name.endswith("USD")]
             wildness = [row["relative_log_vol"] for row in others.values()]
             rows.append([_average(values) for values in ([abs(move) for move in moves.values()], dollar, wildness)])
-        made[symbol] = pd.DataFrame(rows, index=frame.index, columns=["cross_abs", "usd_factor", "cross_vol"])
+        made[symbol] = pd.DataFrame(
+            rows, index=frame.index, columns=["cross_abs", "usd_factor", "cross_vol"], dtype=float
+        )
     return made
 
 
