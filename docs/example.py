@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 import vaiom
-from vaiom.baselines.frequency import Frequency
+from vaiom.baselines.counts import Frequency
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.events.corpus import open_corpus
 

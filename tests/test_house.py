@@ -86,7 +86,7 @@ import sys
 for name in {HEAVY}:
     sys.modules[name] = None
 import vaiom.evaluation.likelihood, vaiom.evaluation.calibration, vaiom.simulate.oracle
-import vaiom.baselines.frequency, vaiom.baselines.markov
+import vaiom.baselines.counts
 from vaiom.events.corpus import open_corpus
 from vaiom.events.quality import split_quality
 from vaiom.events.pack import pack, unpack

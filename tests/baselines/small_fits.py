@@ -17,7 +17,7 @@ FEW_TREES = TreeConfig(rounds=15, learning_rate=0.1, min_child_samples=60)
 
 def small(name: str, config: TreeConfig = FEW_TREES) -> Baseline:
     made = baseline(name)
-    return LightGBM(name, made.features, config) if isinstance(made, LightGBM) else made
+    return LightGBM(name, config) if isinstance(made, LightGBM) else made
 
 
 def with_columns(corpus: Corpus, **columns: np.ndarray) -> Corpus:

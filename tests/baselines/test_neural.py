@@ -9,58 +9,56 @@ import numpy as np
 import pytest
 from small_fits import with_columns
 
-from vaiom.baselines.cache import fitted
-from vaiom.baselines.neural import GRU, RETURN_TOKENS, Neural, inside_train
+from vaiom.baselines.neural import EXPERIMENTS, Neural, inside_train
 from vaiom.baselines.registry import BASELINES, FOR_GPUS, usual_baselines
+from vaiom.baselines.store import fit_or_load
 from vaiom.errors import DataError
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.events.corpus import Corpus
-from vaiom.training.experiment import Experiment
 
 CONTEXT = 16
 TINY = {"width": 16, "num_heads": 2, "num_layers": 1, "context": CONTEXT, "steps": 4, "validate_every": 2}
-NETWORKS = {each.name: each for each in (GRU, RETURN_TOKENS)}
 
 
-def tiny(experiment: Experiment, **changes: object) -> Neural:
-    return Neural(experiment.with_changes(**(TINY | {"num_micro_batches": 1} | changes)), device="cpu")
+def tiny(name: str, **changes: object) -> Neural:
+    return Neural(name, device="cpu", **(TINY | {"num_micro_batches": 1} | changes))
 
 
 def test_they_are_known_and_left_to_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(NETWORKS) == set(FOR_GPUS) <= set(BASELINES)
+    assert set(EXPERIMENTS) == set(FOR_GPUS) <= set(BASELINES)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert usual_baselines() == [name for name in BASELINES if name not in FOR_GPUS]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert usual_baselines() == list(BASELINES)
 
 
-@pytest.mark.parametrize("experiment", NETWORKS.values(), ids=lambda each: each.name)
-def test_probabilities_survive_the_cache(corpus: Corpus, experiment: Experiment, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_probabilities_survive_the_cache(corpus: Corpus, name: str, tmp_path: Path) -> None:
     rows = corpus.endpoints("validation", CONTEXT)[:300]
-    one = fitted(tiny(experiment), corpus, CONTEXT, tmp_path).predict_proba(corpus, rows)
+    one = fit_or_load(tiny(name), corpus, CONTEXT, tmp_path).predict_proba(corpus, rows)
     assert one.shape == (300, 16)
     np.testing.assert_allclose(one.sum(axis=1), 1.0, atol=1e-5)
-    again = tiny(experiment)
+    again = tiny(name)
     again.fit = None  # type: ignore[assignment]  # a second fit would be an error here
-    np.testing.assert_array_equal(fitted(again, corpus, CONTEXT, tmp_path).predict_proba(corpus, rows), one)
+    np.testing.assert_array_equal(fit_or_load(again, corpus, CONTEXT, tmp_path).predict_proba(corpus, rows), one)
 
 
-@pytest.mark.parametrize("experiment", NETWORKS.values(), ids=lambda each: each.name)
-def test_nothing_after_train_enters_a_fit(corpus: Corpus, experiment: Experiment) -> None:
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_nothing_after_train_enters_a_fit(corpus: Corpus, name: str) -> None:
     train = corpus.endpoints("train", CONTEXT)
     columns = {name: np.array(values) for name, values in corpus.columns.items()}
     later = corpus.timestamps >= np.datetime64(corpus.splits.train_end)
     rng = np.random.default_rng(3)
-    for name in ("ret_z", "gap_z", "relative_log_vol"):
-        columns[name][later] = rng.normal(0, 3, later.sum())
+    for column in ("ret_z", "gap_z", "relative_log_vol"):
+        columns[column][later] = rng.normal(0, 3, later.sum())
     columns["return_bucket"][later] = rng.integers(1, 17, later.sum())
     other = with_columns(corpus, **columns)
-    probs = [tiny(experiment).fit(each, train).predict_proba(corpus, train[:50]) for each in (corpus, other)]
+    probs = [tiny(name).fit(each, train).predict_proba(corpus, train[:50]) for each in (corpus, other)]
     np.testing.assert_array_equal(*probs)
 
 
 def test_tokens_see_return_buckets_and_nothing_else(corpus: Corpus) -> None:
-    fit = tiny(RETURN_TOKENS).fit(corpus, corpus.endpoints("train", CONTEXT))
+    fit = tiny("return_tokens").fit(corpus, corpus.endpoints("train", CONTEXT))
     rows = corpus.endpoints("validation", CONTEXT)[:100]
     probs = fit.predict_proba(corpus, rows)
     blind = {name: np.zeros_like(corpus.columns[name]) for name in ("gap_bucket", "vol_regime", "ret_z", "gap_z")}
@@ -74,7 +72,7 @@ def test_a_network_learns(corpus: Corpus) -> None:
     rows, train = corpus.endpoints("validation", CONTEXT), corpus.endpoints("train", CONTEXT)
     bits = {
         steps: event_bits(
-            tiny(GRU, steps=steps, validate_every=steps).fit(corpus, train).predict_proba(corpus, rows),
+            tiny("gru", steps=steps, validate_every=steps).fit(corpus, train).predict_proba(corpus, rows),
             corpus.target_return[rows],
         ).mean()
         for steps in (1, 150)
@@ -94,8 +92,8 @@ def test_the_selection_lies_inside_train(corpus: Corpus) -> None:
 def test_events_it_was_not_fitted_for_are_refused(corpus: Corpus) -> None:
     train = corpus.endpoints("train", CONTEXT)
     with pytest.raises(DataError, match="all Train events"):
-        tiny(GRU).fit(corpus, train[::2])
-    fit = tiny(GRU).fit(corpus, train)
+        tiny("gru").fit(corpus, train[::2])
+    fit = tiny("gru").fit(corpus, train)
     with pytest.raises(DataError, match="less history"):
         fit.predict_proba(corpus, np.array([CONTEXT - 2]))
     second = next(iter(list(corpus.asset_slices.values())[1:])).start
@@ -103,4 +101,4 @@ def test_events_it_was_not_fitted_for_are_refused(corpus: Corpus) -> None:
         fit.predict_proba(corpus, np.array([second + CONTEXT - 2]))
     empty = dataclasses.replace(corpus)
     with pytest.raises(DataError, match="no events to fit on"):
-        tiny(GRU).fit(empty, np.array([], np.int64))
+        tiny("gru").fit(empty, np.array([], np.int64))

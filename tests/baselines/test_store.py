@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from small_fits import with_columns
 
-from vaiom.baselines.cache import FITS_FOLDER, fitted
-from vaiom.baselines.frequency import Frequency
-from vaiom.baselines.store import load_losses, save_losses
+from vaiom.baselines.counts import Frequency
+from vaiom.baselines.store import FITS_FOLDER, fit_or_load, load_losses, save_losses
 from vaiom.cli.main import main
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.corpus import Corpus
@@ -95,10 +94,10 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
             Counted.fits += 1
             return super().fit(corpus, rows)
 
-    one, two = (fitted(Counted(), corpus, 512, tmp_path) for _ in range(2))
+    one, two = (fit_or_load(Counted(), corpus, 512, tmp_path) for _ in range(2))
     assert Counted.fits == 1
     np.testing.assert_array_equal(one.probs_, two.probs_)
-    fitted(Counted(), corpus, 64, tmp_path)
+    fit_or_load(Counted(), corpus, 64, tmp_path)
     assert Counted.fits == 2
     assert len(list((tmp_path / FITS_FOLDER).iterdir())) == 2
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from simulated_market import TINY_SPLITS, TinyRuns
 
-from vaiom.baselines.frequency import Frequency
+from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.cli.main import main
 from vaiom.evaluation.events_file import read_events

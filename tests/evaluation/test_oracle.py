@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from simulated_market import Market
 
-from vaiom.baselines.frequency import Frequency
-from vaiom.baselines.markov import Markov
+from vaiom.baselines.counts import Frequency, Markov
 from vaiom.errors import DataError
 from vaiom.evaluation.calibration import randomised_pit, uniformity_test
 from vaiom.evaluation.likelihood import Gain, event_bits, paired_gain
@@ -136,7 +135,7 @@ def test_the_oracle_works_where_no_dataframe_library_is(market: Market) -> None:
 import sys
 from pathlib import Path
 sys.modules.update(polars=None, pandas=None, pyarrow=None, torch=None)
-import vaiom.evaluation.calibration, vaiom.evaluation.likeness, vaiom.baselines.markov
+import vaiom.evaluation.calibration, vaiom.evaluation.likeness, vaiom.baselines.counts
 from vaiom.simulate.oracle import Oracle
 from vaiom.events.corpus import open_corpus
 corpus = open_corpus(sys.argv[1])

@@ -10,7 +10,7 @@ import torch
 from evaluation.simulated_market import TINY_SPLITS
 from strategies import random_bars
 from training.tiny_runs import TINY
-from vaiom.baselines.frequency import Frequency
+from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.events_file import read_events

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
-from vaiom.baselines.features import HYBRID
+from vaiom.baselines.base import Baseline, Progress
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-from vaiom.baselines.registry import BASELINES, Factory
+from vaiom.baselines.registry import baseline
 from vaiom.evaluation.evaluate import Evaluation
 
 RIVALS = ("frequency", "markov", "hour_of_week", "ewma_t", "lightgbm")
 CONTEXT = 16
 TREES = TreeConfig(rounds=2, num_leaves=4, min_child_samples=100)
-FACTORIES: dict[str, Factory] = {**BASELINES, "lightgbm": lambda report: LightGBM("lightgbm", HYBRID, TREES, report)}
+
+
+def few_trees(name: str, progress: Progress | None) -> Baseline:
+    return LightGBM(name, TREES, progress) if name == "lightgbm" else baseline(name, progress)
 
 
 @dataclass(frozen=True, eq=False)

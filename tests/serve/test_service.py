@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, config_of, in_process
 
-from vaiom.baselines.frequency import Frequency
+from vaiom.baselines.counts import Frequency
 from vaiom.errors import DataError
 from vaiom.events.corpus import open_corpus
 from vaiom.forecast.engine import TOLERANCE

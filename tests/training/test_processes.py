@@ -109,8 +109,7 @@ for name in {MISSING}:
     sys.modules[name] = None
 import numpy as np, torch
 from pathlib import Path
-from vaiom.baselines.frequency import Frequency
-from vaiom.baselines.markov import Markov
+from vaiom.baselines.counts import Frequency, Markov
 from vaiom.evaluation.calibration import randomised_pit, uniformity_test
 from vaiom.evaluation.likelihood import asset_months, event_bits, paired_gain
 from vaiom.simulate.oracle import Oracle

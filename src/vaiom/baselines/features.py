@@ -1,22 +1,43 @@
-"""What the single-bar tree baselines see: the inputs of one row, in the paper's three choices.
+"""What the trees see of a row: the paper's three choices of its own fields, or those and what its asset did before it.
 
 Enters: a corpus and row numbers. Leaves: one feature vector per row, and which of its fields are categories.
-Paper: Methods, "Baselines" (LightGBM: 15 discrete, 25 continuous, or 25 continuous and 3 metadata fields).
+Paper: Methods, "Baselines" (LightGBM: 15 discrete, 25 continuous, or 25 continuous and 3 metadata fields); it leaves
+features of the context to future work. Those come from rows up to the row itself, of the same asset, in units of its
+`sigma20`, the scale in which the target is measured. Dates are left out there: a tree would learn them by heart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import Rows
+from vaiom.baselines.base import Floats, Rows, clean_returns, rows_by_asset
+from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, META_FIELDS
+from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS
+
+RETURN_LAGS = (0, 1, 2, 3, 4, 5, 11, 22, 23, 24)
+WINDOWS = (3, 6, 12, 24, 48, 120, 480, 2_400)
+TREND_WINDOWS = (3, 12, 24, 120)
+VOLATILITY_LAGS = (1, 3, 6, 12, 24, 120)
+GAP_LAGS = (1, 2, 3)
+TIME_LAGS = (1, 6, 24, 120)
+SLOT_COUNTS = (1, 5, 20, 60)  # how many earlier days, or weeks, of the slot are averaged
+SEASON_COUNT = 60
+SEASON_WINDOWS = (3, 12, 48)
+LARGEST_WINDOW = 24
+CYCLES = {"day": 86_400, "week": 7 * 86_400}
+_MONDAY = 4 * 86_400  # 1970-01-01 was a Thursday
+
+_DATES = ("years_since_2000", "month", "day_of_month", "day_of_year")
+_UNDATED = [name for name in CONT_FIELDS if not name.startswith(_DATES)]
 
 Matrix = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +54,163 @@ class FeatureSet:
         return list(range(len(self.fields) - self.num_categories, len(self.fields)))
 
 
-def _cont(corpus: Corpus, rows: Rows) -> Matrix:
-    return corpus.cont[rows]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Past:
+    """One asset from its first row on, (n,) each."""
+
+    seconds: Ints
+    step: int
+    """Seconds from bar to bar."""
+    returns: Floats
+    """Log returns, NaN where a row has no clean one."""
+    abs_z: Floats
+    """Absolute returns in sigmas of the row before, NaN likewise."""
+    unit: Floats
+    """One over the row's `sigma20`."""
+    volatility: Floats
+    gaps: Floats
+
+    @classmethod
+    def of(cls, corpus: Corpus, rows: slice) -> Past:
+        columns: dict[str, npt.NDArray[Any]] = {name: values[rows] for name, values in corpus.columns.items()}
+        returns = clean_returns(corpus, rows)
+        with np.errstate(divide="ignore"):
+            unit = 1.0 / corpus.sigma20[rows]
+        unit[~np.isfinite(unit)] = np.nan
+        return cls(
+            seconds=columns["timestamp"].astype(np.int64),
+            step=step_seconds(corpus.tokenizer.timeframe),
+            returns=returns,
+            abs_z=np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan),
+            unit=unit,
+            volatility=columns["relative_log_vol"].astype(np.float64),
+            gaps=columns["gap_z"].astype(np.float64),
+        )
 
 
-def _disc(corpus: Corpus, rows: Rows) -> Matrix:
-    return corpus.disc[rows].astype(np.float32)
+def history_features(past: Past) -> Iterator[tuple[str, Floats]]:
+    """Name and column (n,) of everything that tells what the asset did up to a row."""
+    size, unit = np.abs(past.returns), past.unit
+    slots = {cycle: ((past.seconds - _MONDAY) % length) // past.step for cycle, length in CYCLES.items()}
+    # The slot that the clock says comes next: that of the target if no bar is skipped.
+    asked = {cycle: ((past.seconds + past.step - _MONDAY) % length) // past.step for cycle, length in CYCLES.items()}
+    for lag in RETURN_LAGS:
+        yield f"return_lag_{lag}", lagged(past.returns, lag) * unit
+    for window in WINDOWS:
+        yield f"abs_return_mean_{window}", rolling_mean(size, window) * unit
+    for window in TREND_WINDOWS:
+        yield f"return_mean_{window}", rolling_mean(past.returns, window) * unit
+    yield f"abs_return_max_{LARGEST_WINDOW}", rolling_max(size, LARGEST_WINDOW) * unit
+    for lag in VOLATILITY_LAGS:
+        yield f"relative_log_vol_lag_{lag}", lagged(past.volatility, lag)
+    for lag in GAP_LAGS:
+        yield f"gap_z_lag_{lag}", lagged(past.gaps, lag)
+    for lag in TIME_LAGS:
+        yield f"seconds_since_lag_{lag}", past.seconds - lagged(past.seconds.astype(np.float64), lag)
+    for cycle in CYCLES:
+        for count in SLOT_COUNTS:
+            yield f"next_slot_of_{cycle}_{count}", recent_mean(size, slots[cycle], asked[cycle], count) * unit
+    for cycle in CYCLES:
+        yield f"next_slot_of_{cycle}_z", recent_mean(past.abs_z, slots[cycle], asked[cycle], SEASON_COUNT)
+    for cycle in CYCLES:
+        for window in SEASON_WINDOWS:
+            yield f"season_of_{cycle}_{window}", seasonal_forecast(size, slots[cycle], asked[cycle], window) * unit
+    for cycle in CYCLES:
+        yield f"slot_of_{cycle}", slots[cycle].astype(np.float64)
 
 
-def _hybrid(corpus: Corpus, rows: Rows) -> Matrix:
-    return np.concatenate([corpus.cont[rows], corpus.meta[rows].astype(np.float32)], axis=1)
+def seasonal_forecast(size: Floats, own_slot: Ints, asked_slot: Ints, window: int) -> Floats:
+    """The usual size of the slot asked for, times how the last `window` rows compared with the usual of their slots."""
+    usual = recent_mean(size, own_slot, own_slot, SEASON_COUNT)
+    return recent_mean(size, own_slot, asked_slot, SEASON_COUNT) * rolling_mean(size / usual, window)
 
 
-CONT = FeatureSet(fields=CONT_FIELDS, num_categories=0, of=_cont)
-DISC = FeatureSet(fields=DISC_FIELDS, num_categories=len(DISC_FIELDS), of=_disc)
-HYBRID = FeatureSet(fields=(*CONT_FIELDS, *META_FIELDS), num_categories=len(META_FIELDS), of=_hybrid)
+def lagged(values: Floats, lag: int) -> Floats:
+    """The value `lag` rows earlier, NaN before the first."""
+    return np.concatenate([np.full(min(lag, len(values)), np.nan), values[: max(len(values) - lag, 0)]])
+
+
+def rolling_mean(values: Floats, window: int) -> Floats:
+    """Mean of the finite values among the last `window` rows, NaN where there is none."""
+    end = np.arange(1, len(values) + 1)
+    return _mean_between(values, np.maximum(end - window, 0), end)
+
+
+def rolling_max(values: Floats, window: int) -> Floats:
+    """Largest finite value among the last `window` rows, NaN where there is none."""
+    padded = np.concatenate([np.full(window - 1, -np.inf), np.where(np.isfinite(values), values, -np.inf)])
+    largest = np.lib.stride_tricks.sliding_window_view(padded, window).max(axis=1)
+    return np.where(np.isfinite(largest), largest, np.nan)
+
+
+def recent_mean(values: Floats, own_slot: Ints, asked_slot: Ints, count: int) -> Floats:
+    """For each row the mean over the last `count` rows, up to itself, whose own slot is the slot it asks for."""
+    out = np.full(len(values), np.nan)
+    num_slots = int(max(own_slot.max(), asked_slot.max())) + 1
+    for rows, asking in zip(_by_slot(own_slot, num_slots), _by_slot(asked_slot, num_slots), strict=True):
+        end = np.searchsorted(rows, asking, side="right")
+        out[asking] = _mean_between(values[rows], np.maximum(end - count, 0), end)
+    return out
+
+
+def _by_slot(slots: Ints, num_slots: int) -> list[Ints]:
+    """The rows of each slot in order."""
+    order = np.argsort(slots, kind="stable")
+    return np.split(order, np.searchsorted(slots[order], np.arange(1, num_slots)))
+
+
+def _mean_between(values: Floats, start: Ints, end: Ints) -> Floats:
+    """Means of the finite values at positions start..end-1."""
+    finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    number = counts[end] - counts[start]
+    return np.where(number > 0, (sums[end] - sums[start]) / np.maximum(number, 1), np.nan)
+
+
+def _history_matrix(corpus: Corpus, rows: Rows) -> Matrix:
+    out = np.empty((len(rows), len(_HISTORY_FIELDS)), np.float32)
+    for symbol, chosen in rows_by_asset(corpus, rows).items():
+        own = rows[chosen]
+        # Nothing after the last row that is asked for is even looked at.
+        history = slice(corpus.asset_slices[symbol].start, int(own.max()) + 1)
+        at = own - history.start
+        out[chosen] = np.stack([column[at] for _, column in history_features(Past.of(corpus, history))], axis=1)
+    return out
+
+
+def _lags(corpus: Corpus, rows: Rows) -> Matrix:
+    own = corpus.cont[rows][:, [CONT_FIELDS.index(name) for name in _UNDATED]]
+    return np.concatenate([own, _history_matrix(corpus, rows), corpus.meta[rows]], axis=1, dtype=np.float32)
+
+
+# The names alone: those of an asset that has one row.
+_ONE = np.ones(1)
+_HISTORY_FIELDS = tuple(
+    name
+    for name, _ in history_features(
+        Past(seconds=np.zeros(1, np.int64), step=1, returns=_ONE, abs_z=_ONE, unit=_ONE, volatility=_ONE, gaps=_ONE)
+    )
+)
+_LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
+
+FEATURES = {
+    "lightgbm_disc": FeatureSet(
+        fields=DISC_FIELDS,
+        num_categories=len(DISC_FIELDS),
+        of=lambda corpus, rows: corpus.disc[rows].astype(np.float32),
+    ),
+    "lightgbm_cont": FeatureSet(fields=CONT_FIELDS, num_categories=0, of=lambda c, rows: c.cont[rows]),
+    "lightgbm": FeatureSet(
+        fields=(*CONT_FIELDS, *META_FIELDS),
+        num_categories=len(META_FIELDS),
+        of=lambda c, rows: np.concatenate([c.cont[rows], c.meta[rows].astype(np.float32)], axis=1),
+    ),
+    "lightgbm_lags": FeatureSet(fields=_LAG_FIELDS, num_categories=len(META_FIELDS), of=_lags),
+    "lightgbm_extra": FeatureSet(
+        fields=(*EXTRA_FIELDS, *_LAG_FIELDS),
+        num_categories=len(META_FIELDS),
+        of=lambda c, rows: np.concatenate([c.extra[rows], _lags(c, rows)], axis=1),
+    ),
+}
+"""By baseline; the last also sees the corpus's extra fields, some of which tell of the other assets."""

@@ -1,4 +1,4 @@
-"""Boosted trees over the features of one row, with a seeded Train holdout for early stopping and a gate.
+"""Boosted trees over the features of one row, with a seeded Train holdout for early stopping and a last check.
 
 Enters: Train events and a feature set. Leaves: a LightGBM model and its probabilities of the return buckets.
 Paper: Methods, "Baselines" (LightGBM) and Appendix "LightGBM Hyperparameters".
@@ -16,16 +16,16 @@ import numpy.typing as npt
 
 from vaiom.baselines.base import (
     FIT_NAME,
-    Probabilities,
+    Baseline,
+    Floats,
     Progress,
     Rows,
+    count_targets,
     damaged_fit,
     num_return_buckets,
-    require_fitted,
-    smoothed,
-    targets_to_fit,
+    smooth,
 )
-from vaiom.baselines.features import FeatureSet
+from vaiom.baselines.features import FEATURES
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.files import read_json, write_json
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     import lightgbm
 
 MODEL_NAME = "model.txt"
-GATE_BITS = 0.02
+HOLDOUT_TOLERANCE_BITS = 0.02
+"""Trees that are worse than Frequency by more on the events held out of Train are not used."""
 _PREDICT_ROWS = 1 << 17  # bounds the memory of wide feature sets
 
 
@@ -83,59 +84,51 @@ WIDE_TREES = TreeConfig(learning_rate=0.05, max_events=500_000)
 """For many features: fewer events and fewer, larger steps, so that a fit takes minutes on a few cores."""
 
 
-class LightGBM:
-    """One row's features to bucket probabilities; the fit is kept as LightGBM's own text file."""
+class LightGBM(Baseline):
+    """One row's features, by the baseline's name, to bucket probabilities; kept as LightGBM's own text file."""
 
     booster_: lightgbm.Booster
     holdout_bits_: float
     frequency_bits_: float  # of the same holdout, from the same fitted events
 
-    def __init__(
-        self, name: str, features: FeatureSet, config: TreeConfig | None = None, progress: Progress | None = None
-    ) -> None:
-        self.name, self.features, self.settings = name, features, config or TreeConfig()
-        self.progress = progress
+    def __init__(self, name: str = "lightgbm", config: TreeConfig | None = None, progress: Progress | None = None):
+        super().__init__(name, progress)
+        self.features = FEATURES[name]
+        self.settings = config or (WIDE_TREES if name in ("lightgbm_lags", "lightgbm_extra") else TreeConfig())
 
     def config(self) -> dict[str, Any]:
-        return {
-            **asdict(self.settings),
-            "fields": list(self.features.fields),
-            "num_categories": self.features.num_categories,
-        }
+        fields = {"fields": list(self.features.fields), "num_categories": self.features.num_categories}
+        return {**asdict(self.settings), **fields}
 
-    def fit(self, corpus: Corpus, rows: Rows) -> Self:
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
         import lightgbm as lgb
 
-        targets_to_fit(corpus, rows)
         fitted, holdout = split_holdout(rows, corpus.target_timestamps[rows], self.settings)
         if not len(holdout):
             raise DataError(
                 "too few events for a holdout", expected="at least two Train events", got=len(rows), where=self.name
             )
-        num_classes = num_return_buckets(corpus)
         train = self._dataset(corpus, fitted)
-        held_out = self._dataset(corpus, holdout, reference=train)
         booster = lgb.train(
-            self.settings.params(num_classes),
+            self.settings.params(num_return_buckets(corpus)),
             train,
             num_boost_round=self.settings.rounds,
-            valid_sets=[held_out],
+            valid_sets=[self._dataset(corpus, holdout, reference=train)],
             callbacks=[lgb.early_stopping(self.settings.patience, verbose=False), self._report],
         )
         self.holdout_bits_ = booster.best_score["valid_0"]["multi_logloss"] / math.log(2)
-        self.frequency_bits_ = _frequency_bits(corpus, fitted, holdout, num_classes)
-        if self.holdout_bits_ > self.frequency_bits_ + GATE_BITS:
+        shares = smooth(count_targets(corpus, fitted))
+        self.frequency_bits_ = float(-(count_targets(corpus, holdout) @ np.log2(shares)) / len(holdout))
+        if self.holdout_bits_ > self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:
             raise DataError(
                 f"{self.name} is worse than Frequency on the events held out of Train, so it is not used",
-                expected=f"at most {self.frequency_bits_ + GATE_BITS:.4f} bits/event",
+                expected=f"at most {self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:.4f} bits/event",
                 got=f"{self.holdout_bits_:.4f} bits/event",
                 fix="bring in a longer history, or leave this baseline out with --only",
             )
         self.booster_ = booster  # of the best round: the library drops the later ones
-        return self
 
-    def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
-        require_fitted(self)
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
         probs = np.empty((len(rows), num_return_buckets(corpus)))
         for start in range(0, len(rows), _PREDICT_ROWS):
             part = slice(start, start + _PREDICT_ROWS)
@@ -143,7 +136,6 @@ class LightGBM:
         return probs
 
     def save(self, folder: Path) -> None:
-        require_fitted(self)
         (folder / MODEL_NAME).write_text(self.booster_.model_to_string())
         summary = {
             "rounds": self.booster_.num_trees() // self.booster_.num_model_per_iteration(),
@@ -187,10 +179,3 @@ def split_holdout(rows: Rows, moments: npt.NDArray[np.datetime64], config: TreeC
         drawn = drawn[np.argsort(moments[drawn], kind="stable")[::-1]]
     num_held_out = round(config.holdout_share * len(drawn))
     return rows[np.sort(drawn[num_held_out:])], rows[np.sort(drawn[:num_held_out])]
-
-
-def _frequency_bits(corpus: Corpus, fitted: Rows, holdout: Rows, num_classes: int) -> float:
-    def counts(rows: Rows) -> npt.NDArray[np.float64]:
-        return np.bincount(corpus.target_return[rows], minlength=num_classes + 1)[1:].astype(np.float64)
-
-    return float(-(counts(holdout) @ np.log2(smoothed(counts(fitted)))) / len(holdout))

@@ -5,106 +5,26 @@ Enters: a name and where to report progress. Leaves: a baseline that was not fit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
 from vaiom.baselines.base import Baseline, Progress
 from vaiom.errors import ConfigError
 
-Factory = Callable[[Progress | None], Baseline]
-
-
-def _frequency(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.frequency import Frequency
-
-    return Frequency()
-
-
-def _markov(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.markov import Markov
-
-    return Markov()
-
-
-def _hour_of_week(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.hour_of_week import HourOfWeek
-
-    return HourOfWeek()
-
-
-def _ewma_t(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.student import EwmaT
-
-    return EwmaT()
-
-
-def _garch_t(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.garch import GarchT
-
-    return GarchT(progress)
-
-
-def _lightgbm(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.features import HYBRID
-    from vaiom.baselines.lightgbm import LightGBM
-
-    return LightGBM("lightgbm", HYBRID, progress=progress)
-
-
-def _lightgbm_cont(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.features import CONT
-    from vaiom.baselines.lightgbm import LightGBM
-
-    return LightGBM("lightgbm_cont", CONT, progress=progress)
-
-
-def _lightgbm_disc(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.features import DISC
-    from vaiom.baselines.lightgbm import LightGBM
-
-    return LightGBM("lightgbm_disc", DISC, progress=progress)
-
-
-def _lightgbm_lags(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.lags import LAGS
-    from vaiom.baselines.lightgbm import WIDE_TREES, LightGBM
-
-    return LightGBM("lightgbm_lags", LAGS, WIDE_TREES, progress)
-
-
-def _lightgbm_extra(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.lags import LAGS_AND_EXTRA
-    from vaiom.baselines.lightgbm import WIDE_TREES, LightGBM
-
-    return LightGBM("lightgbm_extra", LAGS_AND_EXTRA, WIDE_TREES, progress)
-
-
-def _gru(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.neural import GRU, Neural
-
-    return Neural(GRU, progress)
-
-
-def _return_tokens(progress: Progress | None) -> Baseline:
-    from vaiom.baselines.neural import RETURN_TOKENS, Neural
-
-    return Neural(RETURN_TOKENS, progress)
-
-
-BASELINES: dict[str, Factory] = {
-    "frequency": _frequency,
-    "markov": _markov,
-    "hour_of_week": _hour_of_week,
-    "ewma_t": _ewma_t,
-    "garch_t": _garch_t,
-    "lightgbm_disc": _lightgbm_disc,
-    "lightgbm_cont": _lightgbm_cont,
-    "lightgbm": _lightgbm,
-    "lightgbm_lags": _lightgbm_lags,
-    "lightgbm_extra": _lightgbm_extra,
-    "return_tokens": _return_tokens,
-    "gru": _gru,
+BASELINES = {
+    "frequency": "counts:Frequency",
+    "markov": "counts:Markov",
+    "hour_of_week": "counts:HourOfWeek",
+    "ewma_t": "volatility:EwmaT",
+    "garch_t": "volatility:GarchT",
+    "lightgbm_disc": "lightgbm:LightGBM",
+    "lightgbm_cont": "lightgbm:LightGBM",
+    "lightgbm": "lightgbm:LightGBM",
+    "lightgbm_lags": "lightgbm:LightGBM",
+    "lightgbm_extra": "lightgbm:LightGBM",
+    "return_tokens": "neural:Neural",
+    "gru": "neural:Neural",
 }
-"""In the order of what they may know."""
+"""Module and class, in the order of what they may know."""
 
 FOR_GPUS = ("return_tokens", "gru")
 """Hours on a few CPU cores: left out there unless they are named."""
@@ -128,4 +48,6 @@ def require_known(names: list[str]) -> list[str]:
 def baseline(name: str, progress: Progress | None = None) -> Baseline:
     """A named baseline, not fitted yet; an unknown name is an error that lists the known ones."""
     require_known([name])
-    return BASELINES[name](progress)
+    module, kind = BASELINES[name].split(":")
+    made: Baseline = getattr(import_module(f"vaiom.baselines.{module}"), kind)(name, progress=progress)
+    return made

@@ -1,7 +1,9 @@
-"""Per-event losses of baselines as files, so that a machine without their libraries can compare with them.
+"""What is kept of baselines: fits that are made once, and per-event losses that any machine can compare with.
 
-Enters: bits per event of baselines on a split's events. Leaves: `<split>.npz` with the rows, their buckets and
-`bits_<name>` for each baseline, and a header that says which events these are; reading refuses any others. NumPy alone.
+Enters: an unfitted baseline and a corpus; bits per event on a split's events. Leaves: `fits/<name>-<key>/`, read again
+for the same data, Train events and settings; `<split>.npz` with the rows, their buckets and `bits_<name>` for each
+baseline, and a header that says which events these are: reading refuses any others. Losses need NumPy alone, and
+nothing stored here runs code when it is read.
 """
 
 from __future__ import annotations
@@ -9,20 +11,61 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from vaiom import __version__
+from vaiom.baselines.base import Baseline, Floats
 from vaiom.errors import DataError
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
-from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
+from vaiom.events.splits import TRAIN
+from vaiom.files import (
+    BAD_ARRAYS,
+    atomic_file,
+    canonical_json,
+    read_arrays,
+    read_json,
+    sha256_of,
+    staged_folder,
+    write_json,
+)
 
-FORMAT = "vaiom-baseline-losses"
+FITS_FOLDER = "fits"
+KEY_NAME = "key.json"
+FIT_VERSION = 1
+"""Raised when a baseline's rule of fitting changes, so that older fits are left alone."""
+LOSSES_FORMAT = "vaiom-baseline-losses"
 _PREFIX = "bits_"
 
-Floats = npt.NDArray[np.float64]
+B = TypeVar("B", bound=Baseline)
+
+
+def fit_key(baseline: Baseline, corpus: Corpus, context: int) -> dict[str, Any]:
+    """Everything that decides a fit."""
+    return {
+        "baseline": baseline.name,
+        "corpus_sha256": corpus.sha256,
+        "context": context,
+        "config": baseline.config(),
+        "fit_version": FIT_VERSION,
+    }
+
+
+def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B:
+    """The baseline fitted on the corpus's Train events, from the fits in `directory` if it is there."""
+    key = fit_key(baseline, corpus, context)
+    folder = directory / FITS_FOLDER / f"{baseline.name}-{sha256_of(canonical_json(key))[:16]}"
+    if folder.exists():
+        if read_json(folder / KEY_NAME) != key:
+            raise DataError("a stored fit is not what its name says", where=folder, fix="remove it and fit again")
+        return baseline.load(folder)
+    baseline.fit(corpus, corpus.endpoints(TRAIN, context))
+    if not folder.exists():  # another process may have fitted it meanwhile
+        with staged_folder(folder) as staged:
+            baseline.save(staged)
+            write_json(staged / KEY_NAME, key)
+    return baseline
 
 
 def losses_file(directory: Path, split: str) -> Path:
@@ -61,15 +104,31 @@ def load_losses(
     """Bits per event (n,) by baseline, for exactly the events `corpus.endpoints(split, context)`."""
     file = losses_file(directory, split)
     rows = corpus.endpoints(split, context, unseal=unseal)
-    arrays = _read(file)
-    header = _header(arrays, file)
-    for field, expected in _identity(corpus, split, context).items():
-        if header.get(field) != expected:
-            raise _foreign(file, field.removesuffix("_sha256"), expected, header.get(field))
+    if not file.is_file():
+        raise DataError("no stored losses of this split", where=file, fix="vaiom baselines CORPUS --out DIR --split S")
+    try:
+        arrays = read_arrays(file)
+        header = dict(json.loads(str(arrays["header"])))
+    except (*BAD_ARRAYS, RecursionError) as error:
+        raise _damaged(file, str(error)) from error
+    wrong = [
+        (field.removesuffix("_sha256"), value, header.get(field))
+        for field, value in _identity(corpus, split, context).items()
+        if header.get(field) != value
+    ]
     if not np.array_equal(arrays.get("rows", ()), rows):
-        raise _foreign(file, "set of events", f"{len(rows)} events", f"{len(arrays.get('rows', ()))} events")
+        wrong.append(("set of events", f"{len(rows)} events", f"{len(arrays.get('rows', ()))} events"))
     if not np.array_equal(arrays.get("bucket", ()), corpus.target_return[rows]):
-        raise _foreign(file, "corpus: the events ended in other buckets", "those of the corpus", "others")
+        wrong.append(("corpus: the events ended in other buckets", "those of the corpus", "others"))
+    if wrong:
+        what, expected, got = wrong[0]
+        raise DataError(
+            f"stored losses are not of this {what}",
+            where=file,
+            expected=expected,
+            got=got,
+            fix="score the baselines again into another folder",
+        )
     losses = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
     for name, values in losses.items():
         if values.shape != rows.shape or values.dtype != np.float64 or not np.isfinite(values).all():
@@ -78,36 +137,7 @@ def load_losses(
 
 
 def _identity(corpus: Corpus, split: str, context: int) -> dict[str, Any]:
-    return {"format": FORMAT, "corpus_sha256": corpus.sha256, "split": split, "context": context}
-
-
-def _read(file: Path) -> dict[str, npt.NDArray[Any]]:
-    if not file.is_file():
-        raise DataError("no stored losses of this split", where=file, fix="vaiom baselines CORPUS --out DIR --split S")
-    try:
-        return read_arrays(file)
-    except BAD_ARRAYS as error:
-        raise _damaged(file, str(error)) from error
-
-
-def _header(arrays: Mapping[str, npt.NDArray[Any]], file: Path) -> dict[str, Any]:
-    try:
-        header = json.loads(str(arrays["header"]))
-    except (KeyError, ValueError, RecursionError) as error:
-        raise _damaged(file, "no header") from error
-    if not isinstance(header, dict):
-        raise _damaged(file, "no header")
-    return header
-
-
-def _foreign(file: Path, what: str, expected: object, got: object) -> DataError:
-    return DataError(
-        f"stored losses are not of this {what}",
-        where=file,
-        expected=expected,
-        got=got,
-        fix="score the baselines again into another folder",
-    )
+    return {"format": LOSSES_FORMAT, "corpus_sha256": corpus.sha256, "split": split, "context": context}
 
 
 def _damaged(file: Path, got: str) -> DataError:

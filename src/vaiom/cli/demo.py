@@ -25,8 +25,7 @@ def demo(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
-    from vaiom.baselines import registry
-    from vaiom.baselines.cache import FITS_FOLDER
+    from vaiom.baselines.store import FITS_FOLDER
     from vaiom.cli.tables import print_corpus, print_price_quality, print_scores, print_split_quality
     from vaiom.cli.train import training_report
     from vaiom.evaluation.baseline_scores import score_baselines
@@ -59,10 +58,15 @@ def demo(
     chosen = experiment(EXPERIMENT).with_changes(seed=seed)
     with training_report("4/6 training a small model", run) as report_step:
         result = train(corpus, chosen, run, device=device, report=report_step)
-    factories = {**registry.BASELINES, "lightgbm": _quick_trees}
     for split in (VALIDATION, *corpus.splits.test_names):
         score_baselines(
-            corpus, BASELINES, rivals, split, chosen.model.context, lambda name: progress_bar(f"5/6 {name}"), factories
+            corpus,
+            BASELINES,
+            rivals,
+            split,
+            chosen.model.context,
+            lambda name: progress_bar(f"5/6 {name}"),
+            _quick_baseline,
         )
         with progress_bar(f"6/6 judging the model on {split}") as progress:
             evaluate_run(run, corpus, split, baselines=rivals, device=device, progress=progress)
@@ -82,10 +86,11 @@ def demo(
     )
 
 
-def _quick_trees(progress: Progress | None) -> Baseline:
-    """The paper's trees in seconds: fewer events, larger steps."""
-    from vaiom.baselines.features import HYBRID
+def _quick_baseline(name: str, progress: Progress | None) -> Baseline:
+    """A baseline by name; the paper's trees in seconds, with fewer events and larger steps."""
     from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+    from vaiom.baselines.registry import baseline
 
-    quick = TreeConfig(rounds=80, learning_rate=0.1, patience=10, max_events=200_000)
-    return LightGBM("lightgbm", HYBRID, quick, progress)
+    if name != "lightgbm":
+        return baseline(name, progress)
+    return LightGBM(name, TreeConfig(rounds=80, learning_rate=0.1, patience=10, max_events=200_000), progress)

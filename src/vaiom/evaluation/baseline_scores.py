@@ -6,14 +6,13 @@ Paper: Methods, "Baselines".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from vaiom.baselines.base import Progress
-from vaiom.baselines.cache import fitted
-from vaiom.baselines.registry import BASELINES, Factory, require_known
-from vaiom.baselines.store import load_losses, losses_file, save_losses
+from vaiom.baselines.base import Baseline, Progress
+from vaiom.baselines.registry import baseline, require_known
+from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, record_look
 from vaiom.evaluation.likelihood import event_bits
@@ -28,14 +27,14 @@ def score_baselines(
     split: str,
     context: int,
     progress: Callable[[str], AbstractContextManager[Progress]],
-    factories: Mapping[str, Factory] = BASELINES,
+    make: Callable[[str, Progress], Baseline] = baseline,
     *,
     unseal: str | None = None,
 ) -> dict[str, float]:
     """Mean bits per event by baseline; each one's losses are stored as soon as it is scored.
 
-    A scoring of a test split is recorded in the corpus. `factories` may make some of the known baselines with other
-    settings than the registry's.
+    A scoring of a test split is recorded in the corpus. `make` may give some of the known baselines other settings than
+    the registry does.
     """
     require_known(list(names))
     if split == BUFFER:
@@ -59,7 +58,7 @@ def score_baselines(
     bits = {}
     for name in names:
         with progress(name) as report:
-            predictor = fitted(factories[name](report), corpus, context, out)
+            predictor = fit_or_load(make(name, report), corpus, context, out)
             if is_recorded(corpus, split):
                 record_look(corpus, split, run=name, checkpoint_sha256=NO_CHECKPOINT, num_events=len(rows))
             losses = event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vaiom.baselines.base import Predictor
-from vaiom.baselines.frequency import Frequency
-from vaiom.baselines.markov import Markov
+from vaiom.baselines.counts import Frequency, Markov
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus

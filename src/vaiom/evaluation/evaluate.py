@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import Probabilities
-from vaiom.baselines.frequency import Frequency
-from vaiom.baselines.markov import Markov
+from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import load_losses
 from vaiom.errors import ConfigError
 from vaiom.evaluation.backtests import TailTest, outer_moments, tail_tests, tail_tests_by_group
@@ -199,9 +197,7 @@ def _labels(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, npt.N
     }
 
 
-def _forecast_quality(
-    corpus: Corpus, rows: Rows, probs: Probabilities, events: ScoredEvents, context: int
-) -> dict[str, Any]:
+def _forecast_quality(corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents, context: int) -> dict[str, Any]:
     """Calibration and backtests, overall and by what is known before the return: asset, hour, volatility regime."""
     labels = _labels(corpus, rows, events)
     known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vaiom.baselines.base import Baseline
-from vaiom.baselines.frequency import Frequency
-from vaiom.baselines.markov import Markov
+from vaiom.baselines.counts import Frequency, Markov
 from vaiom.evaluation.likelihood import Floats, asset_months, event_bits, paired_gain
 from vaiom.events.corpus import Corpus
 from vaiom.events.schema import CONT_FIELDS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vaiom.baselines.base import Probabilities, Rows
+from vaiom.baselines.base import Floats, Rows
 from vaiom.evaluation.heldout import require_tokenizer
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
@@ -34,11 +34,11 @@ class ModelPredictor:
         """From a checkpoint file."""
         return cls(load_checkpoint(path), device, progress)
 
-    def predict_proba(self, corpus: Corpus, rows: Rows) -> Probabilities:
+    def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
         """Probabilities (n, K) of the next return bucket of each row, from the window that ends there."""
         model = self.checkpoint.model
         require_tokenizer(corpus, self.checkpoint)
         data = DeviceCorpus(corpus, model.config, self.device)
         scorer = Scorer(model, data, self.device, resolve_type("auto", self.device))
-        probs: Probabilities = scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()
+        probs: Floats = scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()
         return probs

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from vaiom.baselines.base import Baseline, Predictor
-from vaiom.baselines.cache import fitted
-from vaiom.baselines.frequency import Frequency
-from vaiom.baselines.markov import Markov
+from vaiom.baselines.counts import Frequency, Markov
+from vaiom.baselines.store import fit_or_load
 from vaiom.evaluation.evaluate import compare
 from vaiom.evaluation.events_file import MODEL, scored_events
 from vaiom.evaluation.likelihood import event_bits
@@ -90,7 +89,6 @@ def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> Sc
 
 def fitted_trees(corpus: Corpus, context: int, directory: Path) -> Baseline:
     """The single-bar trees of a year, from the cache where they were fitted before."""
-    from vaiom.baselines.features import HYBRID
     from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 
-    return fitted(LightGBM(TREES, HYBRID, TreeConfig(max_events=TREE_EVENTS)), corpus, context, directory)
+    return fit_or_load(LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS)), corpus, context, directory)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import smoothed
+from vaiom.baselines.base import smooth
 from vaiom.events.inputs import ANY_MASK, BAD_RETURN, has_flag
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.serve.store import Scored, moment_of
@@ -49,7 +49,7 @@ class FrequencyRival:
         return "Train shares" if self.of_train else "shares of the scored bars"
 
     def bits(self, bucket: int) -> float:
-        return -math.log2(float(smoothed(self.counts)[bucket - 1]))
+        return -math.log2(float(smooth(self.counts)[bucket - 1]))
 
     def learn(self, scored: Iterable[Scored]) -> None:
         """Count settled bars, unless Train has been counted."""

@@ -1,4 +1,4 @@
-"""The trees: what they see, what is held out, the gate, and the same answer twice."""
+"""The trees: what they see, what is held out and checked, and the same answer twice."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_fits import FEW_TREES, small
 
-from vaiom.baselines.features import CONT, DISC, HYBRID
-from vaiom.baselines.garch import clean_returns
-from vaiom.baselines.lags import LAGS, lagged, recent_mean, rolling_max, rolling_mean, seasonal_forecast
+from vaiom.baselines.base import clean_returns
+from vaiom.baselines.features import FEATURES, lagged, recent_mean, rolling_max, rolling_mean, seasonal_forecast
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig, split_holdout
 from vaiom.errors import DataError
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.events.corpus import Corpus
 
 ROWS = np.arange(700, 900)
+DISC, CONT, HYBRID, LAGS = (FEATURES[f"lightgbm{kind}"] for kind in ("_disc", "_cont", "", "_lags"))
 
 
 def test_the_papers_three_field_sets(corpus: Corpus) -> None:
@@ -51,7 +51,7 @@ def test_the_holdout_is_a_seeded_part_of_the_drawn_events(count: int, cap: int, 
 
 def test_the_same_seed_gives_the_same_trees_and_progress_is_told(corpus: Corpus) -> None:
     train, seen = corpus.endpoints("train"), []
-    one = LightGBM("lightgbm", HYBRID, FEW_TREES, lambda *step: seen.append(step)).fit(corpus, train)
+    one = LightGBM("lightgbm", FEW_TREES, lambda *step: seen.append(step)).fit(corpus, train)
     two = small("lightgbm").fit(corpus, train)
     other = small("lightgbm", dataclasses.replace(FEW_TREES, seed=18)).fit(corpus, train)
     rows = corpus.endpoints("validation")
@@ -64,7 +64,7 @@ def test_the_holdout_score_is_that_of_the_kept_trees(corpus: Corpus) -> None:
     """Trees that overfit at once: what is kept are the rounds up to the best one."""
     greedy = TreeConfig(rounds=60, learning_rate=0.3, min_child_samples=60, patience=5)
     train = corpus.endpoints("train")
-    model = LightGBM("lightgbm", HYBRID, greedy)
+    model = LightGBM("lightgbm", greedy)
     model.fit(corpus, train)
     _, held_out = split_holdout(train, corpus.target_timestamps[train], greedy)
     bits = event_bits(model.predict_proba(corpus, held_out), corpus.target_return[held_out]).mean()
@@ -72,13 +72,13 @@ def test_the_holdout_score_is_that_of_the_kept_trees(corpus: Corpus) -> None:
     assert model.booster_.current_iteration() < 60 - greedy.patience
 
 
-def test_the_gate_refuses_trees_that_are_worse_than_frequency(corpus: Corpus) -> None:
+def test_the_holdout_check_refuses_trees_that_are_worse_than_frequency(corpus: Corpus) -> None:
     train = corpus.endpoints("train")
     wild = TreeConfig(rounds=1, learning_rate=20.0, min_child_samples=2, l2=0.0)
     with pytest.raises(DataError, match="worse than Frequency"):
-        LightGBM("lightgbm", HYBRID, wild).fit(corpus, train)
+        LightGBM("lightgbm", wild).fit(corpus, train)
     with pytest.raises(DataError, match="too few events"):
-        LightGBM("lightgbm", HYBRID).fit(corpus, train[:1])
+        LightGBM("lightgbm").fit(corpus, train[:1])
 
 
 def series(seed: int, size: int) -> np.ndarray:

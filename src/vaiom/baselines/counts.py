@@ -1,0 +1,109 @@
+"""Baselines that count Train events: over all of them, by the row's own bucket, by asset and hour of the week.
+
+Paper: Methods, "Baselines" (Frequency and Markov, Laplace smoothing, an extra row for the missing state). Hour of week
+is an addition.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, num_return_buckets, smooth
+from vaiom.events.corpus import Corpus
+from vaiom.events.schema import DISC_FIELDS
+
+HOURS_PER_WEEK = 168
+PRIOR_WEIGHTS = tuple(2.0**power for power in range(-1, 17))
+
+_RETURN_BUCKET = DISC_FIELDS.index("return_bucket")
+_MONDAY = 4 * 24  # 1970-01-01 was a Thursday
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+
+
+class Frequency(Baseline):
+    """The Train shares of the return buckets, whatever the row says."""
+
+    name = "frequency"
+    probs_: Floats  # (K,)
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        self.probs_ = smooth(count_targets(corpus, rows))
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
+        return np.broadcast_to(self.probs_, (len(rows), len(self.probs_)))
+
+    def state(self) -> dict[str, Any]:
+        return {"probs": self.probs_.tolist()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.probs_ = np.array(state["probs"], np.float64)
+
+
+class Markov(Frequency):
+    """The Train shares of the next return bucket given the bucket of the row's own return."""
+
+    name = "markov"
+    probs_: Floats  # (K + 1, K), row 0 for a missing current bucket
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        states = num_return_buckets(corpus) + 1
+        counts = np.zeros((states, states))
+        np.add.at(counts, (corpus.disc[rows, _RETURN_BUCKET], corpus.target_return[rows]), 1.0)
+        self.probs_ = smooth(counts[:, 1:])
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
+        probs: Floats = self.probs_[corpus.disc[rows, _RETURN_BUCKET]]
+        return probs
+
+
+class HourOfWeek(Frequency):
+    """The Train shares for each asset and hour of the week of the row's own timestamp, drawn towards Frequency.
+
+    How far, Train itself says: the prior weight is the one on a grid under which its counts are most probable (a
+    Dirichlet prior centred on Frequency). A pair never seen in Train gets Frequency.
+    """
+
+    name = "hour_of_week"
+    probs_: Floats  # (assets + 1, 168, K); the first is for an unknown asset
+    prior_weight_: float
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        counts = np.zeros((len(corpus.asset_slices) + 1, HOURS_PER_WEEK, num_return_buckets(corpus)))
+        np.add.at(counts, (corpus.meta[rows, 0], hour_of_week(corpus, rows), corpus.target_return[rows] - 1), 1.0)
+        centre = smooth(count_targets(corpus, rows))
+        self.prior_weight_ = max(PRIOR_WEIGHTS, key=lambda weight: log_evidence(counts, weight * centre))
+        raised = counts + self.prior_weight_ * centre
+        self.probs_ = raised / raised.sum(axis=-1, keepdims=True)
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
+        assets = corpus.meta[rows, 0]
+        known = np.where(assets < len(self.probs_), assets, 0)
+        probs: Floats = self.probs_[known, hour_of_week(corpus, rows)]
+        return probs
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "prior_weight": self.prior_weight_}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.prior_weight_ = state["prior_weight"]
+
+
+def hour_of_week(corpus: Corpus, rows: Rows) -> npt.NDArray[np.int64]:
+    """0 for the first hour of Monday, on the stored clock."""
+    hours = corpus.timestamps[rows].astype("datetime64[h]").astype(np.int64)
+    within: npt.NDArray[np.int64] = (hours - _MONDAY) % HOURS_PER_WEEK
+    return within
+
+
+def log_evidence(counts: Floats, prior: Floats) -> float:
+    """Log-probability of the counts (..., K) when each cell's distribution is drawn from Dirichlet(`prior`)."""
+    cells = counts.reshape(-1, counts.shape[-1])
+    cells = cells[cells.any(axis=-1)]
+    whole = math.lgamma(prior.sum()) - _log_gamma(prior.sum() + cells.sum(axis=-1))
+    parts = _log_gamma(prior + cells) - _log_gamma(prior)
+    return float(whole.sum() + parts.sum())

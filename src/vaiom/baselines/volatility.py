@@ -1,0 +1,190 @@
+"""Student-t returns whose scale follows the past: the corpus's own EWMA scale, or a GARCH(1,1) fitted per asset.
+
+Enters: Train events. Leaves: parameters per asset; bucket probabilities from the CDF. Not in the paper.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from vaiom.baselines.base import (
+    Baseline,
+    Floats,
+    Rows,
+    clean_returns,
+    count_targets,
+    num_return_buckets,
+    rows_by_asset,
+)
+from vaiom.events.corpus import Corpus
+
+MIN_EVENTS = 500
+MIN_RETURNS = 1_000
+MIN_DEGREES, MAX_DEGREES = 0.5, 200.0  # at the upper end it is normal to three digits
+_MIN_PROBABILITY = 1e-300
+
+# Hourly returns give the likelihood several peaks, and the optimiser may stop where it started: the best of these is
+# kept (omega, alpha, beta and degrees of freedom for returns of size one, beside the library's own start).
+_STARTS = ((0.005, 0.05, 0.945, 4.0), (0.005, 0.02, 0.975, 3.0), (0.02, 0.1, 0.88, 4.0), (0.15, 0.4, 0.55, 3.0))
+
+
+class EwmaT(Baseline):
+    """The next return is Student-t with the corpus's own EWMA scale times a constant.
+
+    Buckets are in units of that same scale, so an asset has one distribution of buckets, fitted by their likelihood.
+    An asset without enough Train events gets the pooled one.
+    """
+
+    name = "ewma_t"
+    students_: dict[str, tuple[float, float]]  # scale in units of sigma20 and degrees of freedom, by symbol
+    pooled_: tuple[float, float]
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        edges = corpus.edges["return"]
+        self.pooled_ = fit_student(edges, count_targets(corpus, rows))
+        self.students_ = {
+            symbol: fit_student(edges, count_targets(corpus, rows[chosen]))
+            for symbol, chosen in rows_by_asset(corpus, rows).items()
+            if chosen.sum() >= MIN_EVENTS
+        }
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
+        probs = np.empty((len(rows), num_return_buckets(corpus)))
+        for symbol, chosen in rows_by_asset(corpus, rows).items():
+            scale, degrees = self.students_.get(symbol, self.pooled_)
+            probs[chosen] = student_buckets(corpus.edges["return"] / scale, degrees)
+        return probs
+
+    def state(self) -> dict[str, Any]:
+        return {"laws": self.students_, "pooled": self.pooled_}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.students_ = {symbol: (scale, degrees) for symbol, (scale, degrees) in state["laws"].items()}
+        self.pooled_ = (state["pooled"][0], state["pooled"][1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Garch:
+    """h' = omega + alpha r^2 + beta h in squared log returns, from `start` at the asset's first row."""
+
+    omega: float
+    alpha: float
+    beta: float
+    degrees: float
+    start: float
+
+    def next_variance(self, log_ret: Floats) -> Floats:
+        """Variance of the return after each row (n,), from returns through it; NaN is a row without a clean return."""
+        from scipy.signal import lfilter  # type: ignore[import-untyped]
+
+        clean = np.isfinite(log_ret)
+        after, _ = lfilter(
+            [1.0], [1.0, -self.beta], self.omega + self.alpha * log_ret[clean] ** 2, zi=[self.beta * self.start]
+        )
+        out: Floats = np.concatenate([[self.start], after])[np.cumsum(clean)]
+        return out
+
+
+class GarchT(Baseline):
+    """The variance of the next return follows the asset's own past returns, fitted with `arch` through Train.
+
+    Rows without a clean return leave the variance as it is, as they do in the fit. An asset with too few Train returns,
+    or whose fit does not converge, gets `ewma_t`, and a warning says so.
+    """
+
+    name = "garch_t"
+    models_: dict[str, Garch]
+    fallback_: EwmaT
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        self.fallback_ = EwmaT().fit(corpus, rows)
+        self.models_ = {}
+        parts = rows_by_asset(corpus, rows)
+        for done, (symbol, chosen) in enumerate(parts.items()):
+            if self.progress:
+                self.progress(done, len(parts), symbol)
+            # The last event's target is its next row.
+            through = slice(corpus.asset_slices[symbol].start, int(rows[chosen].max()) + 2)
+            model = fit_garch(clean_returns(corpus, through))
+            if model:
+                self.models_[symbol] = model
+            else:
+                warnings.warn(f"{symbol}: no GARCH fit of its Train returns; {self.name} uses ewma_t", stacklevel=3)
+        if self.progress:
+            self.progress(len(parts), len(parts), "")
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
+        edges = corpus.edges["return"]
+        probs = self.fallback_.predict_proba(corpus, rows)
+        for symbol, chosen in rows_by_asset(corpus, rows).items():
+            model, own = self.models_.get(symbol), rows[chosen]
+            if model is None:
+                continue
+            inside = corpus.asset_slices[symbol]
+            variance = model.next_variance(clean_returns(corpus, inside))[own - inside.start]
+            # Variance one, not scale one, is what the conditional variance multiplies.
+            scale = np.sqrt(variance * (model.degrees - 2) / model.degrees)
+            # A row without a scale has its inner edges at zero; the outer ones stay where they are.
+            with np.errstate(invalid="ignore"):
+                bounds = np.where(np.isinf(edges), edges, edges * (corpus.sigma20[own] / scale)[:, None])
+            probs[chosen] = student_buckets(bounds, model.degrees)
+        return probs
+
+    def state(self) -> dict[str, Any]:
+        models = {symbol: asdict(model) for symbol, model in self.models_.items()}
+        return {"laws": models, "fallback": self.fallback_.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.models_ = {symbol: Garch(**model) for symbol, model in state["laws"].items()}
+        self.fallback_ = EwmaT()
+        self.fallback_.restore(state["fallback"])
+
+
+def student_buckets(edges: Floats, degrees: float) -> Floats:
+    """Probabilities (..., K) between edges (..., K + 1) that are in units of the Student-t's scale."""
+    from scipy.special import stdtr  # type: ignore[import-untyped]
+
+    # The upper half is mirrored: differences of a CDF near one would lose the far tail.
+    below, above = stdtr(degrees, edges), stdtr(degrees, -edges)
+    left, right = np.diff(below, axis=-1), -np.diff(above, axis=-1)
+    mass = np.where(edges[..., 1:] <= 0, left, right)
+    probs: Floats = mass / mass.sum(axis=-1, keepdims=True)
+    return probs
+
+
+def fit_student(edges: Floats, counts: Floats) -> tuple[float, float]:
+    """Scale and degrees of freedom under which the bucket counts (K,) are most probable."""
+    from scipy.optimize import minimize  # type: ignore[import-untyped]
+
+    def nats(point: Floats) -> float:
+        scale, degrees = np.exp(point)
+        probs = student_buckets(edges / scale, float(degrees))
+        return float(-(counts @ np.log(np.maximum(probs, _MIN_PROBABILITY))) / counts.sum())
+
+    bounds = [(np.log(1e-3), np.log(1e3)), (np.log(MIN_DEGREES), np.log(MAX_DEGREES))]
+    found = minimize(nats, x0=np.log([1.0, 4.0]), method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-6})
+    scale, degrees = np.exp(found.x)
+    return float(scale), float(degrees)
+
+
+def fit_garch(log_ret: Floats) -> Garch | None:
+    """Maximum likelihood on the clean returns, or nothing where that cannot be had."""
+    from arch.univariate import GARCH, StudentsT, ZeroMean
+
+    returns = log_ret[np.isfinite(log_ret)]
+    if len(returns) < MIN_RETURNS:
+        return None
+    unit = float(returns.std())  # the optimiser works on returns of size one
+    model = ZeroMean(returns / unit, volatility=GARCH(p=1, q=1), distribution=StudentsT(), rescale=False)
+    starts = (None, *(np.array(start) for start in _STARTS))
+    tries = [model.fit(disp="off", show_warning=False, starting_values=start) for start in starts]
+    converged = [each for each in tries if each.convergence_flag == 0 and np.isfinite(each.params).all()]
+    if not converged:
+        return None
+    best = max(converged, key=lambda each: each.loglikelihood)
+    omega, alpha, beta, degrees = (float(value) for value in best.params)
+    return Garch(omega=omega * unit**2, alpha=alpha, beta=beta, degrees=degrees, start=float((returns**2).mean()))
