@@ -58,7 +58,7 @@ CONTENTS: dict[str, dict[str, Sequence[str]]] = {
         "vaiom.evaluation.bootstrap": ["paired_inference", "PairedGain", "BlockInference"],
         "vaiom.evaluation.events_file": ["read_events", "ScoredEvents"],
         "vaiom.evaluation.ledger": ["looks", "read_ledger"],
-        "vaiom.report.write": ["write_report"],
+        "vaiom.report.page": ["write_report"],
         "vaiom.audit.audit": ["audit_path"],
         "vaiom.audit.proof": ["Proof"],
     },

@@ -28,7 +28,7 @@ from vaiom.evaluation.mixture import mixture_report
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.rivals import across_seeds, confidence_set
 from vaiom.events.corpus import open_corpus
-from vaiom.report.write import REPORT_NAME, write_report
+from vaiom.report.page import REPORT_NAME, write_report
 from vaiom.training.loop import BEST_NAME
 
 EDGES = np.array([-np.inf, -3, -2, -1.5, -1, -0.7, -0.4, -0.2, 0, 0.2, 0.4, 0.7, 1, 1.5, 2, 3, np.inf])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from judged_runs import Judged, Page
 
-from vaiom.report.write import write_report
+from vaiom.report.page import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")

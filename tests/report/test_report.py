@@ -16,9 +16,9 @@ from judged_runs import RIVALS, Judged, Page
 from vaiom.cli.main import main
 from vaiom.evaluation.ledger import LEDGER_NAME
 from vaiom.report.contents import read_run
-from vaiom.report.numbers import bits, count, interval, signed
+from vaiom.report.page import REPORT_NAME, write_report
 from vaiom.report.results import headline_tables
-from vaiom.report.write import REPORT_NAME, write_report
+from vaiom.report.tables import bits, count, interval, signed
 
 SECTIONS = [
     "Bits per event, and how sure the gains are",
@@ -183,7 +183,7 @@ def test_one_asset_in_one_month_is_reported_with_what_cannot_be_said(lonely: Jud
     assert "there is a single block, so no interval can be given" in text
     for caveat in lonely.evaluations["test-h1"].caveats:
         assert caveat in text
-    assert "Only the simplest baselines stood beside the model" in text
+    assert "compared with the simplest baselines only" in text
     page = Page(text)
     assert "undefined" in page.texts["td"]
     assert page.texts["h2"] == [title for title in SECTIONS if title != "Seeds together"]

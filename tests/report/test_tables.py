@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judged_runs import Page
+from rich.console import Console
 
-from vaiom.report.numbers import MINUS, NOTHING, interval, p_value, percent, signed
-from vaiom.report.tables import Cell, Column, Table, escape_latex, escape_markdown
+from vaiom.report.tables import (
+    MINUS,
+    NOTHING,
+    Column,
+    Table,
+    bits,
+    count,
+    escape_latex,
+    escape_markdown,
+    interval,
+    p_value,
+    percent,
+    prose,
+    ratio,
+    side_of_zero,
+    signed,
+    text,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["C"]), max_size=12)
 TRAPS = st.sampled_from(
@@ -32,7 +50,9 @@ TRAPS = st.sampled_from(
         "^~#",
     ]
 )
-CELLS = st.builds(Cell, TEXTS | TRAPS, st.none() | st.floats(allow_nan=False, allow_infinity=False))
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+CELLS = TEXTS | TRAPS | st.none() | NUMBERS
+FORMATS = st.sampled_from([text, prose, bits, signed, percent, p_value])
 
 # How LaTeX reads what we write, token by token.
 READ = {
@@ -70,7 +90,7 @@ def tables(draw: st.DrawFn) -> Table:
     width = draw(st.integers(1, 4))
     return Table(
         caption=draw(TEXTS | TRAPS),
-        columns=[Column(name=draw(TEXTS | TRAPS), words=draw(st.booleans()), about=draw(TEXTS)) for _ in range(width)],
+        columns=[Column(draw(TEXTS | TRAPS), draw(FORMATS), about=draw(TEXTS)) for _ in range(width)],
         rows=draw(st.lists(st.lists(CELLS, min_size=width, max_size=width), max_size=4)),
         strong=draw(st.frozensets(st.integers(0, 3))),
     )
@@ -82,12 +102,13 @@ def test_html_shows_every_cell_and_nothing_of_it_as_markup(table: Table) -> None
     assert page.texts["caption"] == [table.caption]
     heads, firsts = page.texts["th"][: len(table.columns)], page.texts["th"][len(table.columns) :]
     assert heads == [column.name for column in table.columns]
-    assert firsts == [row[0].text for row in table.rows]
-    assert page.texts["td"] == [cell.text for row in table.rows for cell in row[1:]]
+    spelled = table.spelled()
+    assert firsts == [row[0] for row in spelled]
+    assert page.texts["td"] == [cell for row in spelled for cell in row[1:]]
     known = {"div", "table", "caption", "span", "thead", "tbody", "tr", "th", "td", "button"}
     assert {tag for tag, _ in page.tags} <= known
     shown = [attributes.get("data-value") for tag, attributes in page.tags if tag in ("th", "td")][len(table.columns) :]
-    values = [cell.value for row in table.rows for cell in row]
+    values = [None if isinstance(value, str) else value for row in table.rows for value in row]
     assert [None if text is None else float(text) for text in shown] == values
 
 
@@ -129,11 +150,31 @@ def test_latex_rows_have_their_cells(table: Table) -> None:
 
 def test_a_row_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="row 0 has 2 cells for 1 columns"):
-        Table(caption="", columns=[Column(name="a")], rows=[[Cell("1"), Cell("2")]])
+        Table(caption="", columns=[Column("a")], rows=[["1", "2"]])
+
+
+@given(tables())
+def test_a_terminal_shows_every_number_whole(table: Table) -> None:
+    console = Console(file=io.StringIO(), width=20, markup=False, emoji=False, highlight=False)
+    console.print(table.to_terminal(), crop=False, soft_wrap=True)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for row, spelled in zip(table.rows, table.spelled(), strict=True):
+        for value, cell in zip(row, spelled, strict=True):
+            if isinstance(value, float) and not any(column.show is prose for column in table.columns):
+                assert cell.replace(MINUS, "-") in shown
+
+
+def test_a_table_of_items_takes_its_values_from_them() -> None:
+    columns = [Column("name", text, lambda item: item[0]), Column("won", ratio, lambda item: (item[1], 4))]
+    table = Table.of("Wins", columns, [("a", 1), ("b", 3)])
+    assert table.spelled() == [["a", "1/4"], ["b", "3/4"]]
+    assert 'data-value="3.0"' in table.to_html()
 
 
 def test_numbers_are_spelled_once() -> None:
     assert (signed(-0.01234), signed(0.5), signed(None)) == (f"{MINUS}0.0123", "+0.5000", NOTHING)
     assert (interval(None), interval((-1.0, 1.0))) == ("undefined", f"[{MINUS}1.0000, +1.0000]")
     assert [p_value(p) for p in (None, 0.0, 0.00123, 0.05, 0.5)] == [NOTHING, "<0.0001", "0.0012", "0.05", "0.50"]
+    assert [count(None), count(1234), bits(None), ratio((2, 6))] == [NOTHING, "1,234", NOTHING, "2/6"]
+    assert [side_of_zero(pair) for pair in (None, (-1, 1), (0, 1), (0.1, 1), (-1, -0.1))] == [0, 0, 0, 1, -1]
     assert [percent(share, 2) for share in (0.0, 1.0, 0.00001, 0.12345)] == ["0%", "100%", "0.00%", "12.35%"]

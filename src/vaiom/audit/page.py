@@ -12,9 +12,9 @@ from vaiom.audit.proof import Proof
 from vaiom.errors import UserError
 from vaiom.events.corpus import Corpus
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.results import backtests, calibration_by, calibration_summary, headline_tables, seeds, states
+from vaiom.report.page import REPORT_NAME
+from vaiom.report.results import headline_tables, tables_of
 from vaiom.report.tables import Table
-from vaiom.report.write import REPORT_NAME
 
 
 def check_page(proof: Proof, run: Path, corpus: Corpus) -> None:
@@ -37,10 +37,6 @@ def _tables(contents: RunContents) -> list[Table]:
     """Those of results; what the corpus says of itself may have grown since the page was written."""
     out = headline_tables(contents)
     for split in contents.splits:
-        found = split.evaluation
-        out += [calibration_summary(split), backtests(split, found.backtests)]
-        for by in found.calibration_by:
-            out += [calibration_by(split, by), backtests(split, found.backtests_by[by], by)]
-        out += [states(split, found.mixture)] if found.mixture else []
-        out += [seeds(split, found.seeds)] if found.seeds else []
+        tables = tables_of(split.evaluation, split.label)
+        out += [table for part in tables if part not in ("headline", "all_tests") for table in tables[part]]
     return out

@@ -36,8 +36,8 @@ def demo(
     from vaiom.events.splits import VALIDATION
     from vaiom.experiments.registry import experiment
     from vaiom.market.check import check_folder
+    from vaiom.report.page import REPORT_NAME, write_report
     from vaiom.report.verdict import verdict
-    from vaiom.report.write import REPORT_NAME, write_report
     from vaiom.simulate.market import MarketConfig, simulate, write_market
     from vaiom.training.loop import CONFIG_NAME, train
 

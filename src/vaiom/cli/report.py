@@ -19,8 +19,8 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")] = False,
 ) -> None:
     """Write the report of a run: one HTML file with everything inside, for a browser, paper or the archive."""
+    from vaiom.report.page import REPORT_NAME, write_report
     from vaiom.report.verdict import verdict
-    from vaiom.report.write import REPORT_NAME, write_report
 
     contents = write_report(run, corpus=corpus, out=out, markdown=markdown, latex=latex)
     page, said = out or run / REPORT_NAME, verdict(contents)

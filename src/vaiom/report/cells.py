@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vaiom.report.numbers import NOTHING, bits, count, signed
-from vaiom.report.tables import Cell, Column, number
+from vaiom.report.tables import Cell, Column, number, text
 
 _PERIODS = {"test-h1": "2025H1", "test-h2": "2025H2", "all": "both halves"}
 
 
 def columns_of(*names: str, words: Sequence[str] = ()) -> list[Column]:
-    return [Column(name=name, words=name in words) for name in names]
+    return [Column(name, text if name in words else signed) for name in names]
 
 
 def bits_cell(value: float | None) -> Cell:

@@ -44,6 +44,10 @@ class Split:
         return self.evaluation.split
 
     @property
+    def label(self) -> str:
+        return f"{self.name} ({self.period})"
+
+    @property
     def is_test(self) -> bool:
         return self.name != VALIDATION
 
@@ -70,6 +74,11 @@ class RunContents:
     corpus: CorpusFacts | None
     corpus_problem: str | None
     """Why the corpus could not be read."""
+
+    @property
+    def judged(self) -> list[Split]:
+        """The test splits, or what there is where none was scored."""
+        return [split for split in self.splits if split.is_test] or self.splits
 
 
 def read_run(run: Path, corpus: Path | None = None) -> RunContents:

@@ -6,6 +6,7 @@ Blue-green favours the model and red the baseline throughout; the strongest base
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,26 +17,33 @@ from vaiom.evaluation.bootstrap import LEVEL
 from vaiom.evaluation.calibration import Reliability
 from vaiom.evaluation.events_file import MODEL, ScoredEvents
 from vaiom.report.contents import Split
-from vaiom.report.numbers import MINUS, bits, count, interval, p_value, percent, signed
 from vaiom.report.svg import ACCENT, BAD, GOOD, INK, MUTED, RULE, drawing, in_style, to_svg
+from vaiom.report.tables import MINUS, bits, count, interval, p_value, percent, side_of_zero, signed
 
 _WIDTH = 8.4
 _LONG_NAME = 8
+_COLOURS = {1: GOOD, 0: MUTED, -1: BAD}
+"""By the side of zero on which an interval lies."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Picture:
-    """An SVG element, what stands below it, and what it shows in words (which the element says too)."""
+    """A drawing with what stands below it; the drawing itself says in words what it shows."""
 
     svg: str
     caption: str
-    alt: str
+
+    def __html__(self) -> str:
+        return (
+            f'<figure><div class="scroll" tabindex="0" role="region" aria-label="Figure">{self.svg}</div>'
+            f"<figcaption>{html.escape(self.caption)}</figcaption></figure>"
+        )
 
 
 def strongest(split: Split) -> str:
     """The baseline with the fewest bits."""
-    rivals = {name: value for name, value in split.evaluation.bits.items() if name != MODEL}
-    return min(rivals, key=lambda name: rivals[name])
+    bits_of = split.evaluation.bits
+    return min((name for name in bits_of if name != MODEL), key=lambda name: bits_of[name])
 
 
 @in_style
@@ -45,17 +53,17 @@ def forest(splits: Sequence[Split]) -> Picture:
     names += [each.baseline for split in splits for each in split.evaluation.against if each.baseline not in names]
     names = list(dict.fromkeys(names))
     figure, axes = drawing(_WIDTH, 0.95 + 0.3 * len(names), nrows=1, ncols=len(splits), squeeze=False, sharey=True)
-    said = []
+    described = []
     for axis, split in zip(axes[0], splits, strict=True):
         axis.axvline(0, color=MUTED, linewidth=0.8)
         for each in split.evaluation.against:
             y, gain = names.index(each.baseline), each.gain
-            colour = _side(gain.asset_months.interval)
+            colour = _COLOURS[side_of_zero(gain.asset_months.interval)]
             for blocks, width, alpha in ((gain.months, 1.1, 1.0), (gain.asset_months, 6.0, 0.35)):
                 if blocks.interval is not None:
                     axis.plot(blocks.interval, (y, y), color=colour, linewidth=width, alpha=alpha)
             axis.plot(gain.gain_bits, y, "o", color=colour, markersize=4.5)
-            said.append(
+            described.append(
                 f"{split.period}, {each.baseline}: {signed(gain.gain_bits)} {interval(gain.asset_months.interval)}"
             )
         axis.set_title(_title(split))
@@ -66,50 +74,51 @@ def forest(splits: Sequence[Split]) -> Picture:
         axis.margins(x=0.08)
         axis.locator_params(axis="x", nbins=4)
     figure.supxlabel("gain in bits per event: right of zero favours the model", fontsize=9, color=INK)
-    alt = "Mean gain of the model over each baseline with 95% intervals. " + "; ".join(said) + "."
+    alt = "Mean gain of the model over each baseline with 95% intervals. " + "; ".join(described) + "."
     caption = (
         f"Gain over each baseline. Dot: mean; thick bar: {LEVEL:.0%} interval over asset-months, the paper's; thin "
         "line: over whole months, which lets assets of a month move together. Grey intervals include zero."
     )
-    return Picture(svg=to_svg(figure, "gains-figure", alt), caption=caption, alt=alt)
+    return Picture(to_svg(figure, "gains-figure", alt), caption)
 
 
 @in_style
 def heat_maps(split: Split) -> Picture:
     """Gain by asset and baseline, and by asset and month against the strongest baseline."""
-    events, rival = split.events, strongest(split)
+    events, best_baseline = split.events, strongest(split)
     symbols = sorted(set(events.symbols.tolist()))
-    rivals = [name for name in events.bits if name != MODEL]
+    baselines = [name for name in events.bits if name != MODEL]
     months = np.unique(events.target_times.astype("datetime64[M]"))
-    by_rival = np.array([[_mean_gain(events, name, events.symbols == s) for name in rivals] for s in symbols])
+    by_baseline = np.array([[_mean_gain(events, name, events.symbols == s) for name in baselines] for s in symbols])
     month_of = events.target_times.astype("datetime64[M]")
     by_month = np.array(
-        [[_mean_gain(events, rival, (events.symbols == s) & (month_of == m)) for m in months] for s in symbols]
+        [[_mean_gain(events, best_baseline, (events.symbols == s) & (month_of == m)) for m in months] for s in symbols]
     )
     figure, axes = drawing(
-        _WIDTH, 1.35 + 0.27 * len(symbols), nrows=1, ncols=2, width_ratios=[len(rivals), len(months)], sharey=True
+        _WIDTH, 1.35 + 0.27 * len(symbols), nrows=1, ncols=2, width_ratios=[len(baselines), len(months)], sharey=True
     )
-    limit = float(np.nanmax(np.abs(np.concatenate([by_rival.ravel(), by_month.ravel()])))) or 1.0
-    _cells(axes[0], by_rival, [_folded(name) for name in rivals], symbols, limit)
+    limit = float(np.nanmax(np.abs(np.concatenate([by_baseline.ravel(), by_month.ravel()])))) or 1.0
+    _cells(axes[0], by_baseline, [_folded(name) for name in baselines], symbols, limit)
     _cells(axes[1], by_month, [str(month) for month in months], symbols, limit)
     axes[0].set_title("by baseline")
-    axes[1].set_title(f"by month, against {rival}")
+    axes[1].set_title(f"by month, against {best_baseline}")
     axes[1].tick_params(axis="y", labelleft=False)
     worst, best = (
-        np.unravel_index(by_rival.argmin(), by_rival.shape),
-        np.unravel_index(by_rival.argmax(), by_rival.shape),
+        np.unravel_index(by_baseline.argmin(), by_baseline.shape),
+        np.unravel_index(by_baseline.argmax(), by_baseline.shape),
     )
     wins = int(np.nansum(by_month > 0))
     alt = (
-        f"{_title(split)}: gain in bits per event by asset. Largest: {symbols[best[0]]} over {rivals[best[1]]}, "
-        f"{signed(by_rival[best])}; smallest: {symbols[worst[0]]} over {rivals[worst[1]]}, {signed(by_rival[worst])}. "
-        f"Against {rival} the model wins {wins} of {int(np.isfinite(by_month).sum())} asset-months."
+        f"{_title(split)}: gain in bits per event by asset. Largest: {symbols[best[0]]} over {baselines[best[1]]}, "
+        f"{signed(by_baseline[best])}; smallest: {symbols[worst[0]]} over {baselines[worst[1]]}, "
+        f"{signed(by_baseline[worst])}. "
+        f"Against {best_baseline} the model wins {wins} of {int(np.isfinite(by_month).sum())} asset-months."
     )
     caption = (
         f"{_title(split)}. Gain in thousandths of a bit per event, by asset and baseline and, against the strongest "
         "baseline, by asset and month."
     )
-    return Picture(svg=to_svg(figure, f"assets-{split.name}", alt), caption=caption, alt=alt)
+    return Picture(to_svg(figure, f"assets-{split.name}", alt), caption)
 
 
 @in_style
@@ -141,12 +150,12 @@ def cumulative(split: Split) -> Picture:
         f"{_title(split)}. Cumulative gain over all events; a rising line is a model that keeps winning. "
         f"Set apart: {best}, the strongest baseline."
     )
-    return Picture(svg=to_svg(figure, f"cumulative-{split.name}", alt), caption=caption, alt=alt)
+    return Picture(to_svg(figure, f"cumulative-{split.name}", alt), caption)
 
 
 @in_style
 def calibration(split: Split) -> Picture:
-    """The transform's histogram, and reliability of buckets and of cumulative probabilities."""
+    """The PIT histogram, and reliability of buckets and of cumulative probabilities."""
     found = split.evaluation.calibration
     figure, axes = drawing(_WIDTH, 3.0, nrows=1, ncols=3)
     heights = np.array(found.pit_histogram, np.float64)
@@ -156,23 +165,23 @@ def calibration(split: Split) -> Picture:
     axes[0].axhspan(1 - spread, 1 + spread, color=RULE, linewidth=0)
     axes[0].stairs(heights, edges, baseline=None, color=ACCENT, linewidth=1.2)
     axes[0].set_ylim(0, max(1.5, float(heights.max()) * 1.1))
-    axes[0].set_title("randomised transform")
+    axes[0].set_title("randomised PIT")
     axes[0].set_xlabel("forecast probability of less")
     axes[0].set_ylabel("share of events, 1 is even")
     _reliability(axes[1], found.buckets, "buckets")
     _reliability(axes[2], found.cumulative, "up to an edge")
     worst = max(found.buckets, key=lambda each: each.error)
     alt = (
-        f"{_title(split)}: calibration. The transform's histogram lies between {heights.min():.2f} and "
+        f"{_title(split)}: calibration. The PIT histogram lies between {heights.min():.2f} and "
         f"{heights.max():.2f} where 1 is even (Kuiper p {p_value(found.pit.p_value)}). The least reliable bucket is "
-        f"{worst.outcome}: forecast {percent(worst.predicted)}, came {percent(worst.observed)}, mean error "
+        f"{worst.outcome}: forecast {percent(worst.predicted)}, observed {percent(worst.observed)}, mean error "
         f"{percent(worst.error, 2)}."
     )
     caption = (
-        f"{_title(split)}. Left: if forecasts are the true law the histogram is flat; the band holds 95% of its bars. "
-        "Middle and right: events in groups by forecast; on the diagonal, what was forecast is what came."
+        f"{_title(split)}. Left: true forecasts give a flat histogram, and 95% of its bars lie within the band. "
+        "Middle and right: events in groups by forecast; on the diagonal, what was forecast is what happened."
     )
-    return Picture(svg=to_svg(figure, f"calibration-{split.name}", alt), caption=caption, alt=alt)
+    return Picture(to_svg(figure, f"calibration-{split.name}", alt), caption)
 
 
 @in_style
@@ -181,7 +190,7 @@ def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> Picture
     checked = [entry for entry in metrics if "validation_bits" in entry]
     figure, axes = drawing(_WIDTH, 2.7, nrows=1, ncols=2)
     axes[0].plot([e["step"] for e in metrics], [e["loss_nats"] for e in metrics], color=MUTED, linewidth=1.1)
-    axes[0].set_title("training loss, all tasks (nats)")
+    axes[0].set_title("training loss of the return (nats)")
     axes[1].plot(
         [e["step"] for e in checked],
         [e["validation_bits"] for e in checked],
@@ -192,23 +201,23 @@ def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> Picture
     )
     axes[1].set_title("Validation (bits per event)")
     chosen = next((entry for entry in checked if entry["step"] == best_step), None)
-    said = ""
+    described = ""
     if chosen is not None:
         value = chosen["validation_bits"]
         axes[1].plot(best_step, value, "o", color=ACCENT, markersize=7)
         axes[1].annotate(
             f"chosen: {bits(value)}", (best_step, value), (0, 12), textcoords="offset points", ha="center", color=ACCENT
         )
-        said = f" The chosen checkpoint, step {count(best_step)}, has {bits(value)} bits per event."
+        described = f" The chosen checkpoint, step {count(best_step)}, has {bits(value)} bits per event."
     for axis in axes:
         axis.set_xlabel("step")
         axis.margins(y=0.15)
     last = f" The last one has {bits(checked[-1]['validation_bits'])}." if checked else ""
-    alt = f"Training over {count(metrics[-1]['step'])} steps, {len(checked)} Validations.{said}{last}"
+    alt = f"Training over {count(metrics[-1]['step'])} steps, {len(checked)} Validations.{described}{last}"
     caption = (
         "Loss and Validation score by step. The checkpoint with the fewest Validation bits is the one judged here."
     )
-    return Picture(svg=to_svg(figure, "training-figure", alt), caption=caption, alt=alt)
+    return Picture(to_svg(figure, "training-figure", alt), caption)
 
 
 def _title(split: Split) -> str:
@@ -226,12 +235,6 @@ def _folded(name: str) -> str:
 
 def _whole(value: float) -> str:
     return f"{value:+,.0f}".replace("-", MINUS)
-
-
-def _side(pair: tuple[float, float] | None) -> str:
-    if pair is None or pair[0] <= 0 <= pair[1]:
-        return MUTED
-    return GOOD if pair[0] > 0 else BAD
 
 
 def _mean_gain(events: ScoredEvents, name: str, chosen: Any) -> float:
@@ -283,6 +286,6 @@ def _reliability(axis: Any, kinds: Sequence[Reliability], title: str) -> None:
     axis.plot(points[:, 0], points[:, 1], "o", color=ACCENT, markersize=2.6, alpha=0.55, markeredgewidth=0)
     axis.set_title(title)
     axis.set_xlabel("forecast")
-    axis.set_ylabel("came")
+    axis.set_ylabel("observed")
     axis.set_xlim(0, top)
     axis.set_ylim(0, max(top, float(points[:, 1].max()) * 1.05))

@@ -1,17 +1,237 @@
-"""One table, three spellings: HTML that sorts, Markdown, LaTeX in booktabs form.
+"""One table, four spellings: terminal, HTML that sorts, Markdown, LaTeX in booktabs form.
 
-Enters: a caption, columns, cells as text with the value they sort by. Leaves: text of the format asked for; what a cell
-says is never taken for markup.
+A cell holds a value and its column says how values are spelled, so that a table is defined once wherever it is shown.
+What a cell says is never taken for markup.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from vaiom.report.numbers import MINUS, NOTHING
+if TYPE_CHECKING:
+    from rich.console import Group
+
+NOTHING = "\N{EN DASH}"
+"""Stands where a figure does not exist."""
+UNDEFINED = "undefined"
+MINUS = "\N{MINUS SIGN}"
+SMALLEST_P = 1e-4
+
+Pair = tuple[float, float]
+
+
+def text(value: object) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def prose(value: object) -> str:
+    """Text that a terminal may break into lines."""
+    return str(value)
+
+
+def count(value: int | None) -> str:
+    return NOTHING if value is None else f"{value:,}"
+
+
+def bits(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.4f}"
+
+
+def signed(value: float | None) -> str:
+    """Bits with their sign."""
+    return NOTHING if value is None else f"{value:+.4f}".replace("-", MINUS)
+
+
+def interval(pair: Pair | None) -> str:
+    return UNDEFINED if pair is None else f"[{signed(pair[0])}, {signed(pair[1])}]"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share; exactly none and exactly all are told from what rounds to them."""
+    if share is None:
+        return NOTHING
+    return f"{100 * share:.0f}%" if share in (0.0, 1.0) else f"{100 * share:.{digits}f}%"
+
+
+def percent2(share: float | None) -> str:
+    return percent(share, 2)
+
+
+def percents(pair: Pair | None) -> str:
+    return UNDEFINED if pair is None else f"[{percent(pair[0])}, {percent(pair[1])}]"
+
+
+def p_value(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"<{SMALLEST_P:.4f}" if value < SMALLEST_P else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+
+
+def ratio(pair: tuple[int, int]) -> str:
+    """A part and its whole."""
+    return f"{pair[0]}/{pair[1]}"
+
+
+def moment(iso: str) -> str:
+    """A stamp as people write it: seconds only where there are any."""
+    return iso.replace("T", " ").removesuffix(":00")
+
+
+def side_of_zero(pair: Pair | None) -> int:
+    """1 for an interval above zero, -1 below, 0 where it includes zero or does not exist."""
+    return 0 if pair is None or pair[0] <= 0 <= pair[1] else 1 if pair[0] > 0 else -1
+
+
+@dataclass(frozen=True)
+class Column:
+    """A name and how its values are spelled."""
+
+    name: str
+    show: Callable[[Any], str] = text
+    take: Callable[[Any], Any] = lambda item: item
+    """Its value of an item, in tables that have a row per item."""
+    about: str = ""
+    """What it means, for whoever points at its header."""
+
+    @property
+    def words(self) -> bool:
+        """Set to the left and sorted as words; numbers stand to the right."""
+        return self.show in (text, prose)
+
+    def spell(self, value: Any) -> str:
+        """What is shown of a value; text stays as it is."""
+        if isinstance(value, Cell):
+            return value.text
+        return value if isinstance(value, str) else self.show(value)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value that is spelled in its own way, and the number that it sorts by."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    """Values: numbers, pairs of numbers, text, or None where there is none."""
+    strong: frozenset[int] = field(default_factory=frozenset)
+    """Rows that are set in bold type."""
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise ValueError(f"row {number} has {len(row)} cells for {len(self.columns)} columns")
+
+    @classmethod
+    def of(cls, caption: str, columns: Sequence[Column], items: Iterable[Any]) -> Table:
+        """A row per item, made of what the columns take from it."""
+        return cls(caption=caption, columns=columns, rows=[[each.take(item) for each in columns] for item in items])
+
+    def spelled(self) -> list[list[str]]:
+        """The text of every cell, row by row."""
+        return [[column.spell(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def to_terminal(self) -> Group:
+        from rich.console import Console, Group
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        out = RichTable(header_style="bold", pad_edge=False, box=None)
+        for column in self.columns:
+            if column.words:
+                out.add_column(column.name, no_wrap=column.show is not prose)
+            else:
+                out.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)
+        plain = str.maketrans({MINUS: "-", NOTHING: "-"})
+        for row in self.spelled():
+            out.add_row(*(cell.translate(plain) for cell in row))
+        if not any(column.show is prose for column in self.columns):
+            # Numbers are never cut: a terminal that is too narrow breaks the lines.
+            out.width = Console(width=10_000, markup=False, emoji=False).measure(out).maximum
+        # As the table's own title it would be broken to the width of the columns.
+        return Group(Text(self.caption, style="bold"), out)
+
+    def to_html(self) -> str:
+        """A table in a box of its own that scrolls; its headers are buttons that sort."""
+        heads = "".join(
+            f'<th scope="col" aria-sort="none"{_css(column)}>'
+            f'<button type="button"{_title(column.about)}>{html.escape(column.name)}</button></th>'
+            for column in self.columns
+        )
+        body = "\n".join(
+            f"<tr{' class=strong' if number in self.strong else ''}>{self._html_row(row)}</tr>"
+            for number, row in enumerate(self.rows)
+        )
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
+            f"<table><caption><span>{html.escape(self.caption)}</span></caption>\n"
+            f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        )
+
+    __html__ = to_html
+
+    def to_markdown(self) -> str:
+        lines = [
+            "| " + " | ".join(escape_markdown(column.name) for column in self.columns) + " |",
+            "|" + "|".join(":---" if column.words else "---:" for column in self.columns) + "|",
+        ]
+        for number, row in enumerate(self.spelled()):
+            cells = [escape_markdown(cell) for cell in row]
+            if number in self.strong:
+                cells = [f"**{cell}**" if cell.strip() else cell for cell in cells]
+            lines.append("| " + " | ".join(cells) + " |")
+        return f"**{escape_markdown(self.caption)}**\n\n" + "\n".join(lines) + "\n"
+
+    def to_latex(self) -> str:
+        """A float for `\\usepackage{booktabs,textcomp}`."""
+        lines = [
+            r"\begin{table}[h]",
+            r"\centering",
+            rf"\caption{{{escape_latex(self.caption)}}}",
+            rf"\begin{{tabular}}{{{''.join('l' if column.words else 'r' for column in self.columns)}}}",
+            r"\toprule",
+            " & ".join(escape_latex(column.name) for column in self.columns) + r" \\",
+            r"\midrule",
+        ]
+        for number, row in enumerate(self.spelled()):
+            cells = [escape_latex(cell) for cell in row]
+            if number in self.strong:
+                cells = [rf"\textbf{{{cell}}}" if cell else cell for cell in cells]
+            # A bracket right after a line break would be read as its optional argument.
+            lines.append("{}" + " & ".join(cells) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+    def _html_row(self, row: Sequence[Any]) -> str:
+        out = []
+        for index, (column, value) in enumerate(zip(self.columns, row, strict=True)):
+            tag, scope = ("th", ' scope="row"') if index == 0 else ("td", "")
+            key = _sort_key(value)
+            sorts_by = "" if key is None else f' data-value="{key!r}"'
+            out.append(f"<{tag}{scope}{_css(column)}{sorts_by}>{html.escape(column.spell(value))}</{tag}>")
+        return "".join(out)
+
+
+def words(text: str) -> Cell:
+    return Cell(text)
+
+
+def number(text: str, value: float | None) -> Cell:
+    return Cell(text, None if value is None else float(value))
+
+
+def facts(caption: str, rows: Mapping[str, str]) -> Table:
+    """A table of two columns: what, and its value in words."""
+    return Table(caption=caption, columns=[Column("what"), Column("value")], rows=list(rows.items()))
+
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -37,108 +257,6 @@ _MARKDOWN = frozenset("\\`*_[]<>|~&$")
 _LIGATURES = re.compile(r"([-,])(?=\1)")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What is shown, and the number that it sorts by; without one it sorts as words."""
-
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    name: str
-    words: bool = False
-    """Set to the left and sorted as words; numbers stand to the right."""
-    about: str = ""
-    """What the column means, for whoever points at its header."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    strong: frozenset[int] = field(default_factory=frozenset)
-    """Rows that are set in bold type."""
-
-    def __post_init__(self) -> None:
-        for number, row in enumerate(self.rows):
-            if len(row) != len(self.columns):
-                raise ValueError(f"row {number} has {len(row)} cells for {len(self.columns)} columns")
-
-    def to_html(self) -> str:
-        """A table in a box of its own that scrolls; its headers are buttons that sort."""
-        heads = "".join(
-            f'<th scope="col" aria-sort="none"{_css(column)}>'
-            f'<button type="button"{_title(column.about)}>{html.escape(column.name)}</button></th>'
-            for column in self.columns
-        )
-        body = "\n".join(
-            f"<tr{' class=strong' if number in self.strong else ''}>{self._html_row(row)}</tr>"
-            for number, row in enumerate(self.rows)
-        )
-        return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
-            f"<table><caption><span>{html.escape(self.caption)}</span></caption>\n"
-            f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-        )
-
-    def to_markdown(self) -> str:
-        lines = [
-            "| " + " | ".join(escape_markdown(column.name) for column in self.columns) + " |",
-            "|" + "|".join(":---" if column.words else "---:" for column in self.columns) + "|",
-        ]
-        for number, row in enumerate(self.rows):
-            cells = [escape_markdown(cell.text) for cell in row]
-            if number in self.strong:
-                cells = [f"**{cell}**" if cell.strip() else cell for cell in cells]
-            lines.append("| " + " | ".join(cells) + " |")
-        return f"**{escape_markdown(self.caption)}**\n\n" + "\n".join(lines) + "\n"
-
-    def to_latex(self) -> str:
-        """A float for `\\usepackage{booktabs,textcomp}`."""
-        lines = [
-            r"\begin{table}[h]",
-            r"\centering",
-            rf"\caption{{{escape_latex(self.caption)}}}",
-            rf"\begin{{tabular}}{{{''.join('l' if column.words else 'r' for column in self.columns)}}}",
-            r"\toprule",
-            " & ".join(escape_latex(column.name) for column in self.columns) + r" \\",
-            r"\midrule",
-        ]
-        for number, row in enumerate(self.rows):
-            cells = [escape_latex(cell.text) for cell in row]
-            if number in self.strong:
-                cells = [rf"\textbf{{{cell}}}" if cell else cell for cell in cells]
-            # A bracket right after a line break would be read as its optional argument.
-            lines.append("{}" + " & ".join(cells) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
-
-    def _html_row(self, row: Sequence[Cell]) -> str:
-        out = []
-        for index, (column, cell) in enumerate(zip(self.columns, row, strict=True)):
-            tag, scope = ("th", ' scope="row"') if index == 0 else ("td", "")
-            key = "" if cell.value is None else f' data-value="{cell.value!r}"'
-            out.append(f"<{tag}{scope}{_css(column)}{key}>{html.escape(cell.text)}</{tag}>")
-        return "".join(out)
-
-
-def words(text: str) -> Cell:
-    return Cell(text)
-
-
-def number(text: str, value: float | None) -> Cell:
-    return Cell(text, None if value is None else float(value))
-
-
-def facts(caption: str, rows: Sequence[Sequence[Cell]]) -> Table:
-    """A table of two columns: what, and its value in words."""
-    return Table(
-        caption=caption, columns=[Column(name="what", words=True), Column(name="value", words=True)], rows=rows
-    )
-
-
 def escape_latex(text: str) -> str:
     """Text that LaTeX sets as it is, two hyphens as two hyphens."""
     return _LIGATURES.sub(r"\1{}", "".join(_LATEX.get(character, character) for character in _one_line(text)))
@@ -159,3 +277,12 @@ def _css(column: Column) -> str:
 
 def _title(about: str) -> str:
     return f' title="{html.escape(about)}"' if about else ""
+
+
+def _sort_key(value: Any) -> float | None:
+    """Pairs sort by their first number, what is no number as words."""
+    if isinstance(value, Cell):
+        return value.value
+    if isinstance(value, tuple):
+        value = value[0]
+    return None if value is None or isinstance(value, str) else float(value)

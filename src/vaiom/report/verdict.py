@@ -1,111 +1,32 @@
-"""What the figures say, in sentences that are computed from them; no kinder than they are.
-
-Enters: the contents of a run. Leaves: a paragraph, and the standing remarks on what figures of this kind mean.
-"""
+"""What the figures say, in sentences that are computed from them; no kinder than they are."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from vaiom.evaluation.evaluate import Against
 from vaiom.events.splits import SEALED
 from vaiom.report.contents import RunContents, Split
-from vaiom.report.numbers import bits, count, percent, signed
+from vaiom.report.tables import bits, count, percent, side_of_zero, signed
 
 _PLAIN_BASELINES = frozenset({"frequency", "markov"})
 
-MEANING = (
-    (
-        "Every figure is conditional on a non-zero next return.",
-        "Events whose next return was exactly zero are left out by their outcome; their share stands with the data "
-        "quality. A forecast says what the return is like if there is one.",
-    ),
-    (
-        "Likelihood is not profit.",
-        "A gain in bits says that outcomes were more probable than the baseline thought. It knows no spread, no "
-        "cost, no position and no fill.",
-    ),
-    (
-        "One bar ahead, nothing further.",
-        "Each forecast is of the next bar's return over its own scale. Longer horizons do not follow from it.",
-    ),
-    (
-        "One asset at a time.",
-        "There is no joint law across assets: nothing here says how two of them move together.",
-    ),
-    (
-        "Asset-month intervals treat the pairs of a month as independent.",
-        "Pairs that share a currency are not. The month-clustered interval allows for that, from few blocks; where the "
-        "two disagree, believe the wider.",
-    ),
-    (
-        "Intervals hold the trained model fixed.",
-        "They measure the chance of the sample. Another seed would give another model; only several seeds together "
-        "show by how much.",
-    ),
-)
-"""What the figures do and do not mean."""
-
 
 def verdict(contents: RunContents) -> list[str]:
-    """The paragraphs below the title: what was found, and what limits it."""
-    tests = [split for split in contents.splits if split.is_test]
-    said = [_finding(split) for split in (tests or contents.splits)]
-    if not tests:
-        said.append(
+    """What was found, and what limits it."""
+    return [*findings(contents), *limits(contents)]
+
+
+def findings(contents: RunContents) -> list[str]:
+    """A sentence per test split, or on Validation where no test was scored."""
+    return [_describe_split(split) for split in contents.judged]
+
+
+def limits(contents: RunContents) -> list[str]:
+    """What the reader must know before believing the findings."""
+    splits, out = contents.judged, []
+    if not any(split.is_test for split in splits):
+        out.append(
             "No test split was scored. The model was selected on Validation, so these figures flatter it a little."
         )
-    return [*said, *_limits(contents, tests or contents.splits)]
-
-
-def _finding(split: Split) -> str:
-    found = split.evaluation
-    ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
-    start = (
-        f"On {split.period} ({split.name}, {count(found.num_events)} events) the model needs "
-        f"{bits(found.bits['model'])} bits per event"
-    )
-    if not ranked:
-        return f"{start}. No baseline stood beside it."
-    best = ranked[0]
-    sentence = f"{start}, {_against(best)}."
-    if len(ranked) > 1:
-        beaten = sum(_beats(each) for each in ranked)
-        lost = sum(_loses(each) for each in ranked)
-        share = f"all {len(ranked)} baselines" if beaten == len(ranked) else f"{beaten} of {len(ranked)} baselines"
-        sentence += f" It beats {share} by an interval that excludes zero{f', and loses to {lost} so' if lost else ''}."
-    return sentence
-
-
-def _against(each: Against) -> str:
-    gain, pair = each.gain.gain_bits, each.gain.asset_months.interval
-    amount = f"{bits(abs(gain))} {'fewer' if gain > 0 else 'more'} than {each.baseline}, the strongest baseline"
-    if pair is None:
-        return f"{amount}; there is a single block, so no interval can be given and the difference may be chance"
-    within = f"gain {signed(gain)}, 95% interval {signed(pair[0])} to {signed(pair[1])}"
-    if pair[0] <= 0 <= pair[1]:
-        return f"{amount}, but the interval includes zero ({within}): the two cannot be told apart"
-    months = each.gain.months.interval
-    if months is not None and months[0] <= 0 <= months[1]:
-        return (
-            f"{amount} ({within}); with whole months as blocks the interval includes zero "
-            f"({signed(months[0])} to {signed(months[1])})"
-        )
-    return f"{amount} ({within})" if gain > 0 else f"{amount} ({within}): the baseline is better"
-
-
-def _beats(each: Against) -> bool:
-    pair = each.gain.asset_months.interval
-    return pair is not None and pair[0] > 0
-
-
-def _loses(each: Against) -> bool:
-    pair = each.gain.asset_months.interval
-    return pair is not None and pair[1] < 0
-
-
-def _limits(contents: RunContents, splits: Sequence[Split]) -> list[str]:
-    out = []
     last = splits[-1].evaluation
     both = next(tail for tail in last.calibration.tails if tail.outcome == "both")
     out.append(
@@ -113,13 +34,47 @@ def _limits(contents: RunContents, splits: Sequence[Split]) -> list[str]:
         f"{percent(both.predicted)} was forecast."
     )
     if {each.baseline for each in last.against} <= _PLAIN_BASELINES:
-        out.append("Only the simplest baselines stood beside the model: `vaiom baselines` fits stronger ones.")
-    looks = {_called(split): split.evaluation.looks for split in splits if split.evaluation.looks is not None}
+        out.append("The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones.")
+    looks = [
+        ("the sealed interval " if split.name == SEALED else f"{split.period} ")
+        + ("once" if times == 1 else f"{times} times")
+        for split in splits
+        if (times := split.evaluation.looks) is not None
+    ]
     if looks:
-        each = ", ".join(f"{what} {'once' if times == 1 else f'{times} times'}" for what, times in looks.items())
-        out.append(f"Looks at Test on this corpus, these included: {each}.")
+        out.append(f"Looks at Test on this corpus, these included: {', '.join(looks)}.")
     return out
 
 
-def _called(split: Split) -> str:
-    return "the sealed interval" if split.name == SEALED else split.period
+def _describe_split(split: Split) -> str:
+    found = split.evaluation
+    ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
+    start = (
+        f"On {split.period} ({split.name}, {count(found.num_events)} events) the model needs "
+        f"{bits(found.bits['model'])} bits per event"
+    )
+    if not ranked:
+        return f"{start}. It was compared with no baseline."
+    sentence = f"{start}, {_compare_with_strongest(ranked[0])}."
+    if len(ranked) > 1:
+        sides = [side_of_zero(each.gain.asset_months.interval) for each in ranked]
+        beaten, lost = sides.count(1), sides.count(-1)
+        share = f"all {len(ranked)} baselines" if beaten == len(ranked) else f"{beaten} of {len(ranked)} baselines"
+        sentence += f" It beats {share} by an interval that excludes zero{f', and loses to {lost} so' if lost else ''}."
+    return sentence
+
+
+def _compare_with_strongest(each: Against) -> str:
+    gain, pair, months = each.gain.gain_bits, each.gain.asset_months.interval, each.gain.months.interval
+    amount = f"{bits(abs(gain))} {'fewer' if gain > 0 else 'more'} than {each.baseline}, the strongest baseline"
+    if pair is None:
+        return f"{amount}; there is a single block, so no interval can be given and the difference may be chance"
+    within = f"gain {signed(gain)}, 95% interval {signed(pair[0])} to {signed(pair[1])}"
+    if side_of_zero(pair) == 0:
+        return f"{amount}, but the interval includes zero ({within}): the two cannot be told apart"
+    if months is not None and side_of_zero(months) == 0:
+        return (
+            f"{amount} ({within}); with whole months as blocks the interval includes zero "
+            f"({signed(months[0])} to {signed(months[1])})"
+        )
+    return f"{amount} ({within})" if gain > 0 else f"{amount} ({within}): the baseline is better"

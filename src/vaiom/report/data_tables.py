@@ -1,0 +1,244 @@
+"""The tables of where figures come from: bars, corpora, what was masked, looks at Test, hashes and commands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from operator import attrgetter as at
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaiom import __version__
+from vaiom.report.tables import NOTHING, Column, Table, bits, count, facts, moment, percent2, prose, text
+
+if TYPE_CHECKING:
+    from vaiom.evaluation.ledger import Look
+    from vaiom.events.corpus import Corpus
+    from vaiom.events.quality import SplitQuality
+    from vaiom.market.check import QualityReport
+    from vaiom.report.contents import RunContents
+
+BASELINES_FOLDER = "baselines"
+_FITTED_BY_EVALUATE = {"frequency", "markov"}
+_KEY_LENGTH = 12
+_QUALITY = (
+    Column("asset", text, at("symbol")),
+    Column("split", text, at("split")),
+    Column("rows", count, at("rows")),
+    Column("valid events", count, at("events"), "Rows that may be trained on or scored, before any demand on context"),
+    Column("zero next", percent2, at("zero_share"), "Next returns that are exactly zero"),
+    Column("target dropped", percent2, at("dropped_share"), "For any reason, exact zeros included"),
+)
+
+
+def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
+    """The bars of a folder, and what was left out or put right on the way there."""
+    entries = manifest["symbols"].items()
+    changed = [
+        [symbol, name.replace("_", " "), number]
+        for symbol, entry in entries
+        for name, number in {"flat_dropped": entry.get("flat_dropped", 0), **entry.get("repairs", {})}.items()
+        if number
+    ]
+    columns = [Column("asset"), Column("rows", count), Column("first"), Column("last")]
+    rows = [[symbol, entry["rows"], moment(entry["first"]), moment(entry["last"])] for symbol, entry in entries]
+    changes = [Column("asset"), Column("what"), Column("rows", count)]
+    return [
+        Table(caption=f"Bars in {folder}", columns=columns, rows=rows),
+        *([Table(caption="Changed on the way", columns=changes, rows=changed)] if changed else []),
+    ]
+
+
+def price_quality(report: QualityReport) -> list[Table]:
+    """What a check of prices found: facts, the clock, findings."""
+    from vaiom.market.sources.assemble import span_label
+
+    def span(seconds: int | None) -> str:
+        return span_label(timedelta(seconds=seconds)) if seconds else NOTHING
+
+    def stamp(value: object) -> str:
+        return moment(text(value))
+
+    bars = [
+        Column("asset", text, at("symbol")),
+        Column("rows", count, at("rows")),
+        Column("first bar", stamp, at("first")),
+        Column("last bar", stamp, at("last")),
+        Column("timeframe", span, at("timeframe_seconds")),
+        Column("missing bars", count, at("gaps.num_missing")),
+        Column("unmoved closes", percent2, at("zero_return_share")),
+    ]
+    clock = [Column("asset", text, at("symbol")), Column("statement", prose, at("clock.statement"))]
+    columns = [*map(Column, ("asset", "severity", "kind")), Column("rows", count)]
+    found = [
+        [asset.symbol, each.severity, each.kind, each.count, "\n".join([each.summary, *each.examples[:1]])]
+        for asset in report.assets
+        for each in asset.findings
+    ]
+    return [
+        Table.of("Bars", bars, report.assets),
+        Table.of("Clock, as the weekly opening and close show it", clock, report.assets),
+        Table(
+            caption="Findings" if found else "Findings: none",
+            columns=[*columns, Column("what, and the first of them", prose)],
+            rows=found,
+        ),
+    ]
+
+
+def market_comparison(rows: Sequence[Mapping[str, Any]], real: Path) -> Table:
+    """The simulated market and real bars, measure by measure."""
+    met = {None: "", True: "yes", False: "NO"}
+    columns = [
+        Column("measure", text, lambda row: row["measure"]),
+        Column("simulated", bits, lambda row: row["simulated"]),
+        Column(str(real), bits, lambda row: row["real"]),
+        Column("demanded", text, lambda row: row["demand"] or ""),
+        Column("met", text, lambda row: met[row["met"]]),
+    ]
+    return Table.of("The simulated market compared with real bars", columns, rows)
+
+
+def corpus_tables(corpus: Corpus) -> list[Table]:
+    """The assets of a corpus with their events, the bucket edges, and where it comes from."""
+    from vaiom.events.corpus import count_events
+
+    manifest, splits = corpus.manifest, corpus.splits.names
+    counts = count_events(corpus)
+    rows = [
+        [symbol, asset["class"], moment(asset["first"]), moment(asset["last"]), asset["rows"]]
+        + [counts[split][symbol] for split in splits]
+        for symbol, asset in manifest["assets"].items()
+    ]
+    rows.append(["all", "", "", "", manifest["rows"], *(sum(counts[split].values()) for split in splits)])
+    names = [*map(Column, ("asset", "class", "first bar", "last bar"))]
+    edges = [
+        [name, len(values) - 1, "  ".join(f"{edge:.4f}" for edge in values[1:-1])]
+        for name, values in corpus.edges.items()
+    ]
+    return [
+        Table(
+            caption=f"Corpus {corpus.path}: {manifest['timeframe']} bars, events with 512 bars of context",
+            columns=[*names, *(Column(name, count) for name in ("rows", *splits))],
+            rows=rows,
+        ),
+        Table(
+            caption="Bucket edges, fitted on Train",
+            columns=[Column("map"), Column("buckets", count), Column("inner edges", prose)],
+            rows=edges,
+        ),
+        facts(
+            "Provenance",
+            {
+                "data": corpus.sha256,
+                "tokenizer": manifest["tokenizer_sha256"],
+                "Train ends": moment(manifest["splits"]["train_end"]),
+                "sealed from": moment(manifest["splits"]["seal"]),
+                "inputs": f"{len(manifest['inputs'])} files, SHA-256 of each in the manifest",
+            },
+        ),
+    ]
+
+
+def split_quality(quality: Sequence[SplitQuality]) -> Table:
+    """What was masked and dropped, by asset and split."""
+    masks = list(quality[0].mask_share) if quality else []
+    columns = [
+        *_QUALITY,
+        *(
+            Column(name.removeprefix("mask_").replace("_", " "), percent2, about="Share of rows masked")
+            for name in masks
+        ),
+        Column("low tail", percent2, about="Events that ended in buckets 1 to 4"),
+        Column("high tail", percent2, about="Events that ended in buckets 13 to 16"),
+    ]
+    rows = [
+        [column.take(each) for column in _QUALITY]
+        + [*each.mask_share.values(), sum(each.occupancy[:4]), sum(each.occupancy[-4:])]
+        for each in quality
+    ]
+    caption = "What was masked and dropped, by asset and split of the target"
+    return Table(caption=caption, columns=columns, rows=rows)
+
+
+def looks_at_test(looks: Sequence[Look], own: str) -> Table:
+    """The ledger: when a test split was scored, and by what; `own` is the checkpoint of the report."""
+    mark = {own: " (this one)"}
+    columns = [
+        Column("when (UTC)", text, lambda look: look.when.replace("T", " ").removesuffix("+00:00")),
+        Column("split", text, at("split")),
+        Column("run", text, at("run")),
+        Column(
+            "checkpoint",
+            text,
+            lambda look: look.checkpoint_sha256[:_KEY_LENGTH] + mark.get(look.checkpoint_sha256, ""),
+        ),
+        Column("events", count, at("num_events")),
+    ]
+    return Table.of("Looks at test splits of this corpus", columns, looks)
+
+
+def provenance(contents: RunContents) -> Table:
+    """What the figures were made from, by hash."""
+    origin, tokenizer, now = contents.checkpoint.provenance, contents.checkpoint.tokenizer, contents.corpus
+    grown = " (the corpus has grown or changed since)" if now and now.sha256 != origin.corpus_sha256 else ""
+    return facts(
+        "Hashes and versions",
+        {
+            "experiment, seed, step": f"{origin.experiment}, {origin.seed}, {count(origin.step)}",
+            "checkpoint": contents.checkpoint.sha256,
+            "corpus at training": origin.corpus_sha256,
+            "corpus now": f"{now.sha256}{grown}" if now else f"not reachable: {contents.corpus_problem}",
+            "tokenizer": tokenizer.sha256,
+            "assets": ", ".join(tokenizer.symbols),
+            "timeframe": now.timeframe if now else NOTHING,
+            "Train ends before": str(origin.splits["train_end"]).replace("T", " "),
+            "input files": f"{len(origin.inputs)}, each with its hash in the checkpoint",
+            "trained with": f"vaiom {origin.vaiom_version}",
+            "reported with": f"vaiom {__version__}",
+        },
+    )
+
+
+def commands(contents: RunContents) -> list[str]:
+    """The command lines that lead from the corpus to the report: train, then each split's, then report."""
+    from vaiom.baselines.registry import BASELINES
+    from vaiom.events.splits import SEALED
+
+    corpus = str(contents.corpus.path) if contents.corpus else "CORPUS"
+    run, context = str(contents.run), str(contents.checkpoint.model.config.context)
+    out = [["vaiom", "train", corpus, *_experiment_options(contents), "--out", run]]
+    for split in contents.splits:
+        # Losses that somebody stored under a name of their own cannot be repeated so.
+        names = [name for name in split.evaluation.bits if name in BASELINES]
+        stored = ["--baselines", BASELINES_FOLDER] if set(names) - _FITTED_BY_EVALUATE else []
+        if stored:
+            options = ["--out", BASELINES_FOLDER, "--only", ",".join(names), "--context", context]
+            out.append(["vaiom", "baselines", corpus, *options, "--split", split.name])
+        unseal = ["--unseal", SEALED] if split.name == SEALED else []
+        out.append(["vaiom", "evaluate", run, "--corpus", corpus, "--split", split.name, *unseal, *stored])
+    return [shlex.join(words) for words in (*out, ["vaiom", "report", run, "--corpus", corpus])]
+
+
+def _experiment_options(contents: RunContents) -> list[str]:
+    """The experiment by name, its seed, and each setting in which the run differs from it."""
+    from vaiom.experiments.registry import EXPERIMENTS
+
+    origin = contents.checkpoint.provenance
+    out = ["--experiment", origin.experiment, "--seed", str(origin.seed)]
+    named = EXPERIMENTS.get(origin.experiment)
+    if named is None:
+        return out
+    own = {**contents.checkpoint.model.config.to_json(), **origin.train}
+    plain = {**named.model.to_json(), **named.train.to_json()}
+    for key, value in own.items():
+        if key != "seed" and plain.get(key) != value:
+            out += ["--set", f"{key}={_spell_setting(value)}"]
+    return out
+
+
+def _spell_setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,72 @@
+"""The report of a run as one HTML file that needs nothing else, and its headline tables for papers and notes.
+
+Enters: a run folder, the corpus if it moved, where to write. Leaves: whole files or none; the same run gives the same
+bytes. Paper: Results and Appendices on period results and inference, in one page; the rest are additions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from vaiom.events.schema import NUM_RETURN_BUCKETS
+from vaiom.files import write_bytes
+from vaiom.report import data_tables, figures
+from vaiom.report.contents import RunContents, read_run
+from vaiom.report.results import describe_states, headline_tables, notes_of, tables_of
+from vaiom.report.tables import count
+from vaiom.report.verdict import findings, limits
+
+REPORT_NAME = "report.html"
+
+
+def write_report(
+    run: Path,
+    *,
+    corpus: Path | None = None,
+    out: Path | None = None,
+    markdown: Path | None = None,
+    latex: Path | None = None,
+) -> RunContents:
+    """Write the page (`report.html` in the run unless told) and, where asked for, the tables; returns what they say."""
+    contents = read_run(run, corpus)
+    texts = {out or run / REPORT_NAME: render(contents)}
+    tables = headline_tables(contents)
+    if markdown:
+        texts[markdown] = "\n".join(table.to_markdown() for table in tables)
+    if latex:
+        texts[latex] = "\n".join(table.to_latex() for table in tables)
+    for file, text in texts.items():
+        write_bytes(file, text.encode())
+    return contents
+
+
+def render(contents: RunContents) -> str:
+    """The page as text."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup, escape
+
+    def asset(name: str) -> Markup:
+        return Markup((files("vaiom.report") / "assets" / name).read_text(encoding="utf-8"))
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters["count"] = count
+    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    tables = {split.name: tables_of(split.evaluation, split.label) for split in contents.splits}
+    return environment.from_string(asset("report.html")).render(
+        contents=contents,
+        tables=tables,
+        all_tests=[table for each in tables.values() for table in each["all_tests"]][-1:],
+        findings=findings(contents),
+        limits=limits(contents),
+        notes_of=notes_of,
+        describe_states=describe_states,
+        commands=data_tables.commands(contents),
+        num_buckets=NUM_RETURN_BUCKETS,
+        uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",
+        figures=figures,
+        data=data_tables,
+        asset=asset,
+    )
