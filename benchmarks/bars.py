@@ -19,8 +19,9 @@ import polars as pl
 
 from benchmarks.race import Measurement, race, reference_library
 from vaiom.errors import VaiomError
-from vaiom.market.bars import resample, seen_timeframe
 from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, read_bars
+from vaiom.market.resample import resample
+from vaiom.market.stamps import infer_timeframe
 
 REPEATS = 9
 RACE_ROWS = 3_000_000
@@ -80,7 +81,7 @@ def require_equal(ours: pl.DataFrame, reference: pl.DataFrame) -> str:
 def race_input(bars: Path | None) -> tuple[pl.DataFrame, str]:
     """The first asset of the folder that is finer than the target, or made-up minutes, and what to call it."""
     for symbol, frame in read_bars(bars).items() if bars is not None else ():
-        step = seen_timeframe(frame["Datetime"])
+        step = infer_timeframe(frame["Datetime"])
         if step is not None and step < timedelta(hours=1):
             return frame, f"{symbol} of {bars}"
     return minutes(0, RACE_ROWS), "made-up minutes"

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from vaiom.market.bars import resample_folder
+from vaiom.market.resample import resample_folder
 
 
 def peak_mib() -> float:

@@ -17,8 +17,8 @@ import vaiom
 from vaiom.errors import UserError
 from vaiom.events.pack import unpack
 from vaiom.market.folder import check_symbol
-from vaiom.market.sources import dukascopy
-from vaiom.market.sources.piece import Options, Origin
+from vaiom.market.formats import dukascopy
+from vaiom.market.formats.table import Options, Origin
 
 PACKAGE = Path(vaiom.__file__).parent
 TOOL = Path(__file__).parents[1] / "tools" / "sbom.py"
@@ -69,7 +69,7 @@ def test_a_bi5_bomb_is_refused_before_it_fills_the_memory() -> None:
     assert len(bomb) < 1 << 20
     file = Origin(path=Path("EURUSD_2019_01_04_BID_candles_min_1.bi5"))
     with pytest.raises(UserError, match="unpacks to too much"):
-        dukascopy.read(file, bomb, Options())
+        dukascopy.read_bi5(file, bomb, Options())
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ does not, is in [forecasting.md](forecasting.md); the same steps on the command 
 
 CONTENTS: dict[str, dict[str, Sequence[str]]] = {
     "Prices": {
-        "vaiom.market.sources.imports": ["import_files"],
-        "vaiom.market.sources.download": ["download"],
-        "vaiom.market.bars": ["resample_folder", "resample"],
+        "vaiom.market.imports": ["import_files"],
+        "vaiom.market.download": ["download"],
+        "vaiom.market.resample": ["resample_folder", "resample"],
         "vaiom.market.check": ["check_folder", "check_bars", "QualityReport", "AssetQuality"],
         "vaiom.market.findings": ["Finding"],
         "vaiom.simulate.market": ["MarketConfig", "simulate", "write_market"],

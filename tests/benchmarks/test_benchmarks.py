@@ -14,8 +14,8 @@ from benchmarks import bars, events, startup
 from benchmarks.race import race, reference_library
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.events.rows import cont_of_bars
-from vaiom.market.bars import resample
 from vaiom.market.folder import write_symbol
+from vaiom.market.resample import resample
 from vaiom.simulate.market import MarketConfig, simulate
 
 

@@ -14,7 +14,7 @@ import typer
 from command_line import Vaiom, require_refusal
 
 import vaiom as package
-from market.sources import feed_server
+from market import feed_server
 from strategies import random_bars
 from vaiom.cli.main import app
 from vaiom.events.corpus import open_corpus

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from command_line import Vaiom, listing, require_refusal
 
-from market.sources.feed_server import made_up_day
+from market.feed_server import made_up_day
 from strategies import random_bars
 from vaiom.market.folder import write_symbol
 from vaiom.simulate.market import MarketConfig

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits, step_seconds
 from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS
-from vaiom.market.bars import TIMEFRAMES, timeframe_of
+from vaiom.market.stamps import TIMEFRAMES, timeframe_of
 
 stamps = st.lists(st.datetimes(datetime(1970, 1, 1), datetime(2105, 12, 31)), min_size=1, max_size=20)
 

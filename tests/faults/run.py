@@ -13,7 +13,7 @@ from pathlib import Path
 from faults.kills import Tally, quiet_run, torment
 from faults.serving import make_served, torment_service, undisturbed
 from faults.stages import make_inputs, stages
-from market.sources import feed_server
+from market import feed_server
 
 SERVING, SERVING_WEIGHT = "serving", 4
 

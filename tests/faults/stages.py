@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluation.simulated_market import TINY_SPLITS
 from faults.commands import contents
-from market.sources.feed_server import FeedServer, made_up_feed
+from market.feed_server import FeedServer, made_up_feed
 from strategies import random_bars
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import open_corpus

@@ -15,7 +15,7 @@ import pytest
 
 from faults.commands import contents, require_clean, run
 from faults.stages import Stage, make_inputs, stages
-from market.sources import feed_server
+from market import feed_server
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from faults.kills import quiet_run, torment
 from faults.serving import make_served, torment_service, undisturbed
 from faults.stages import Stage, make_inputs, stages
-from market.sources import feed_server
+from market import feed_server
 from vaiom.errors import DataError
 from vaiom.events.corpus import open_corpus
 from vaiom.files import STAGING_PREFIX, atomic_file, staged_folder, write_json

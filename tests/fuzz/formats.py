@@ -16,9 +16,8 @@ from typing import Any
 import polars as pl
 
 from fuzz.mutations import Mutate, spoil_bytes, spoil_text
-from vaiom.market.sources.assemble import Source, assemble
-from vaiom.market.sources.detect import read_any
-from vaiom.market.sources.piece import Options, Origin
+from vaiom.market.formats.table import Options, Origin
+from vaiom.market.imports import combine, read_source
 
 START = datetime(2019, 2, 4, 22)
 CANDLES_NAME = "EURUSD_2019_01_04_BID_candles_min_1.bi5"
@@ -70,9 +69,8 @@ def _reader(name: str) -> Callable[[bytes], object]:
         repair, utc = bool(chance.randrange(2)), bool(chance.randrange(2))
         symbol = chance.choice([None, "EURUSD"])
         options = Options(symbol=symbol, start=None, utc=utc, repair=repair)
-        piece = read_any(Origin(path=Path(name)), data, "auto", options)
-        source = Source(piece=piece, sha256="", num_bytes=len(data))
-        _, entry = assemble("EURUSD", [source], shift=timedelta(hours=2), utc=utc, repair=repair)
+        source = read_source(Origin(path=Path(name)), data, "auto", options)
+        _, entry = combine("EURUSD", [source], shift=timedelta(hours=2), utc=utc, repair=repair)
         return json.dumps(entry, allow_nan=False)
 
     return read

@@ -11,12 +11,12 @@ import polars as pl
 from fuzz.mutations import Mutate, spoil_json, spoil_text
 from vaiom.cli import console
 from vaiom.cli import corpus as corpus_command
+from vaiom.market.download_http import _retry_after_s, _web_address
+from vaiom.market.download_ledger import Ledger
 from vaiom.market.folder import check_symbol, open_manifest
-from vaiom.market.sources.download_http import _retry_after_s, _web_address
-from vaiom.market.sources.download_ledger import Ledger
-from vaiom.market.sources.dukascopy import path_facts
-from vaiom.market.sources.piece import Origin, pair_in
-from vaiom.market.sources.stamps import parse_stamps
+from vaiom.market.formats.dukascopy import parse_path
+from vaiom.market.formats.stamps import parse_stamps
+from vaiom.market.formats.table import find_pair
 from vaiom.training.experiment import Experiment
 
 Entry = tuple[Sequence[bytes], Mutate, Callable[[bytes], object], int]
@@ -45,7 +45,7 @@ def targets(scratch: Path) -> dict[str, Entry]:
         "splits": (texts("2024-07-01:2025-01-01", "2024-01-01"), spoil_text, _of(_splits), 80),
         "setting": (texts(*SETTINGS), spoil_text, _of(lambda text: Experiment(name="x").with_settings([text])), 120),
         "symbol": (texts("EURUSD", "BRK.B", "EUR/USD"), spoil_text, _of(_symbol), 100),
-        "bi5 path": (texts(CANDLES, "a/EURUSD_2019_01_04_22h_ticks.bi5"), spoil_text, _of(path_facts), 100),
+        "bi5 path": (texts(CANDLES, "a/EURUSD_2019_01_04_22h_ticks.bi5"), spoil_text, _of(parse_path), 100),
         "address": (texts("https://example.com/feed", "http://127.0.0.1:80"), spoil_text, _of(_web_address), 60),
         "retry-after": (texts("120", "Wed, 21 Oct 2015 07:28:00 GMT"), spoil_text, _retry_after, 40),
         "stamps": (["\n".join([text] * 3).encode() for text in STAMPS], spoil_text, _of(_stamps), 20),
@@ -75,7 +75,7 @@ def _splits(text: str) -> object:
 
 
 def _symbol(text: str) -> object:
-    return pair_in(text), check_symbol(text)
+    return find_pair(text), check_symbol(text)
 
 
 def _retry_after(data: bytes) -> object:
@@ -86,8 +86,7 @@ def _retry_after(data: bytes) -> object:
 
 def _stamps(text: str) -> object:
     values = pl.Series("stamp", text.encode(errors="replace").decode().split("\n"))
-    rows = pl.Series(range(1, len(values) + 1))
-    return parse_stamps(values, rows, Origin(path=Path("table.csv")), utc=len(text) % 2 == 0)
+    return parse_stamps(values, lambda row: f"table.csv, line {row + 1}", utc=len(text) % 2 == 0)
 
 
 def _bar_manifest(file: Path) -> object:

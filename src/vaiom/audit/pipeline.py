@@ -30,7 +30,7 @@ from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import sha256_of
-from vaiom.market.bars import timeframe_of
+from vaiom.market.stamps import timeframe_of
 from vaiom.model.config import ModelConfig
 from vaiom.training.config import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler

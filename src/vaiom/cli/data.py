@@ -31,8 +31,8 @@ def download(
     json: Json = False,
 ) -> None:
     """Fetch 1-minute candles from Dukascopy; the same command goes on after an interruption."""
-    from vaiom.market.sources.download import DUKASCOPY_URL
-    from vaiom.market.sources.download import download as fetch
+    from vaiom.market.download import DUKASCOPY_URL
+    from vaiom.market.download import download as fetch
 
     with progress_bar("downloading") as progress:
         manifest = fetch(
@@ -69,7 +69,7 @@ def import_(
     """Read files of other tools into a bar folder; the clock stays as stored unless --shift or --utc moves it."""
     from datetime import timedelta
 
-    from vaiom.market.sources.imports import import_files
+    from vaiom.market.imports import import_files
 
     with progress_bar("importing") as progress:
         manifest = import_files(
@@ -98,7 +98,7 @@ def resample(
     json: Json = False,
 ) -> None:
     """Finer bars become coarser ones by fixed clock bins; empty bins stay empty."""
-    from vaiom.market.bars import resample_folder
+    from vaiom.market.resample import resample_folder
 
     with progress_bar("resampling") as progress:
         manifest = resample_folder(bars, to, out, overwrite=overwrite, progress=progress)
@@ -177,7 +177,7 @@ def check(bars: BarsDir, json: Json = False) -> None:
 
 def _timeframe_of(report: QualityReport) -> str:
     """The timeframe of a corpus of these bars; minutes are to be resampled first, to the paper's main one."""
-    from vaiom.market.bars import TIMEFRAMES
+    from vaiom.market.stamps import TIMEFRAMES
 
     seen = {asset.timeframe_seconds for asset in report.assets}
     fitting = (name for name, step in TIMEFRAMES.items() if step.total_seconds() in seen and name != "1min")

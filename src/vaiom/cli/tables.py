@@ -117,7 +117,7 @@ def print_split_quality(rows: Sequence[SplitQuality]) -> None:
 
 
 def print_price_quality(report: QualityReport) -> None:
-    from vaiom.market.sources.assemble import span_label
+    from vaiom.market.stamps import format_span
 
     facts = [
         [
@@ -125,7 +125,7 @@ def print_price_quality(report: QualityReport) -> None:
             f"{asset.rows:,}",
             _moment(str(asset.first or "-")),
             _moment(str(asset.last or "-")),
-            span_label(timedelta(seconds=asset.timeframe_seconds)) if asset.timeframe_seconds else "-",
+            format_span(timedelta(seconds=asset.timeframe_seconds)) if asset.timeframe_seconds else "-",
             f"{asset.gaps.num_missing:,}",
             percent(asset.zero_return_share or 0.0),
         ]

@@ -39,9 +39,9 @@ from vaiom.events.schema import CLASSES, default_class
 from vaiom.events.splits import SplitConfig
 from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import canonical_json, sha256_file, sha256_of, staged_folder, write_json
-from vaiom.market.bars import seen_timeframe, timeframe_of
-from vaiom.market.folder import read_file, require_ordered, symbols_in
+from vaiom.market.folder import read_file, symbols_in
 from vaiom.market.hidden import find_hidden
+from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
 Progress = Callable[[int, int, str], None]
 
@@ -146,7 +146,7 @@ def _read_parts(bars: Path, config: CorpusConfig, progress: Progress | None) -> 
 def ordered_bars(file: Path, config: CorpusConfig) -> pl.DataFrame:
     frame = read_file(file)
     require_ordered(frame["Datetime"], file)
-    seen, wanted = seen_timeframe(frame["Datetime"]), timeframe_of(config.timeframe)
+    seen, wanted = infer_timeframe(frame["Datetime"]), timeframe_of(config.timeframe)
     if seen is not None and seen != wanted:
         finer = seen < wanted
         raise DataError(

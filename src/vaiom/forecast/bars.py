@@ -19,8 +19,8 @@ from vaiom.errors import DataError
 from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.masks import MIN_CLEAN_RETURNS
 from vaiom.forecast.live import LiveBar
-from vaiom.market.bars import seen_timeframe, timeframe_of
-from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, conform, require_ordered
+from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, conform
+from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
 """The first bar whose row can be unmasked."""
@@ -94,7 +94,7 @@ def _number(value: object, where: str) -> float:
 
 
 def _require_timeframe(stamps: pl.Series, timeframe: str, where: str) -> None:
-    seen, wanted = seen_timeframe(stamps.tail(_CHECKED_STEPS)), timeframe_of(timeframe)
+    seen, wanted = infer_timeframe(stamps.tail(_CHECKED_STEPS)), timeframe_of(timeframe)
     # A few bars may lie around a weekend: too far apart is then no proof, too close always is.
     if seen is not None and (seen < wanted or (seen > wanted and len(stamps) >= MIN_BARS)):
         raise wrong_timeframe(where, timeframe, seen)

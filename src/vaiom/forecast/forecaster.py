@@ -25,8 +25,8 @@ from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.engine import Card, Engine, Probabilities, TorchEngine, open_exported
 from vaiom.forecast.history import History
 from vaiom.forecast.inputs import Columns, RowMaker, inputs_of, meta_of
-from vaiom.market.bars import timeframe_of
 from vaiom.market.folder import check_symbol
+from vaiom.market.stamps import timeframe_of
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.training.loop import BEST_NAME
 

@@ -33,7 +33,7 @@ from vaiom.events.schema import (
 )
 from vaiom.events.tokenizer import Tokenizer
 from vaiom.forecast.live import LiveBar, live_asset_row, live_row, stored_row
-from vaiom.market.bars import timeframe_of
+from vaiom.market.stamps import timeframe_of
 from vaiom.model.config import ModelConfig
 
 WAIT = "log_wait"

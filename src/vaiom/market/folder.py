@@ -7,8 +7,7 @@ Paper: "Market Data, Price Convention and Bar Construction" (timestamps are cons
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,19 +16,15 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.files import atomic_file, read_json, write_json
+from vaiom.market.stamps import STAMP, require_calendar, require_ordered
 
 PRICE_COLUMNS = ("Open", "High", "Low", "Close")
 BAR_COLUMNS = ("Datetime", *PRICE_COLUMNS, "Volume")
-BAR_SCHEMA = {"Datetime": pl.Datetime("us"), **dict.fromkeys((*PRICE_COLUMNS, "Volume"), pl.Float64())}
+BAR_SCHEMA = {"Datetime": STAMP, **dict.fromkeys((*PRICE_COLUMNS, "Volume"), pl.Float64())}
 MANIFEST_NAME = "manifest.json"
 BAD_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError)
 """What the reader raises over a damaged file; over some damage it panics."""
 
-# Python's own calendar ends with the year 9999; what is printed of a stamp must exist there.
-_YEARS = (1000, 8999)
-_FIRST_TICK, _END_TICK = (
-    (datetime(year, 1, 1) - datetime(1970, 1, 1)) // timedelta(microseconds=1) for year in (_YEARS[0], _YEARS[1] + 1)
-)
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
@@ -75,47 +70,12 @@ def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
     if frame.schema == BAR_SCHEMA and not any(_has_nan(frame[name]) for name in (*PRICE_COLUMNS, "Volume")):
         return frame
     numbers = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in (*PRICE_COLUMNS, "Volume")]
-    return frame.select(pl.col("Datetime").cast(pl.Datetime("us")), *numbers)
+    return frame.select(pl.col("Datetime").cast(STAMP), *numbers)
 
 
 def _has_nan(numbers: pl.Series) -> bool:
     """NaN apart from null, which becomes NaN in an array."""
     return int(np.isnan(numbers.to_numpy()).sum()) > numbers.null_count()
-
-
-def require_calendar(stamps: pl.Series, where: Callable[[int], object]) -> pl.Series:
-    """Stamps that a calendar can hold; `where` names the place of a row (from 0) that is beyond it."""
-    ticks = stamps.cast(pl.Datetime("us")).to_physical()
-    first, last = ticks.min(), ticks.max()
-    if first is not None and (first < _FIRST_TICK or last >= _END_TICK):  # type: ignore[operator]
-        beyond = ((ticks < _FIRST_TICK) | (ticks >= _END_TICK)).fill_null(value=False)
-        row = int(beyond.arg_max() or 0)
-        raise DataError(
-            "a stamp is beyond all calendars",
-            where=where(row),
-            expected=f"a year from {_YEARS[0]} to {_YEARS[1]}",
-            fix="correct or remove the row",
-        )
-    return stamps
-
-
-def require_ordered(stamps: pl.Series, where: object) -> None:
-    """Stamps must be present and strictly increasing; the error names the first row (from 1) that is not."""
-    if stamps.null_count():
-        row = int(stamps.is_null().arg_max() or 0)
-        raise DataError("a stamp is missing", where=f"{where}, row {row + 1}", fix="remove the row")
-    bad = stamps.slice(1) <= stamps.slice(0, max(len(stamps) - 1, 0))
-    if bad.any():
-        row = int(bad.arg_max() or 0) + 1
-        before, after = stamps[row - 1], stamps[row]
-        kind = "is repeated" if before == after else "goes back in time"
-        raise DataError(
-            f"a stamp {kind}",
-            where=f"{where}, row {row + 1}",
-            expected=f"a stamp after {before}",
-            got=after,
-            fix="`vaiom data import --repair` sorts rows and keeps the last of repeated stamps",
-        )
 
 
 def symbols_in(folder: Path) -> list[str]:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.market.folder import require_ordered
-from vaiom.market.sources.download_http import FileServer, StoppedError, UnavailableError
-from vaiom.market.sources.download_ledger import SymbolDay
-from vaiom.market.sources.dukascopy import decode_candles, price_scale_of
+from vaiom.market.download_http import FileServer, StoppedError, UnavailableError
+from vaiom.market.download_ledger import SymbolDay
+from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
+from vaiom.market.stamps import require_ordered
 
 ONE_DAY = timedelta(days=1)
 

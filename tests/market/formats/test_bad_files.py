@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from price_files import candles_bi5, frame_of, some_bars
 
+from market.price_files import candles_bi5, frame_of, some_bars
 from vaiom.errors import DataError
 from vaiom.market.folder import read_bars
-from vaiom.market.sources import archive
-from vaiom.market.sources.imports import import_files
+from vaiom.market.formats import detect
+from vaiom.market.imports import import_files
 
 HEADER = "time,open,high,low,close,volume\n"
 GOOD = "2019-02-04 00:00,1.1,1.2,1.0,1.1,5\n"
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
     "two tables": ("EURUSD.zip", zipped({"a.csv": HEADER + GOOD, "b.csv": HEADER + GOOD}), "exactly one table"),
     "no table": ("EURUSD.zip", zipped({"a.pdf": ""}), "exactly one table"),
     "empty zip": ("EURUSD.zip", zipped({}), "exactly one table"),
-    "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (archive.RATIO_FROM + 1)}), "too much"),
+    "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (detect.RATIO_FROM + 1)}), "too much"),
     "encrypted": ("EURUSD.zip", encrypted(zipped({"a.csv": HEADER + GOOD})), "encrypted"),
     "damaged zip": ("EURUSD.zip", damaged(zipped({"a.csv": HEADER + GOOD + NEXT})), "cannot be unpacked"),
     "cut zip": ("EURUSD.zip", zipped({"a.csv": HEADER + GOOD})[:-30], "cannot be unpacked"),
@@ -173,7 +173,7 @@ def test_a_failing_disk_leaves_the_folder_as_it_was(
     def disk_full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("vaiom.market.sources.imports.write_manifest", disk_full)
+    monkeypatch.setattr("vaiom.market.imports.write_manifest", disk_full)
     with pytest.raises(OSError, match="no space"):
         import_files([tmp_path / "EURUSD.csv", tmp_path / "GBPUSD.csv"], out)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before

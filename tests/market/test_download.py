@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX
+from vaiom.market import download_http
+from vaiom.market.download import download
+from vaiom.market.download_http import RateLimit, StoppedError
 from vaiom.market.folder import read_bars
-from vaiom.market.sources import download_http
-from vaiom.market.sources.download import download
-from vaiom.market.sources.download_http import RateLimit, StoppedError
-from vaiom.market.sources.imports import import_files
+from vaiom.market.imports import import_files
 
 FIRST = date(2019, 2, 4)
 FAST = {"requests_per_second": 1000.0, "timeout": 5.0}
@@ -230,7 +230,7 @@ SCRIPT = """
 import sys
 from datetime import date
 from pathlib import Path
-from vaiom.market.sources.download import download
+from vaiom.market.download import download
 url, out, last, timeout = sys.argv[1:]
 download(["EURUSD"], date(2019, 2, 4), date.fromisoformat(last), Path(out), base_url=url, workers=2,
          requests_per_second=100.0, timeout=float(timeout))

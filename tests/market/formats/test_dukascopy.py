@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from price_files import bi5, candles_bi5, frame_of, some_bars
 
+from market.price_files import bi5, candles_bi5, frame_of, some_bars
 from vaiom.errors import DataError
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS
-from vaiom.market.sources import dukascopy
-from vaiom.market.sources.dukascopy import decode_candles, drop_flat, path_facts, price_scale_of
-from vaiom.market.sources.piece import Options, Origin, Piece
+from vaiom.market.formats import dukascopy
+from vaiom.market.formats.dukascopy import decode_candles, parse_path, price_scale_of
+from vaiom.market.formats.table import FileBars, Options, Origin, drop_flat, parse_bars
 
 DAY = datetime(2019, 2, 4)
 DAY_PATH = "EURUSD/2019/01/04/BID_candles_min_1.bi5"
@@ -27,8 +27,9 @@ units = st.integers(1, 2**32 - 1)
 volumes = st.floats(0, 1e6, width=32)
 
 
-def read(path: str | Path, data: bytes, **options: object) -> Piece:
-    return dukascopy.read(Origin(path=Path(path)), data, Options(**options))  # type: ignore[arg-type]
+def read(path: str | Path, data: bytes, **options: object) -> FileBars:
+    chosen = Options(**options)  # type: ignore[arg-type]
+    return parse_bars(dukascopy.read_bi5(Origin(path=Path(path)), data, chosen), chosen)
 
 
 @given(st.dictionaries(st.integers(0, 1439), st.tuples(units, units, units, units, volumes), max_size=40))
@@ -46,10 +47,10 @@ def test_ticks_become_the_minutes_of_a_plain_loop(ticks: list[tuple[int, int, in
     by_minute: dict[datetime, list[tuple[float, float]]] = {}
     for ms, _, bid, _, bid_volume in ticks:
         by_minute.setdefault(DAY + timedelta(minutes=ms // 60_000), []).append((bid / 1e5, bid_volume))
-    piece = read(HOUR_PATH, bi5(ticks, ">IIIff"))
-    assert piece.rows_read == len(ticks)
-    assert piece.bars["Datetime"].to_list() == list(by_minute)
-    for bar, inside in zip(piece.bars.iter_rows(named=True), by_minute.values(), strict=True):
+    found = read(HOUR_PATH, bi5(ticks, ">IIIff"))
+    assert found.rows_read == len(ticks)
+    assert found.bars["Datetime"].to_list() == list(by_minute)
+    for bar, inside in zip(found.bars.iter_rows(named=True), by_minute.values(), strict=True):
         bids = [bid for bid, _ in inside]
         assert (bar["Open"], bar["High"], bar["Low"], bar["Close"]) == (bids[0], max(bids), min(bids), bids[-1])
         assert bar["Volume"] == pytest.approx(sum(volume for _, volume in inside))
@@ -95,15 +96,13 @@ def test_flat_bars_of_closed_hours_go_and_quiet_traded_ones_stay() -> None:
     ],
 )
 def test_the_path_tells_symbol_and_start(path: str, symbol: str, start: datetime) -> None:
-    facts = path_facts(path)
-    assert facts is not None
-    assert (facts.symbol, facts.start) == (symbol, start)
+    assert parse_path(path) == (symbol, start)
 
 
 def test_paths_that_say_nothing_or_nonsense() -> None:
-    assert path_facts("dukascopy_USDHKD.bi5") is None
+    assert parse_path("dukascopy_USDHKD.bi5") is None
     with pytest.raises(DataError, match="months from 00"):
-        path_facts("EURUSD/2019/12/04/BID_candles_min_1.bi5")
+        parse_path("EURUSD/2019/12/04/BID_candles_min_1.bi5")
 
 
 def test_price_scales() -> None:
@@ -155,9 +154,9 @@ def test_unordered_ticks_need_repair() -> None:
     ticks = bi5([(61_000, 3, 2, 1, 1), (10, 5, 4, 1, 1), (20, 9, 8, 1, 1)], ">IIIff")
     with pytest.raises(DataError, match="record 2"):
         read(HOUR_PATH, ticks)
-    piece = read(HOUR_PATH, ticks, repair=True)
-    assert piece.reordered == 2
-    assert piece.bars["Open"].to_list() == [4e-5, 2e-5]
+    found = read(HOUR_PATH, ticks, repair=True)
+    assert found.changes["rows_reordered"] == 2
+    assert found.bars["Open"].to_list() == [4e-5, 2e-5]
 
 
 def raw_bars(shared_data: Path, name: str) -> pl.DataFrame:

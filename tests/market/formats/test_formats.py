@@ -11,11 +11,11 @@ from typing import Any
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from price_files import Bar, candles_bi5, epoch_ms, frame_of, some_bars, write_rows
 
+from market.price_files import Bar, candles_bi5, epoch_ms, frame_of, some_bars, write_rows
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import read_bars
-from vaiom.market.sources.imports import import_files
+from vaiom.market.imports import import_files
 
 BARS = some_bars()
 HOURS = some_bars(step_min=60)

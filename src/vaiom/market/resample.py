@@ -30,47 +30,18 @@ from vaiom.market.folder import (
     MANIFEST_NAME,
     conform,
     parquet_frame,
-    require_ordered,
     symbols_in,
     write_manifest,
     write_symbol,
 )
+from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
-TIMEFRAMES = {
-    "1min": timedelta(minutes=1),
-    "10min": timedelta(minutes=10),
-    "1h": timedelta(hours=1),
-    "4h": timedelta(hours=4),
-    "1d": timedelta(days=1),
-}
 BATCH_ROWS = 1 << 20
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1)
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
-
-
-def timeframe_of(name: str) -> timedelta:
-    """The length of a named timeframe, in any spelling of its case."""
-    try:
-        return TIMEFRAMES[name.lower()]
-    except KeyError:
-        raise ConfigError("unknown timeframe", expected=", ".join(TIMEFRAMES), got=repr(name)) from None
-
-
-def seen_timeframe(stamps: pl.Series) -> timedelta | None:
-    """The commonest step between ordered stamps, the shortest of equally common ones; None without a step."""
-    ticks = stamps.drop_nulls().cast(pl.Datetime("us")).to_physical().to_numpy()
-    steps = np.diff(ticks)
-    if not len(steps):
-        return None
-    shortest = steps.min()
-    # Counting every step is the costly way; a step that more than half of the rows take is the commonest.
-    if 2 * np.count_nonzero(steps == shortest) <= len(steps):
-        found, counts = np.unique(steps, return_counts=True)
-        shortest = found[counts.argmax()]
-    return timedelta(microseconds=int(shortest))
 
 
 def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars")) -> pl.DataFrame:
@@ -141,7 +112,7 @@ def resample_folder(
 def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelta:
     """The source's own timeframe, once it is known to be ordered and to fit the target; zero for a single row."""
     require_ordered(stamps, where)
-    step = seen_timeframe(stamps)
+    step = infer_timeframe(stamps)
     if step is None:
         return timedelta(0)
     if step > target:

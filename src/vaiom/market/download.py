@@ -16,11 +16,12 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
+from vaiom.market.download_days import ONE_DAY, Body, answers_of, decode
+from vaiom.market.download_http import FileServer, RateLimit, UnavailableError
+from vaiom.market.download_ledger import LEDGER_NAME, Ledger, SymbolDay
 from vaiom.market.folder import BAR_SCHEMA, check_symbol, open_manifest, write_manifest, write_symbol
-from vaiom.market.sources.download_days import ONE_DAY, Body, answers_of, decode
-from vaiom.market.sources.download_http import FileServer, RateLimit, UnavailableError
-from vaiom.market.sources.download_ledger import LEDGER_NAME, Ledger, SymbolDay
-from vaiom.market.sources.dukascopy import drop_flat, price_scale_of
+from vaiom.market.formats.dukascopy import price_scale_of
+from vaiom.market.formats.table import drop_flat
 
 DUKASCOPY_URL = "https://datafeed.dukascopy.com/datafeed"
 SOURCE = "dukascopy BID 1min"

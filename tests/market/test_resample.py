@@ -15,8 +15,9 @@ from polars.testing import assert_frame_equal
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import read_json, sha256_file
-from vaiom.market.bars import TIMEFRAMES, resample, resample_file, resample_folder, seen_timeframe, timeframe_of
 from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, read_bars, write_symbol
+from vaiom.market.resample import resample, resample_file, resample_folder
+from vaiom.market.stamps import TIMEFRAMES, infer_timeframe, timeframe_of
 
 # Whole volumes keep sums exact in any order; prices are only compared and picked, so they may be anything.
 PRICE = st.one_of(st.none(), st.floats(min_value=0.5, max_value=2.0), st.sampled_from([0.0, -1.0]))
@@ -145,11 +146,11 @@ def test_timeframes_are_named_in_any_case_and_unknown_names_list_the_known() -> 
 
 
 @given(st.lists(st.integers(1, 5), max_size=30))
-def test_seen_timeframe_is_the_commonest_step(steps: list[int]) -> None:
+def test_infer_timeframe_is_the_commonest_step(steps: list[int]) -> None:
     stamps = [START]
     for step in steps:
         stamps.append(stamps[-1] + timedelta(minutes=step))
-    seen = seen_timeframe(pl.Series(stamps, dtype=pl.Datetime("us")))
+    seen = infer_timeframe(pl.Series(stamps, dtype=pl.Datetime("us")))
     expected = min(set(steps), key=lambda step: (-steps.count(step), step)) if steps else None
     assert seen == (None if expected is None else timedelta(minutes=expected))
 

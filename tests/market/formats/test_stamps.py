@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaiom.errors import DataError
-from vaiom.market.sources.piece import Origin
-from vaiom.market.sources.stamps import parse_stamps
+from vaiom.market.formats.stamps import parse_stamps
 
 NAIVE = (
     "%Y-%m-%d %H:%M:%S",
@@ -35,8 +33,7 @@ seconds = st.datetimes(datetime(2001, 9, 10), datetime(2099, 1, 1)).map(lambda w
 
 def parse(values: list[object] | pl.Series, *, utc: bool = False) -> list[datetime]:
     series = values if isinstance(values, pl.Series) else pl.Series(values, strict=False)
-    rows = pl.Series(range(2, len(series) + 2))
-    return parse_stamps(series, rows, Origin(path=Path("bars.csv")), utc=utc).to_list()
+    return parse_stamps(series, lambda row: f"bars.csv, line {row + 2}", utc=utc).to_list()
 
 
 @given(st.lists(seconds, min_size=1, max_size=20), st.sampled_from(NAIVE))

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
 
+from market.price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
 from vaiom.errors import DataError
 from vaiom.market.folder import read_bars
-from vaiom.market.sources.imports import import_files
-from vaiom.market.sources.piece import pair_in
+from vaiom.market.formats.table import find_pair
+from vaiom.market.imports import import_files
 
 HEADER = "time,open,high,low,close,volume"
 STAMP = "%Y-%m-%d %H:%M"
@@ -130,7 +130,7 @@ def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_symbols_in_names(name: str, pair: str | None) -> None:
-    assert pair_in(name) == pair
+    assert find_pair(name) == pair
 
 
 def test_a_file_without_symbol_asks_for_it(tmp_path: Path) -> None:

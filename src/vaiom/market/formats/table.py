@@ -1,0 +1,319 @@
+"""From the rows of any file to bars: stamps and numbers are read, ticks become minutes, what is no price is refused.
+
+Enters: a `RawTable`. Leaves: `FileBars`, whose rows still know their place in the file so that errors can name it.
+Paper: "Market Data, Price Convention and Bar Construction" (bid prices, left edges, stamps as stored, nothing filled).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from vaiom.errors import ConfigError, DataError
+from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS
+from vaiom.market.formats.stamps import parse_stamps
+from vaiom.market.stamps import require_ordered
+
+ROW = "source row"
+"""Column with the row of the source file (from 1) that a bar came from."""
+
+METALS = ("XAG", "XAU", "XPD", "XPT")
+CURRENCIES = {
+    *("AUD", "BRL", "CAD", "CHF", "CNH", "CNY", "CZK", "DKK", "EUR", "GBP", "HKD", "HUF", "ILS", "INR", "JPY", "KRW"),
+    *("MXN", "NOK", "NZD", "PLN", "RON", "RUB", "SEK", "SGD", "THB", "TRY", "TWD", "USD", "ZAR", *METALS),
+}
+REPAIR = "pass --repair to {}, or correct the file"
+SORT_FIX = REPAIR.format("sort rows and keep the last of repeated stamps")
+_DROP_FIX = REPAIR.format("drop such rows")
+
+Roles = dict[str, str]
+"""{role: column name}, with the roles of `_ALIASES`."""
+
+# In order of preference: MetaTrader has both TICKVOL and VOL, and the second is mostly zero.
+_ALIASES = {
+    "Datetime": ("datetime", "timestamp", "gmttime", "localtime", "opentime", "time", "date", "ts", ""),
+    "Date": ("date",),
+    "Time": ("time",),
+    "Open": ("open", "o"),
+    "High": ("high", "h"),
+    "Low": ("low", "l"),
+    "Close": ("close", "c"),
+    "Volume": ("tickvol", "tickvolume", "volume", "vol", "v"),
+    "Symbol": ("symbol", "ticker", "pair", "instrument"),
+    "Bid": ("bid", "bidprice"),
+    "BidVolume": ("bidvolume",),
+}
+_PAIR = re.compile(r"(?<![A-Za-z])([A-Za-z]{3})[-_/. ]?([A-Za-z]{3})(?![A-Za-z])")
+_SIDE = re.compile(r"(?<![A-Za-z])(bid|ask)(?![A-Za-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user says about files that do not say it themselves."""
+
+    symbol: str | None = None
+    start: datetime | None = None
+    utc: bool = False
+    columns: Mapping[str, str] | None = None
+    price_scale: float | None = None
+    repair: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A file, or the one member of an archive that holds bars, and what its rows are called."""
+
+    path: Path
+    member: str | None = None
+    unit: str = "line"
+
+    @property
+    def label(self) -> str:
+        return f"{self.path}!{self.member}" if self.member else str(self.path)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that may tell symbol and side, the nearest to the bars first."""
+        return (Path(self.member).name, self.path.name) if self.member else (self.path.name,)
+
+    @property
+    def symbol(self) -> str | None:
+        return next((pair for name in self.names if (pair := find_pair(name))), None)
+
+    @property
+    def side(self) -> str | None:
+        """Bid or ask, where a name says so."""
+        found = {match.upper() for name in self.names for match in _SIDE.findall(name)}
+        return found.pop() if len(found) == 1 else None
+
+    def at(self, row: int) -> str:
+        return f"{self.label}, {self.unit} {row}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawTable:
+    """The rows of a file as texts or numbers (and `ROW`), and which of its columns plays which role."""
+
+    file: Origin
+    format: str
+    frame: pl.DataFrame
+    roles: Roles
+    symbol: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileBars:
+    """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order) and how many rows were changed on the way."""
+
+    file: Origin
+    format: str
+    symbol: str | None
+    bars: pl.DataFrame
+    rows_read: int
+    changes: Counter[str]
+    sha256: str = ""
+    num_bytes: int = 0
+
+
+def find_pair(text: str) -> str | None:
+    """The currency pair that a name or a cell spells (EURUSD, eur_usd, EUR/USD), if it spells exactly one."""
+    pairs = {(a + b).upper() for a, b in _PAIR.findall(text) if {a.upper(), b.upper()} <= CURRENCIES}
+    return pairs.pop() if len(pairs) == 1 else None
+
+
+def guess_roles(names: Sequence[str]) -> Roles:
+    """Roles by the usual names; a date and a time beside each other make the stamp, unless one column holds both."""
+    known: dict[str, str] = {}
+    for name in names:
+        # Without case, punctuation, or the zone that JForex puts behind a name: `Time (UTC)` is `time`.
+        known.setdefault(re.sub(r"[^a-z0-9]", "", re.sub(r"\([^)]*\)$", "", name.strip()).lower()), name)
+    found = {role: next((known[a] for a in aliases if a in known), None) for role, aliases in _ALIASES.items()}
+    roles = {role: name for role, name in found.items() if name is not None}
+    two_columns = "Date" in roles and roles.get("Datetime") == roles.get("Time")
+    return _without(roles, *(("Datetime",) if two_columns else ("Date", "Time")))
+
+
+def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: Origin) -> Roles:
+    """The user's column map over what the names suggest; all columns of bars must be there."""
+    roles = guess_roles(names)
+    if columns:
+        chosen = _chosen_roles(names, columns, file)
+        roles = {role: name for role, name in roles.items() if name not in chosen.values()} | chosen
+        twice = ("Date", "Time") if "Datetime" in chosen else ("Datetime",) if "Date" in chosen else ()
+        roles = _without(roles, *twice)
+    stamp = "Date" if "Date" in roles else "Datetime"
+    missing = [name for name in (stamp, *PRICE_COLUMNS) if name not in roles]
+    if missing:
+        raise DataError(
+            f"column {missing[0]!r} is missing",
+            where=file.label,
+            expected=", ".join(BAR_COLUMNS),
+            got=", ".join(names) or "no columns",
+            fix=f"name it with --column {missing[0]}=<column of the file>",
+        )
+    return roles
+
+
+def _chosen_roles(names: Sequence[str], columns: Mapping[str, str], file: Origin) -> Roles:
+    by_plain_role = {role.lower(): role for role in _ALIASES}
+    chosen: Roles = {}
+    for key, name in columns.items():
+        role = by_plain_role.get(key.lower())
+        if role is None:
+            raise ConfigError("not a column of bars", expected=", ".join(_ALIASES), got=repr(key))
+        if name not in names:
+            raise DataError(
+                f"column {name!r}, mapped to {role}, is missing", where=file.label, got=", ".join(names) or "no columns"
+            )
+        chosen[role] = name
+    if ("Date" in chosen) != ("Time" in chosen):
+        raise ConfigError(
+            "Date and Time are mapped together or not at all", got=dict(columns), fix="map a whole stamp to Datetime"
+        )
+    return chosen
+
+
+def _without(roles: Roles, *left_out: str) -> Roles:
+    return {role: name for role, name in roles.items() if role not in left_out}
+
+
+def has_bars(roles: Roles) -> bool:
+    return set(PRICE_COLUMNS) <= set(roles) and ("Datetime" in roles or "Date" in roles)
+
+
+def has_ticks(roles: Roles) -> bool:
+    return "Bid" in roles and "Open" not in roles and ("Datetime" in roles or "Date" in roles)
+
+
+def parse_bars(raw: RawTable, options: Options) -> FileBars:
+    """Read stamps and numbers, and keep the rows that are prices; flat bars go where the source is Dukascopy."""
+    file, roles = raw.file, raw.roles
+    symbol, frame = _one_symbol(raw, options)
+    rows = frame[ROW]
+    ticks = has_ticks(roles)
+    prices = ("Bid",) if ticks else PRICE_COLUMNS
+    volume = roles.get("BidVolume" if ticks else "Volume")
+    no_volumes = pl.Series("Volume", [None], dtype=pl.Float64).new_from_index(0, len(frame))
+
+    def numbers(column: pl.Series) -> pl.Series:
+        return _parse_numbers(column, rows, file, repair=options.repair)
+
+    read = {"Datetime": parse_stamps(_stamp_cells(frame, roles), lambda row: file.at(rows[row]), utc=options.utc)}
+    read |= {name: numbers(frame[roles[name]]) for name in prices}
+    volumes = no_volumes if volume is None else numbers(frame[volume]).fill_nan(None)
+    changes = Counter(volumes_blanked=volumes.null_count() - frame[volume].null_count() if volume else 0)
+    bars = pl.DataFrame([*(values.alias(name) for name, values in read.items()), volumes.alias("Volume"), rows])
+    if raw.format == "dukascopy" and not ticks:
+        traded = drop_flat(bars)
+        changes["flat_dropped"] = len(bars) - len(traded)
+        bars = traded
+    usable = _drop_unusable(bars, prices, file, repair=options.repair)
+    changes["unusable_rows_dropped"] = len(bars) - len(usable)
+    if ticks and options.repair:
+        changes["rows_reordered"] = count_out_of_place(usable["Datetime"])
+        usable = usable.sort("Datetime", maintain_order=True)
+    elif ticks:
+        require_ordered(usable["Datetime"], lambda row: file.at(usable[ROW][row]), repeats=True, fix=SORT_FIX)
+    return FileBars(
+        file=file,
+        format=raw.format,
+        symbol=symbol,
+        bars=_minute_bars(usable) if ticks else usable,
+        rows_read=len(raw.frame),
+        changes=changes,
+    )
+
+
+def drop_flat(bars: pl.DataFrame) -> pl.DataFrame:
+    """Without the bars that Dukascopy serves for closed hours, in which nothing moved and nothing was traded."""
+    first, *rest = (pl.col(name) for name in PRICE_COLUMNS)
+    flat = pl.all_horizontal(price == first for price in rest) & (pl.col("Volume") == 0)
+    return bars.filter(~flat.fill_null(value=False))
+
+
+def count_out_of_place(stamps: pl.Series) -> int:
+    """How many rows lie behind a row with a later stamp."""
+    physical = stamps.to_physical()
+    return int((physical < physical.cum_max()).sum())
+
+
+def _stamp_cells(frame: pl.DataFrame, roles: Roles) -> pl.Series:
+    if "Datetime" in roles:
+        return frame[roles["Datetime"]]
+    date, time = pl.col(roles["Date"]).cast(pl.String), pl.col(roles["Time"]).cast(pl.String)
+    return frame.select(pl.concat_str(date, time, separator=" ")).to_series()
+
+
+def _parse_numbers(column: pl.Series, rows: pl.Series, file: Origin, *, repair: bool) -> pl.Series:
+    """Numbers of a text or number column; what is not a number is an error, or null under repair."""
+    if column.dtype != pl.String:
+        return column.cast(pl.Float64)
+    numbers = column.cast(pl.Float64, strict=False)
+    bad = numbers.is_null() & column.is_not_null()
+    if not repair and bad.any():
+        first = int(bad.arg_max() or 0)
+        raise DataError(
+            f"not a number in column {column.name}",
+            where=file.at(rows[first]),
+            expected="a number with a decimal point",
+            got=repr(column[first]),
+            fix=_DROP_FIX,
+        )
+    return numbers
+
+
+def _drop_unusable(frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, repair: bool) -> pl.DataFrame:
+    """Keep the rows whose prices are all finite and positive; without repair there may be no others."""
+    usable = frame.select(
+        pl.all_horizontal((pl.col(name).is_finite() & (pl.col(name) > 0)).fill_null(value=False) for name in prices)
+    ).to_series()
+    if not repair and not usable.all():
+        row = frame.row(int((~usable).arg_max() or 0), named=True)
+        raise DataError(
+            "a row has no usable price",
+            where=file.at(row[ROW]),
+            expected="positive numbers in " + ", ".join(prices),
+            got=", ".join(f"{name} {row[name]}" for name in prices),
+            fix=_DROP_FIX,
+        )
+    return frame.filter(usable)
+
+
+def _minute_bars(ticks: pl.DataFrame) -> pl.DataFrame:
+    """One-minute bid bars of ordered ticks; `ROW` is that of the minute's first tick."""
+    bid, volume = pl.col("Bid"), pl.col("Volume")
+    return ticks.group_by(pl.col("Datetime").dt.truncate("1m"), maintain_order=True).agg(
+        bid.first().alias("Open"),
+        bid.max().alias("High"),
+        bid.min().alias("Low"),
+        bid.last().alias("Close"),
+        pl.when(volume.count() > 0).then(volume.sum()).alias("Volume"),
+        pl.col(ROW).first(),
+    )
+
+
+def _one_symbol(raw: RawTable, options: Options) -> tuple[str | None, pl.DataFrame]:
+    """The symbol that the path, the table or its name says, and its rows."""
+    if "Symbol" not in raw.roles:
+        return raw.symbol or raw.file.symbol, raw.frame
+    cells = raw.frame[raw.roles["Symbol"]].cast(pl.String)
+    spelled = {cell: find_pair(cell) or cell for cell in cells.unique().drop_nulls().to_list()}
+    symbols = sorted(set(spelled.values()))
+    if options.symbol is None and len(symbols) == 1 and not cells.null_count():
+        return symbols[0], raw.frame
+    wanted = [cell for cell, symbol in spelled.items() if options.symbol in (cell, symbol)]
+    if wanted:
+        return options.symbol, raw.frame.filter(cells.is_in(wanted))
+    mixed = "a table mixes several symbols"
+    raise DataError(
+        mixed if options.symbol is None else f"the table has no rows of {options.symbol}",
+        where=raw.file.label,
+        got=(", ".join(symbols[:8]) + (", ..." if len(symbols) > 8 else "")) or "no symbols",
+        fix="pick one with --symbol",
+    )

@@ -1,0 +1,266 @@
+"""Files of other tools become a bar folder with a manifest that says where every bar came from.
+
+Enters: paths of files and folders. Leaves: `<SYMBOL>.parquet` and `manifest.json`, all of them or none.
+Paper: "Market Data, Price Convention and Bar Construction" (one ordered table per asset, stamps as stored).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace as changed
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from vaiom.errors import ConfigError, DataError
+from vaiom.files import sha256_of, staged_folder, staging_folder
+from vaiom.market.folder import BAR_COLUMNS, MANIFEST_NAME, check_symbol, open_manifest, write_manifest, write_symbol
+from vaiom.market.formats.detect import FORMATS, read_table
+from vaiom.market.formats.table import (
+    REPAIR,
+    ROW,
+    SORT_FIX,
+    FileBars,
+    Options,
+    Origin,
+    count_out_of_place,
+    parse_bars,
+)
+from vaiom.market.stamps import format_span, infer_timeframe, require_calendar, require_ordered
+
+SUFFIXES = (".bi5", ".csv", ".parquet", ".txt", ".zip")
+# A handful of steps around a weekend or a hole says nothing about the timeframe.
+FEWEST_STEPS = 10
+
+
+def import_files(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    format: str = "auto",
+    symbol: str | None = None,
+    start: datetime | None = None,
+    shift: timedelta = timedelta(0),
+    utc: bool = False,
+    columns: Mapping[str, str] | None = None,
+    price_scale: float | None = None,
+    repair: bool = False,
+    replace: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[str, Any]:
+    """Read and check all files, then write their bars to `out`; returns the manifest of the symbols imported.
+
+    `symbol`, `start` and `price_scale` say what a file does not; `columns` maps bar columns to those of a table.
+    """
+    options = Options(symbol=symbol, start=start, utc=utc, columns=columns, price_scale=price_scale, repair=repair)
+    _require_sense(format, options)
+    files = _list_files(paths)
+    sources = []
+    for done, path in enumerate(files):
+        if progress:
+            progress(done, len(files), path.name)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DataError("the file cannot be read", where=path, got=error.strerror) from error
+        sources.append(read_source(Origin(path=path), data, format, options))
+    if progress:
+        progress(len(files), len(files), "read")
+
+    bars: dict[str, pl.DataFrame] = {}
+    entries: dict[str, Any] = {}
+    for name, own in sorted(_group_by_symbol(sources, symbol).items()):
+        bars[name], entries[name] = combine(name, own, shift=shift, utc=utc, repair=repair)
+    _write(out, bars, entries, replace=replace)
+    return {"symbols": entries}
+
+
+def read_source(file: Origin, data: bytes, format: str, options: Options) -> FileBars:
+    """The bars of one file of any known kind."""
+    found = parse_bars(read_table(file, data, format, options), options)
+    return changed(found, sha256=sha256_of(data), num_bytes=len(data))
+
+
+def combine(
+    symbol: str, sources: Sequence[FileBars], *, shift: timedelta, utc: bool, repair: bool
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """The files of a symbol as one table in order, and its manifest entry: where it came from, what was changed."""
+    sources = sorted(sources, key=lambda one: one.bars["Datetime"].min() or datetime.max)
+    filled = [one for one in sources if len(one.bars)]
+    if not filled:
+        names = ", ".join(one.file.path.name for one in sources[:8])
+        raise DataError(f"no bars of {symbol} in all its files", where=names, expected="at least one bar")
+    shared_timeframe = _require_one_timeframe(filled)
+    _require_one_side(filled)
+    if not repair:
+        for one in filled:
+            require_ordered(one.bars["Datetime"], lambda row, one=one: one.file.at(one.bars[ROW][row]), fix=SORT_FIX)
+        for earlier, later in pairwise(filled):
+            _require_disjoint(earlier, later)
+    together = pl.concat([one.bars.select(BAR_COLUMNS) for one in filled])
+    ordered = together.sort("Datetime", maintain_order=True).unique("Datetime", keep="last", maintain_order=True)
+    timeframe = shared_timeframe or _own_timeframe(ordered["Datetime"])
+    bars = ordered.with_columns(pl.col("Datetime") + shift)
+    require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(shift)}")
+    changes: Counter[str] = sum((one.changes for one in sources), Counter())
+    return bars, {
+        "rows": len(bars),
+        "first": bars["Datetime"][0].isoformat(),
+        "last": bars["Datetime"][-1].isoformat(),
+        "timeframe": format_span(timeframe) if timeframe else None,
+        "clock": {"shift": format_span(shift), "utc": utc},
+        "flat_dropped": changes["flat_dropped"],
+        "repairs": {
+            "rows_reordered": changes["rows_reordered"] + count_out_of_place(together["Datetime"]),
+            "repeated_stamps_dropped": len(together) - len(ordered),
+            "unusable_rows_dropped": changes["unusable_rows_dropped"],
+            "volumes_blanked": changes["volumes_blanked"],
+        },
+        "sources": [
+            {
+                "name": one.file.path.name,
+                **({"member": one.file.member} if one.file.member else {}),
+                "sha256": one.sha256,
+                "bytes": one.num_bytes,
+                "format": one.format,
+                "rows": one.rows_read,
+            }
+            for one in sources
+        ],
+    }
+
+
+def _own_timeframe(stamps: pl.Series) -> timedelta | None:
+    """The step that most rows keep; nothing where there are too few rows, or too many holes, to tell."""
+    return infer_timeframe(stamps, fewest_steps=FEWEST_STEPS, least_share=0.5)
+
+
+def _require_one_timeframe(sources: Sequence[FileBars]) -> timedelta | None:
+    """The timeframe that all files share: bars of several in one table would hide among each other."""
+    known = [(step, one) for one in sources if (step := _own_timeframe(one.bars["Datetime"])) is not None]
+    for step, one in known:
+        if step != known[0][0]:
+            raise DataError(
+                "files of one symbol have different timeframes",
+                where=f"{known[0][1].file.label} and {one.file.label}",
+                expected=f"{format_span(known[0][0])} in both",
+                got=format_span(step),
+                fix="import each timeframe into a folder of its own",
+            )
+    return known[0][0] if known else None
+
+
+def _require_one_side(sources: Sequence[FileBars]) -> None:
+    sides = {side: one for one in sources if (side := one.file.side)}
+    if len(sides) > 1:
+        raise DataError(
+            "files of one symbol mix bid and ask prices",
+            where=" and ".join(one.file.label for one in sides.values()),
+            fix="import one side only",
+        )
+
+
+def _require_disjoint(earlier: FileBars, later: FileBars) -> None:
+    last, first = earlier.bars["Datetime"][-1], later.bars["Datetime"][0]
+    if first <= last:
+        raise DataError(
+            "two files overlap in time",
+            where=later.file.at(later.bars[ROW][0]),
+            expected=f"a stamp after {last}, the last of {earlier.file.label}",
+            got=first,
+            fix=REPAIR.format("keep the row of the later file where stamps repeat"),
+        )
+
+
+def _require_sense(format: str, options: Options) -> None:
+    if format not in FORMATS:
+        raise ConfigError("no such format", expected=", ".join(FORMATS), got=repr(format))
+    if options.columns and format not in ("auto", "table"):
+        raise ConfigError("a column map is for tables only", expected="--format table", got=f"--format {format}")
+    if options.symbol is not None:
+        check_symbol(options.symbol)
+    if options.start is not None and options.start.tzinfo is not None:
+        raise ConfigError("the start must not carry an offset", expected="YYYY-MM-DD", got=options.start)
+    if options.price_scale is not None and not 0 < options.price_scale < float("inf"):
+        raise ConfigError("the price scale must be a positive number", got=options.price_scale)
+
+
+def _list_files(paths: Sequence[Path]) -> list[Path]:
+    """The files named, and those below the folders named that can hold bars; each once."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            below = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+            found = [file for file in below if not file.name.startswith(".")]
+            if not found:
+                raise DataError("nothing to import in this folder", where=path, expected="files: " + " ".join(SUFFIXES))
+        elif path.is_file():
+            found = [path]
+        else:
+            raise DataError("no such file or folder", where=path)
+        files.update(dict.fromkeys(found))
+    if not files:
+        raise ConfigError("nothing to import", expected="files or folders")
+    return list(files)
+
+
+def _group_by_symbol(sources: Sequence[FileBars], wanted: str | None) -> dict[str, list[FileBars]]:
+    """Files under the symbol that they name, or all under the one that the user names."""
+    named = {one.symbol for one in sources if one.symbol}
+    if wanted is not None and len(named) > 1:
+        raise DataError(
+            "the files are of several symbols",
+            expected=f"files of {wanted}",
+            got=", ".join(sorted(named)),
+            fix="import each symbol by itself, or leave --symbol out",
+        )
+    grouped: dict[str, list[FileBars]] = {}
+    for one in sources:
+        symbol = wanted or one.symbol
+        if symbol is None:
+            raise DataError(
+                "the file does not say its symbol",
+                where=one.file.label,
+                expected="a currency pair in the file name, or a symbol column",
+                fix="pass --symbol",
+            )
+        grouped.setdefault(check_symbol(symbol), []).append(one)
+    return grouped
+
+
+def _write(out: Path, bars: Mapping[str, pl.DataFrame], entries: dict[str, Any], *, replace: bool) -> None:
+    """All symbols and the manifest appear together; what the folder held before stays."""
+    if out.exists() and not out.is_dir():
+        raise DataError("the output is a file, not a folder", where=out, fix="choose another --out")
+    for symbol in bars:
+        if not replace and (out / f"{symbol}.parquet").exists():
+            raise DataError(
+                f"the folder already holds {symbol}",
+                where=out / f"{symbol}.parquet",
+                fix="pass --replace, or choose another --out",
+            )
+    manifest = open_manifest(out)
+    manifest["symbols"] = dict(sorted({**manifest["symbols"], **entries}.items()))
+    with _staged(out) as staged:
+        for symbol, frame in bars.items():
+            write_symbol(staged, symbol, frame)
+        write_manifest(staged, manifest)
+
+
+@contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """A folder whose files move into `out` when the block ends well; `out` itself is new or stays as it is."""
+    if not out.exists():
+        with staged_folder(out) as staged:
+            yield staged
+        return
+    with staging_folder(out) as staged:
+        yield staged
+        # The manifest goes last: until then the folder describes what it held before.
+        for path in sorted(staged.iterdir(), key=lambda path: path.name == MANIFEST_NAME):
+            path.replace(out / path.name)
