@@ -18,8 +18,8 @@ import httpx
 import polars as pl
 
 from vaiom.serve.app import make_app
+from vaiom.serve.run import ServeConfig
 from vaiom.serve.service import Service
-from vaiom.serve.settings import ServeConfig
 
 CONTEXT = 32
 SYMBOLS = ("EURUSD", "XAUUSD")
@@ -52,10 +52,10 @@ async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClie
     service = Service(config)
     app = make_app(service)
     service.start()
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         assert (await client.get("/readyz")).status_code == 503
-        while not service.ready or service.replaying:
+        while not service.ready or service.replays:
             await asyncio.sleep(0.005)
         yield client, service
     await service.stop()

@@ -12,7 +12,7 @@ from serve_runs import TinyRun
 from vaiom.errors import DataError
 from vaiom.forecast.forecaster import Forecaster, Window
 from vaiom.serve.batching import Batcher
-from vaiom.serve.refusal import RefusalError
+from vaiom.serve.errors import RefusalError
 
 
 def test_more_than_may_wait_are_turned_away_and_the_others_answered(tiny: TinyRun) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 import schemathesis
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi import checks as openapi_checks
 from serve_runs import TinyRun, config_of, in_process
-
-from vaiom.serve.gate import Gate
 
 load_all_checks()
 # Not `positive_data_acceptance`: that bars follow one another is no matter of a schema.
@@ -30,11 +29,11 @@ CHECKS = [
 
 
 @pytest.fixture(scope="module")
-def app(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+def app(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     """The application on an event loop of its own thread, which answers calls from other loops."""
     loop = asyncio.new_event_loop()
     started, stopping = threading.Event(), asyncio.Event()
-    found: list[Gate] = []
+    found: list[FastAPI] = []
 
     async def run() -> None:
         config = config_of(tiny, tmp_path_factory.mktemp("schema"), bars=tiny.bars)
@@ -67,7 +66,7 @@ def app(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gat
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_the_schema_holds(app: Gate, mode: GenerationMode) -> None:
+def test_the_schema_holds(app: FastAPI, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     operations = [each.ok() for each in schema.get_all_operations()]
     assert len(operations) == 9

@@ -31,8 +31,8 @@ def serve(
     """Serve forecasts, live assets and a dashboard."""
     # The bars of a request are few: more threads for them would only take processors from the model.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
     from vaiom.serve.run import serve as run_service
-    from vaiom.serve.settings import ServeConfig, default_state, parse_rate, read_keys
 
     config = ServeConfig(
         run=run,

@@ -15,7 +15,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -23,19 +22,13 @@ import torch
 from vaiom.errors import UserError
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster, Window
-from vaiom.serve.refusal import RefusalError
+from vaiom.serve.errors import RefusalError
 
 MAX_BATCH = 8
 """Windows of a pass: more do not come out faster on a CPU, and the first of them would wait for the last."""
 
-Answer = tuple[Window, ReturnDistribution]
 Forecast = ReturnDistribution | Exception
-
-
-@dataclass(eq=False)
-class _Wanted:
-    window: Window
-    answer: asyncio.Future[ReturnDistribution]
+Waiting = tuple[Window, asyncio.Future[ReturnDistribution]]
 
 
 class Batcher:
@@ -46,13 +39,13 @@ class Batcher:
     ) -> None:
         self.forecaster, self.max_waiting, self.report = forecaster, max_waiting, report
         self.num_workers = threads or os.cpu_count() or 1
-        self.waiting: deque[_Wanted] = deque()
+        self.waiting: deque[Waiting] = deque()
         self._free = [ThreadPoolExecutor(1, f"model-{number}") for number in range(self.num_workers)]
         self._maker = ThreadPoolExecutor(1, "windows")
         self._num_making = 0
         self._all = [*self._free, self._maker]
 
-    async def forecast(self, make: Callable[[], Window]) -> Answer:
+    async def forecast(self, make: Callable[[], Window]) -> tuple[Window, ReturnDistribution]:
         """The window that `make` makes, and its forecast."""
         if len(self.waiting) + self._num_making >= self.max_waiting:
             raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
@@ -62,10 +55,10 @@ class Batcher:
             window = await loop.run_in_executor(self._maker, make)
         finally:
             self._num_making -= 1
-        wanted = _Wanted(window, loop.create_future())
-        self.waiting.append(wanted)
+        answer = loop.create_future()
+        self.waiting.append((window, answer))
         self._start()
-        return window, await wanted.answer
+        return window, await answer
 
     def stop(self) -> None:
         for worker in self._all:
@@ -77,32 +70,27 @@ class Batcher:
             alone = len(self.waiting) == 1 and len(self._free) == self.num_workers
             share = min(MAX_BATCH, math.ceil(len(self.waiting) / len(self._free)))
             # A client that has gone away wants no answer.
-            batch = [each for each in (self.waiting.popleft() for _ in range(share)) if not each.answer.done()]
+            batch = [each for each in (self.waiting.popleft() for _ in range(share)) if not each[1].done()]
             if batch:
-                worker = self._free.pop()
-                threads = self.num_workers if alone else 1
-                running = asyncio.get_running_loop().run_in_executor(worker, self._answers, batch, threads)
+                worker, threads = self._free.pop(), self.num_workers if alone else 1
+                windows = [window for window, _ in batch]
+                running = asyncio.get_running_loop().run_in_executor(worker, self._forecasts, windows, threads)
                 running.add_done_callback(partial(self._hand_out, batch, worker))
 
-    def _hand_out(self, batch: list[_Wanted], worker: ThreadPoolExecutor, done: asyncio.Future[list[Forecast]]) -> None:
+    def _hand_out(self, batch: list[Waiting], worker: ThreadPoolExecutor, done: asyncio.Future[list[Forecast]]) -> None:
         self._free.append(worker)
         self.report(len(batch))
-        if not done.cancelled():
-            for wanted, answer in zip(batch, done.result(), strict=True):
-                if wanted.answer.done():
-                    continue
-                if isinstance(answer, Exception):
-                    wanted.answer.set_exception(answer)
+        for (_, answer), forecast in zip(batch, done.result() if not done.cancelled() else (), strict=False):
+            if not answer.done():
+                if isinstance(forecast, Exception):
+                    answer.set_exception(forecast)
                 else:
-                    wanted.answer.set_result(answer)
+                    answer.set_result(forecast)
         self._start()
 
-    def _answers(self, batch: list[_Wanted], threads: int) -> list[Forecast]:
-        torch.set_num_threads(threads)
-        return self._forecasts([wanted.window for wanted in batch])
-
-    def _forecasts(self, windows: list[Window]) -> list[Forecast]:
+    def _forecasts(self, windows: list[Window], threads: int) -> list[Forecast]:
         """Of every request its own: one that cannot be forecast costs the others nothing."""
+        torch.set_num_threads(threads)
         try:
             return list(self.forecaster.forecast(windows))
         except UserError as error:
@@ -110,4 +98,4 @@ class Batcher:
                 return [error]
         except Exception as error:  # answered to those who asked; the model goes on for the others
             return [error] * len(windows)
-        return [self._forecasts([window])[0] for window in windows]
+        return [self._forecasts([window], threads)[0] for window in windows]

@@ -1,8 +1,8 @@
-"""Does the model still know more than nothing? Its losses on the bars that came, against Frequency's.
+"""Does the model still know more than nothing? Its losses on the bars that came, against Frequency's; and metrics.
 
 Enters: a forecast, and the row of the bar that settled it. Leaves: bits of both, where the return fell in the forecast,
-running means, and an alert. Frequency is the pooled Train share of each bucket where the service was given Train bars,
-else the share among the bars scored so far; both with Laplace's count.
+running means, an alert, the page of `/metrics`. Frequency is the pooled Train share of each bucket where the service
+was given Train bars, else the share among the bars scored so far; both with Laplace's count.
 Paper: Methods, "Baselines" (Frequency) and "Evaluation and Ablation Protocol" (bits per event).
 """
 
@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from vaiom.baselines.base import smooth
 from vaiom.events.inputs import ANY_MASK, BAD_RETURN, has_flag
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.serve.store import Scored, moment_of
+from vaiom.serve.schemas import Calibration, Drift, SettledForecast
+from vaiom.serve.store import moment_of, seconds_of
 
 WINDOW = 500
 """Scored bars of an asset that its running means look at."""
@@ -31,57 +33,53 @@ ALERT_ERRORS = 2.0
 FAN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 COVERAGES = (0.5, 0.8, 0.9, 0.98)
 PIT_BINS = 10
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.1, 0.25, 1.0, 5.0)
+SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 _LEAST_PROBABILITY = 1e-12
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
 
-class FrequencyRival:
+class FrequencyBaseline:
     """Probabilities of the buckets from counts: of Train, or of what has been scored."""
 
     def __init__(self, num_buckets: int, train_counts: list[int] | None) -> None:
-        self.of_train = train_counts is not None
-        self.counts = np.array(train_counts if train_counts is not None else [0] * num_buckets, np.float64)
-
-    @property
-    def name(self) -> str:
-        return "Train shares" if self.of_train else "shares of the scored bars"
+        self.name = "shares of the scored bars" if train_counts is None else "Train shares"
+        self.counts = np.array(train_counts or [0] * num_buckets, np.float64)
+        self._of_train = train_counts is not None
 
     def bits(self, bucket: int) -> float:
         return -math.log2(float(smooth(self.counts)[bucket - 1]))
 
-    def learn(self, scored: Iterable[Scored]) -> None:
+    def learn(self, settled: Iterable[SettledForecast]) -> None:
         """Count settled bars, unless Train has been counted."""
-        if not self.of_train:
-            for each in scored:
-                if each.model_bits is not None:
-                    self.counts[each.bucket - 1] += 1
+        for each in settled:
+            if not self._of_train and each.model_bits is not None:
+                self.counts[each.bucket - 1] += 1
 
 
-def train_counts(columns: Columns, train_end: datetime, context: int, num_buckets: int) -> npt.NDArray[np.int64]:
+def count_train(columns: Columns, train_end: datetime, context: int, num_buckets: int) -> npt.NDArray[np.int64]:
     """Buckets of the Train events of one asset: full context, an unmasked row, a valid return after it."""
     flags, stamps = columns["flags"], columns["timestamp"]
     event = ~has_flag(flags[:-1], ANY_MASK) & ~has_flag(flags[1:], BAD_RETURN)
-    event &= stamps[1:].astype(np.int64) < (train_end - moment_of(0)).total_seconds()
+    event &= stamps[1:].astype(np.int64) < seconds_of(train_end)
     event[: context - 1] = False
     return np.bincount(columns["return_bucket"][1:][event], minlength=num_buckets + 1)[1:]
 
 
 def settle(
-    dist: ReturnDistribution, row: Columns, frequency: FrequencyRival, model: str, *, replayed: bool = False
-) -> Scored:
-    """Score a forecast by the row (its last) of the bar that came after it."""
-    masked = any(note.startswith("masked") for note in dist.notes)
-    scorable = not masked and not row["flags"][-1] & BAD_RETURN
-    log_ret, bucket = float(row["log_ret"][-1]), int(row["return_bucket"][-1])
-    return Scored(
+    dist: ReturnDistribution, before: Columns, after: Columns, frequency: FrequencyBaseline, *, replayed: bool = False
+) -> SettledForecast:
+    """Score a forecast, made at the last row of `before`, by the bar of the last row of `after`."""
+    scorable = not (before["flags"][-1] & ANY_MASK or after["flags"][-1] & BAD_RETURN)
+    log_ret, bucket = float(after["log_ret"][-1]), int(after["return_bucket"][-1])
+    return SettledForecast(
         as_of=dist.as_of,
-        target=moment_of(int(row["timestamp"][-1])),
-        model=model,
+        target_time=moment_of(int(after["timestamp"][-1])),
         replayed=replayed,
         quantiles={str(level): dist.quantile(level) for level in FAN_LEVELS},
-        log_ret=log_ret if math.isfinite(log_ret) else None,
+        log_return=log_ret if math.isfinite(log_ret) else None,
         bucket=bucket if scorable else 0,
         model_bits=-math.log2(max(float(dist.probs[bucket - 1]), _LEAST_PROBABILITY)) if scorable else None,
         frequency_bits=frequency.bits(bucket) if scorable else None,
@@ -94,37 +92,77 @@ class AssetMonitor:
     """The settled forecasts of one asset that are remembered, oldest first."""
 
     alert_bits: float
-    recent: tuple[Scored, ...] = ()
+    recent: tuple[SettledForecast, ...] = ()
 
-    def add(self, settled: Iterable[Scored]) -> None:
+    def add(self, settled: Iterable[SettledForecast]) -> None:
         """Those that are made again come late: order is that of time. Replaced at once, for readers' sake."""
         self.recent = tuple(sorted((*self.recent, *settled), key=lambda each: each.as_of)[-WINDOW:])
 
-    @property
-    def pits(self) -> list[float]:
-        return [each.pit for each in self.recent if each.pit is not None]
-
-    def drift(self) -> dict[str, Any]:
+    def drift(self) -> Drift:
+        """Mean losses, and whether the model's is too large."""
         ours = [each.model_bits for each in self.recent if each.model_bits is not None]
-        rival = [each.frequency_bits for each in self.recent if each.frequency_bits is not None]
+        theirs = [each.frequency_bits for each in self.recent if each.frequency_bits is not None]
         if not ours:
-            return {"scored": 0, "model_bits": None, "frequency_bits": None, "gain_bits": None, "alert": False}
-        model, frequency = sum(ours) / len(ours), sum(rival) / len(rival)
-        excess = np.subtract(ours, rival) - self.alert_bits
+            return Drift(scored=0, model_bits=None, frequency_bits=None, gain_bits=None, alert=False)
+        model, frequency = sum(ours) / len(ours), sum(theirs) / len(theirs)
+        excess = np.subtract(ours, theirs) - self.alert_bits
         chance = ALERT_ERRORS * float(excess.std()) / math.sqrt(len(ours))
-        return {
-            "scored": len(ours),
-            "model_bits": model,
-            "frequency_bits": frequency,
-            "gain_bits": frequency - model,
-            "alert": len(ours) >= MIN_SCORED and float(excess.mean()) > chance,
-        }
+        alert = len(ours) >= MIN_SCORED and float(excess.mean()) > chance
+        return Drift(
+            scored=len(ours),
+            model_bits=model,
+            frequency_bits=frequency,
+            gain_bits=frequency - model,
+            alert=alert,
+        )
 
-    def calibration(self) -> dict[str, Any]:
+    def calibration(self) -> Calibration:
         """A calibrated model fills the bins evenly and covers what it promises."""
-        pits = np.array(self.pits)
+        pits = np.array([each.pit for each in self.recent if each.pit is not None])
         counts = np.histogram(pits, PIT_BINS, (0.0, 1.0))[0]
         coverage = {
             str(level): float((np.abs(pits - 0.5) <= level / 2).mean()) if len(pits) else None for level in COVERAGES
         }
-        return {"scored": len(pits), "pit_counts": counts.tolist(), "coverage": coverage}
+        return Calibration(scored=len(pits), pit_counts=counts.tolist(), coverage=coverage)
+
+
+class Metrics:
+    """Counts, times and gauges of one service."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()
+        self.registry = CollectorRegistry()
+        options: Any = {"namespace": "vaiom", "registry": self.registry}
+        self.requests = Counter("requests", "Requests by route and status.", ["route", "status"], **options)
+        self.seconds = Histogram(
+            "request_seconds", "Time from the request to the answer.", ["route"], buckets=SECONDS, **options
+        )
+        self.batches = Histogram(
+            "batch_windows", "Windows that went through the model together.", buckets=SIZES, **options
+        )
+        self.bars = Counter("bars", "Acknowledged bars since the start.", ["asset"], **options)
+        self.waiting = Gauge("waiting_forecasts", "Forecasts that wait for the model.", **options)
+        self.ready = Gauge("ready", "1 where the service can forecast.", **options)
+        self.model = Gauge("model_info", "The model that is served.", ["sha256", "experiment"], **options)
+        self.last_bar = Gauge(
+            "last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"], **options
+        )
+        self.scored = Gauge(
+            "scored_bars", "Bars in the drift window: each had a forecast when it came.", ["asset"], **options
+        )
+        self.model_bits = Gauge("model_bits", "Mean loss of the model over the drift window.", ["asset"], **options)
+        self.frequency_bits = Gauge(
+            "frequency_bits", "Mean loss of Frequency over the drift window.", ["asset"], **options
+        )
+        self.alert = Gauge(
+            "drift_alert", "1 where the model lost to Frequency by more than is allowed.", ["asset"], **options
+        )
+
+    def show(self, symbol: str, last_bar: int, drift: Drift) -> None:
+        """Where an asset stands."""
+        self.last_bar.labels(symbol).set(last_bar)
+        self.scored.labels(symbol).set(drift.scored)
+        self.alert.labels(symbol).set(drift.alert)
+        if drift.model_bits is not None and drift.frequency_bits is not None:
+            self.model_bits.labels(symbol).set(drift.model_bits)
+            self.frequency_bits.labels(symbol).set(drift.frequency_bits)

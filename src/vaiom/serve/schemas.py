@@ -1,25 +1,41 @@
-"""What goes over the wire: strict requests, documented answers.
+"""What goes over the wire, and what the service itself works with: strict requests, documented answers.
 
-Enters: JSON. Leaves: checked requests, and the schemas that `/openapi.json` shows. A bar is
-a bar of a bar folder in lower case; a price that is missing is null.
+Enters: JSON. Leaves: checked requests, and the schemas that `/openapi.json` shows. A bar is a bar of a bar folder in
+lower case; a price that is missing is null.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer
 from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError, core_schema
+
+from vaiom.forecast.distribution import ReturnDistribution
 
 MAX_BARS = 5_000
 STAMP = r"^(19[7-9]\d|20\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d$"
 SYMBOL = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
 
+
+def _parse_stamp(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise PydanticCustomError("stamp", "no such day of the calendar") from None
+
+
+_ISO = PlainSerializer(datetime.isoformat, return_type=str)
+_STAMP = core_schema.no_info_after_validator_function(_parse_stamp, core_schema.str_schema(pattern=STAMP, strict=True))
+Moment = Annotated[datetime, _ISO]
 Stamp = Annotated[
-    str,
-    Field(
-        pattern=STAMP, description="Left edge of the bar, on the clock that the model was trained on, without a zone."
-    ),
+    datetime,
+    GetPydanticSchema(lambda _source, _handler: _STAMP),
+    _ISO,
+    Field(description="Left edge of the bar, on the clock that the model was trained on, without a zone."),
 ]
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
@@ -42,6 +58,15 @@ class Bar(_Request):
     low: Price
     close: Price
     volume: Price = None
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Self:
+        """A bar of a store or a bar folder, which has been checked."""
+        return cls.model_construct(None, **dict(zip(cls.model_fields, row, strict=True)))
+
+    def as_row(self) -> tuple[Any, ...]:
+        """Stamp, prices and volume, in the order of a bar folder."""
+        return (self.datetime, self.open, self.high, self.low, self.close, self.volume)
 
 
 Bars = Annotated[list[Bar], Field(min_length=1, max_length=MAX_BARS, description="Oldest first.")]
@@ -87,7 +112,7 @@ class TailAnswer(BaseModel):
     shape: float
 
 
-class LawAnswer(BaseModel):
+class DistributionAnswer(BaseModel):
     """The distribution function: linear between knots (log returns), tails beyond them."""
 
     knots: list[float]
@@ -118,15 +143,22 @@ class ForecastAnswer(BaseModel):
     value_at_risk: Sides
     expected_shortfall: Sides
     prob_beyond: float | None = None
-    law: LawAnswer | None = None
+    law: DistributionAnswer | None = None
+
+    @classmethod
+    def of(cls, dist: ReturnDistribution, beyond: float | None = None, whole: bool = False) -> ForecastAnswer:
+        """A forecast; on request the probability of a move beyond, and all that is needed to compute any other."""
+        prob_beyond = None if beyond is None else dist.prob_beyond(beyond)
+        return cls(**dist.to_dict(), prob_beyond=prob_beyond, law=_distribution(dist) if whole else None)
 
 
-class ScoredAnswer(BaseModel):
+class SettledForecast(BaseModel):
     """A forecast and the bar that settled it; no bits where the bar or the row before it is masked."""
 
-    as_of: str
-    target_time: str
+    as_of: Moment
+    target_time: Moment
     replayed: bool
+    """Made again from a history, not when the bar was still to come."""
     quantiles: dict[str, float]
     log_return: float | None
     bucket: int
@@ -139,12 +171,12 @@ class PushAnswer(BaseModel):
     symbol: str
     accepted: int
     num_bars: int
-    as_of: str
-    scored: ScoredAnswer | None
+    as_of: Moment
+    scored: SettledForecast | None
     forecast: ForecastAnswer | None
 
 
-class DriftAnswer(BaseModel):
+class Drift(BaseModel):
     """Means over the last scored bars; a positive gain is good."""
 
     scored: int
@@ -159,10 +191,10 @@ class AssetAnswer(BaseModel):
     known: bool
     ready: bool
     num_bars: int
-    as_of: str | None
+    as_of: Moment | None
     close: float | None
     prob_up: float | None
-    drift: DriftAnswer
+    drift: Drift
 
 
 class AssetsAnswer(BaseModel):
@@ -177,7 +209,7 @@ class MaskedBar(Bar):
     masks: list[str]
 
 
-class CalibrationAnswer(BaseModel):
+class Calibration(BaseModel):
     """Where the returns fell in their forecasts: ten even bins of the distribution function, and coverages."""
 
     scored: int
@@ -185,7 +217,7 @@ class CalibrationAnswer(BaseModel):
     coverage: dict[str, float | None]
 
 
-class QualityAnswer(BaseModel):
+class Quality(BaseModel):
     bars: int
     masked: int
     by_mask: dict[str, int]
@@ -194,9 +226,9 @@ class QualityAnswer(BaseModel):
 class HistoryAnswer(BaseModel):
     symbol: str
     bars: list[MaskedBar]
-    forecasts: list[ScoredAnswer]
-    calibration: CalibrationAnswer
-    quality: QualityAnswer
+    forecasts: list[SettledForecast]
+    calibration: Calibration
+    quality: Quality
 
 
 class ModelAnswer(BaseModel):
@@ -223,3 +255,12 @@ class ModelAnswer(BaseModel):
 
 class HealthAnswer(BaseModel):
     status: str
+
+
+def _distribution(dist: ReturnDistribution) -> DistributionAnswer:
+    tails = {
+        name: TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape)
+        for name, tail in (("lower", dist.shape.lower), ("upper", dist.shape.upper))
+    }
+    knots, cumulative = (dist.shape.knots * dist.sigma).tolist(), dist.cumulative.tolist()
+    return DistributionAnswer(knots=knots, cumulative=cumulative, **tails)

@@ -15,22 +15,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import polars as pl
+from prometheus_client import generate_latest
 
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster, Window
 from vaiom.market.folder import BAR_SCHEMA
 from vaiom.serve.batching import MAX_BATCH, Batcher
-from vaiom.serve.card import model_card
-from vaiom.serve.live import LiveAssets
-from vaiom.serve.metrics import Metrics
-from vaiom.serve.refusal import RefusalError
-from vaiom.serve.seed import Replay, seed, settle_replays
-from vaiom.serve.settings import ServeConfig
-from vaiom.serve.store import Candle, Store
-from vaiom.serve.views import forecast_view, scored_view
+from vaiom.serve.errors import RefusalError
+from vaiom.serve.model_card import model_card
+from vaiom.serve.monitor import Metrics
+from vaiom.serve.run import ServeConfig
+from vaiom.serve.schemas import Bar, ForecastAnswer, ModelAnswer, PushAnswer
+from vaiom.serve.state import LiveAssets
+from vaiom.serve.store import Store, seconds_of
 
 _log = logging.getLogger("vaiom.serve")
 
@@ -41,42 +40,49 @@ class Service:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.forecaster = Forecaster.load(config.run, config.device)
-        self.metrics = Metrics()
-        self.card = model_card(self.forecaster)
-        self.store = Store(config.state)
+        self.model_card = ModelAnswer(**model_card(self.forecaster))
+        self.store = Store(config.state, self.forecaster.card.sha256)
         self.live = LiveAssets(self.forecaster, self.store, config.alert_bits)
-        self._replays = seed(self.live, config.bars, config.backfill) if config.bars else []
+        self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
+        """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
+        self.metrics = Metrics()
+        self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
+        self.ready = False
         self._state = ThreadPoolExecutor(1, "state")
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._tasks: list[asyncio.Task[None]] = []
-        self.ready = False
-        self.metrics.model.set(1, sha256=self.card["sha256"], experiment=self.card["experiment"])
 
     def start(self) -> None:
         """Begin to serve; `ready` when the model is warm and every asset has its forecast."""
         config = self.config
         self.batcher = Batcher(self.forecaster, config.threads, config.max_waiting, self.metrics.batches.observe)
-        self._tasks = [asyncio.create_task(self._warm_up())]
+        self._warming_up = asyncio.create_task(self._warm_up())
 
     async def stop(self) -> None:
         self.ready = False
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._warming_up.cancel()
+        await asyncio.gather(self._warming_up, return_exceptions=True)
         self.batcher.stop()
         self._state.shutdown()
         self.live.snapshot()
         self.store.close()
 
     async def forecast(
-        self, symbol: str, candles: Mapping[str, Sequence[Candle]], now: datetime | None
+        self, symbol: str, bars: Mapping[str, Sequence[Bar]], now: datetime | None
     ) -> ReturnDistribution:
         """Of bars that the client brought, other assets' among them."""
         self.require_ready()
-        window, dist = await self.batcher.forecast(lambda: self._window(symbol, candles))
+
+        def make() -> Window:
+            frames = {
+                each: pl.DataFrame([bar.as_row() for bar in rows], schema=BAR_SCHEMA, orient="row")
+                for each, rows in bars.items()
+            }
+            return self.forecaster.windows(frames, symbol)[0]
+
+        window, dist = await self.batcher.forecast(make)
         return self._seen_at(dist, window, now)
 
-    async def push(self, symbol: str, candles: Sequence[Candle]) -> tuple[dict[str, Any], dict[str, float]]:
+    async def push(self, symbol: str, bars: Sequence[Bar]) -> tuple[PushAnswer, dict[str, float]]:
         """Take bars of a live asset and forecast; also the seconds that recursion, disk and model took."""
         self.require_ready()
         self.live.require(symbol)
@@ -84,49 +90,38 @@ class Service:
             # A bar of another asset may have changed what this one's forecast reads: the next bar settles the newest.
             await self._newest(symbol)
             loop = asyncio.get_running_loop()
-            pushed = await loop.run_in_executor(self._state, self.live.push, symbol, candles)
+            settled, seconds = await loop.run_in_executor(self._state, self.live.push, symbol, bars)
             taken = time.perf_counter()
-            self.metrics.bars.add(len(candles), asset=symbol)
+            self.metrics.bars.labels(symbol).inc(len(bars))
             stream, dist = self.live.online.streams[symbol], await self._newest(symbol)
-            seconds = {**pushed.seconds, "model": time.perf_counter() - taken}
-        answer = {
-            "symbol": symbol,
-            "accepted": len(candles),
-            "num_bars": stream.num_bars,
-            "as_of": candles[-1].stamp.isoformat(),
-            "scored": scored_view(pushed.scored) if pushed.scored else None,
-            "forecast": forecast_view(dist) if dist else None,
-        }
+            seconds["model"] = time.perf_counter() - taken
+        answer = PushAnswer(
+            symbol=symbol,
+            accepted=len(bars),
+            num_bars=stream.num_bars,
+            as_of=bars[-1].datetime,
+            scored=settled,
+            forecast=ForecastAnswer.of(dist) if dist else None,
+        )
         return answer, seconds
 
     async def current(self, symbol: str, now: datetime | None = None) -> ReturnDistribution:
         """After the last bar of a live asset."""
         self.require_ready()
+        self.live.require(symbol)
         async with self._locks[symbol]:
-            window = self.live.window(symbol)
+            window = self.live.online.window(symbol)
             dist = await self._newest(symbol)
         assert dist is not None
         return self._seen_at(dist, window, now)
 
-    def page_of_metrics(self) -> str:
-        metrics = self.metrics
-        metrics.ready.set(float(self.ready))
-        metrics.waiting.set(len(self.batcher.waiting))
+    def metrics_page(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        self.metrics.ready.set(self.ready)
+        self.metrics.waiting.set(len(self.batcher.waiting))
         for symbol, stream in self.live.online.streams.items():
-            metrics.last_bar.set(int(stream.columns["timestamp"][-1]), asset=symbol)
-        for symbol, monitor in self.live.monitors.items():
-            drift = monitor.drift()
-            metrics.scored.set(drift["scored"], asset=symbol)
-            metrics.alert.set(float(drift["alert"]), asset=symbol)
-            if drift["scored"]:
-                metrics.model_bits.set(drift["model_bits"], asset=symbol)
-                metrics.frequency_bits.set(drift["frequency_bits"], asset=symbol)
-        return metrics.page()
-
-    @property
-    def replaying(self) -> bool:
-        """Whether forecasts of the bars that were brought in are still being made again."""
-        return bool(self._replays)
+            self.metrics.show(symbol, seconds_of(stream.last), self.live.monitors[symbol].drift())
+        return generate_latest(self.metrics.registry)
 
     def require_ready(self) -> None:
         if not self.ready:
@@ -134,18 +129,13 @@ class Service:
 
     async def _newest(self, symbol: str) -> ReturnDistribution | None:
         """The forecast after the last bar of a live asset, made if need be; None while it has too few bars."""
-        known = self.live.forecast(symbol)
-        if known is not None or not self.live.online.ready(symbol):
+        online, known = self.live.online, self.live.forecast(symbol)
+        if known is not None or not online.ready(symbol):
             return known
-        stream = self.live.online.streams[symbol]
-        window = self.live.window(symbol)
+        window = online.window(symbol)
         _, dist = await self.batcher.forecast(lambda: window)
-        self.live.keep(stream, dist)
+        self.live.keep(online.streams[symbol], dist)
         return dist
-
-    def _window(self, symbol: str, candles: Mapping[str, Sequence[Candle]]) -> Window:
-        frames = {each: pl.DataFrame(bars, schema=BAR_SCHEMA, orient="row") for each, bars in candles.items()}
-        return self.forecaster.windows(frames, symbol)[0]
 
     def _seen_at(self, dist: ReturnDistribution, window: Window, now: datetime | None) -> ReturnDistribution:
         """The same forecast at a moment of the bars' clock, when its last bar may be stale."""
@@ -161,18 +151,13 @@ class Service:
             for symbol in self.live.online.streams:
                 await self._newest(symbol)
             self.ready = True
-            while self._replays:
+            loop = asyncio.get_running_loop()
+            while self.replays:
                 # The newest first: they are what is looked at.
-                part = self._replays[-MAX_BATCH:]
-                made = await asyncio.gather(*(self.batcher.forecast(partial(_window_of, each)) for each in part))
-                dists = [dist for _, dist in made]
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._state, settle_replays, self.live, part, dists)
-                del self._replays[-MAX_BATCH:]
+                part = self.replays[-MAX_BATCH:]
+                made = await asyncio.gather(*(self.batcher.forecast(partial(getattr, each, "window")) for each in part))
+                await loop.run_in_executor(self._state, self.live.settle_replays, part, [dist for _, dist in made])
+                del self.replays[-MAX_BATCH:]
         except Exception:
             _log.exception("the first forecasts failed")
             raise
-
-
-def _window_of(replay: Replay) -> Window:
-    return replay.window

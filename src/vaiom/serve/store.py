@@ -11,14 +11,14 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import ensure_folder
-from vaiom.serve.refusal import RefusalError
+from vaiom.serve.errors import RefusalError
+from vaiom.serve.schemas import Bar, SettledForecast
 
 FILE_NAME = "live.sqlite"
 
@@ -35,45 +35,18 @@ CREATE TABLE IF NOT EXISTS scored (
     bucket INTEGER, model_bits REAL, frequency_bits REAL, pit REAL, PRIMARY KEY (symbol, as_of)
 ) WITHOUT ROWID;
 """
-_CANDLE = "stamp, open, high, low, close, volume"
-_INSERT_BAR = f"INSERT INTO bars (symbol, {_CANDLE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_INSERT_SCORED = "INSERT OR REPLACE INTO scored VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-
-
-class Candle(NamedTuple):
-    """A bar as it was acknowledged."""
-
-    stamp: datetime
-    open: float | None
-    high: float | None
-    low: float | None
-    close: float | None
-    volume: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """A forecast that a bar has settled; the losses are None where either row is masked."""
-
-    as_of: datetime
-    target: datetime
-    model: str
-    """Hash of the model that made it."""
-    replayed: bool
-    """Made again from a history, not when the bar was still to come."""
-    quantiles: dict[str, float]
-    log_ret: float | None
-    bucket: int
-    model_bits: float | None
-    frequency_bits: float | None
-    pit: float | None
+_BAR = "stamp, open, high, low, close, volume"
+_INSERT_BAR = f"INSERT INTO bars (symbol, {_BAR}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SETTLED = "as_of, target, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit"
+_INSERT_SETTLED = f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
 
 class Store:
-    """Used by several threads, one after another."""
+    """Used by several threads, one after another; of settled forecasts it shows those of one model (its hash)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = ensure_folder(folder) / FILE_NAME
+    def __init__(self, folder: Path, model: str) -> None:
+        self.path, self.model = ensure_folder(folder) / FILE_NAME, model
         self.num_since_snapshot = 0
         self._lock = threading.Lock()
         try:
@@ -108,16 +81,15 @@ class Store:
 
     def set_fact(self, name: str, value: Any) -> None:
         with self._transaction() as database:
-            database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+            database.execute(_INSERT_FACT, (name, json.dumps(value)))
 
-    def append(self, symbol: str, candles: Sequence[Candle], scored: Iterable[Scored] = ()) -> None:
+    def append(self, symbol: str, bars: Sequence[Bar], settled: Sequence[SettledForecast] = ()) -> None:
         """All of it or nothing; on the disk when this returns."""
-        bars = [(symbol, seconds_of(candle.stamp), *candle[1:]) for candle in candles]
-        rows = [_scored_row(symbol, each) for each in scored]
+        rows = [(symbol, seconds_of(bar.datetime), *bar.as_row()[1:]) for bar in bars]
         try:
             with self._transaction() as database:
-                database.executemany(_INSERT_BAR, bars)
-                database.executemany(_INSERT_SCORED, rows)
+                database.executemany(_INSERT_BAR, rows)
+                database.executemany(_INSERT_SETTLED, [self._settled_row(symbol, each) for each in settled])
         except sqlite3.Error as error:
             raise RefusalError(
                 503,
@@ -127,13 +99,12 @@ class Store:
                 retry_after=10,
                 fix="look at the disk of the service, then push them again",
             ) from error
-        self.num_since_snapshot += len(bars)
+        self.num_since_snapshot += len(rows)
 
-    def put_scored(self, scored: Iterable[tuple[str, Scored]]) -> None:
+    def put_settled(self, settled: Iterable[tuple[str, SettledForecast]]) -> None:
         """Record settled forecasts of several assets."""
-        rows = [_scored_row(symbol, each) for symbol, each in scored]
         with self._transaction() as database:
-            database.executemany(_INSERT_SCORED, rows)
+            database.executemany(_INSERT_SETTLED, [self._settled_row(symbol, each) for symbol, each in settled])
 
     def put_snapshot(self, states: dict[str, dict[str, Any]]) -> None:
         """Record the state of every asset after the last bar that arrived."""
@@ -141,30 +112,33 @@ class Store:
         with self._transaction() as database:
             database.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", rows)
             last = database.execute("SELECT coalesce(max(arrival), 0) FROM bars").fetchone()[0]
-            database.execute("INSERT OR REPLACE INTO facts VALUES ('snapshot', ?)", (json.dumps(last),))
+            database.execute(_INSERT_FACT, ("snapshot", json.dumps(last)))
         self.num_since_snapshot = 0
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """By symbol, the state that was last recorded."""
         return {symbol: json.loads(state) for symbol, state in self._rows("SELECT symbol, state FROM snapshots")}
 
-    def bars_since_snapshot(self) -> list[tuple[str, Candle]]:
+    def bars_since_snapshot(self) -> list[tuple[str, Bar]]:
         """Symbols and bars in the order of their arrival."""
-        query = f"SELECT symbol, {_CANDLE} FROM bars WHERE arrival > ? ORDER BY arrival"
-        found = [(row[0], _candle(row[1:])) for row in self._rows(query, self.fact("snapshot") or 0)]
+        query = f"SELECT symbol, {_BAR} FROM bars WHERE arrival > ? ORDER BY arrival"
+        found = [(row[0], _bar(row[1:])) for row in self._rows(query, self.fact("snapshot") or 0)]
         self.num_since_snapshot = len(found)
         return found
 
-    def last_bars(self, symbol: str, number: int) -> list[Candle]:
+    def last_bars(self, symbol: str, number: int) -> list[Bar]:
         """Oldest first."""
-        query = f"SELECT {_CANDLE} FROM bars WHERE symbol = ? ORDER BY stamp DESC LIMIT ?"
-        return [_candle(row) for row in self._rows(query, symbol, number)][::-1]
+        query = f"SELECT {_BAR} FROM bars WHERE symbol = ? ORDER BY stamp DESC LIMIT ?"
+        return [_bar(row) for row in self._rows(query, symbol, number)][::-1]
 
-    def last_scored(self, symbol: str, model: str, number: int) -> list[Scored]:
-        """Forecasts of one model, oldest first."""
-        query = """SELECT as_of, target, model, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit
-            FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of DESC LIMIT ?"""
-        return [_scored(row) for row in self._rows(query, symbol, model, number)][::-1]
+    def last_settled(self, symbol: str, number: int) -> list[SettledForecast]:
+        """Oldest first."""
+        query = f"SELECT {_SETTLED} FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of DESC LIMIT ?"
+        return [_settled(row) for row in self._rows(query, symbol, self.model, number)][::-1]
+
+    def _settled_row(self, symbol: str, each: SettledForecast) -> tuple[Any, ...]:
+        as_of, target, replayed, quantiles, *rest = vars(each).values()
+        return (symbol, self.model, seconds_of(as_of), seconds_of(target), replayed, json.dumps(quantiles), *rest)
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -191,21 +165,11 @@ def moment_of(seconds: int) -> datetime:
     return _EPOCH + timedelta(seconds=seconds)
 
 
-def _candle(row: tuple[Any, ...]) -> Candle:
-    return Candle(moment_of(row[0]), *row[1:])
+def _bar(row: Sequence[Any]) -> Bar:
+    return Bar.of((moment_of(row[0]), *row[1:]))
 
 
-def _scored_row(symbol: str, each: Scored) -> tuple[Any, ...]:
-    return (
-        symbol, seconds_of(each.as_of), seconds_of(each.target), each.model, each.replayed, json.dumps(each.quantiles),
-        each.log_ret, each.bucket, each.model_bits, each.frequency_bits, each.pit,
-    )  # fmt: skip
-
-
-def _scored(row: tuple[Any, ...]) -> Scored:
-    as_of, target, model, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit = row
-    return Scored(
-        as_of=moment_of(as_of), target=moment_of(target), model=model, replayed=bool(replayed),
-        quantiles=json.loads(quantiles), log_ret=log_ret, bucket=bucket, model_bits=model_bits,
-        frequency_bits=frequency_bits, pit=pit,
-    )  # fmt: skip
+def _settled(row: Sequence[Any]) -> SettledForecast:
+    as_of, target, replayed, quantiles, *rest = row
+    found = (moment_of(as_of), moment_of(target), bool(replayed), json.loads(quantiles), *rest)
+    return SettledForecast.model_construct(None, **dict(zip(SettledForecast.model_fields, found, strict=True)))

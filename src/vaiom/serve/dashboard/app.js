@@ -1,7 +1,7 @@
 // The page: which asset is looked at, what is fetched and when, keys and pointer.
 import { get, Refused, useKey } from "./api.js";
 import * as charts from "./charts.js";
-import { above, below } from "./law.js";
+import { above, below } from "./distribution.js";
 import * as panels from "./panels.js";
 
 const BP = 1e4, EVERY = 5000;

@@ -1,5 +1,5 @@
 // Drawings. Each takes the element to draw in and plain values, and replaces what was there.
-import { cdf } from "./law.js";
+import { cdf } from "./distribution.js";
 
 const BP = 1e4;
 const SPACE = "http://www.w3.org/2000/svg";

@@ -6,7 +6,7 @@ Enters: a `Forecaster`. Leaves: JSON-safe values.
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from typing import Any
 
 from vaiom.forecast.bars import MIN_BARS
@@ -17,6 +17,7 @@ _PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvi
 
 def model_card(forecaster: Forecaster) -> dict[str, Any]:
     origin = forecaster.card.provenance
+    versions = {name: found.version for name in _PACKAGES for found in distributions(name=name)}
     return {
         **forecaster.describe(),
         "train_end": origin.splits.get("train_end"),
@@ -24,19 +25,9 @@ def model_card(forecaster: Forecaster) -> dict[str, Any]:
         "train": origin.train,
         "inputs": origin.inputs,
         "model": forecaster.config.to_json(),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **versions},
         "limits": _limits(forecaster),
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _limits(forecaster: Forecaster) -> list[str]:

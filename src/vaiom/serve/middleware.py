@@ -1,0 +1,152 @@
+"""What every request passes: keys, rates, limits of size and time, security headers, counts, no traceback.
+
+Enters: an ASGI request. Leaves: the application's answer with security headers, or a refusal in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vaiom.errors import UserError
+from vaiom.serve.errors import RefusalError, error_response
+from vaiom.serve.monitor import Metrics
+from vaiom.serve.run import ServeConfig
+
+GUARDED = ("/v1/", "/metrics")
+"""Paths that need a key, where keys are in use; the dashboard's own files hold no data."""
+
+_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]
+_MAX_CLIENTS = 10_000
+# A client that waited as long as it was told must not be refused for the last bit of a token.
+_ROUNDING = 1e-9
+_log = logging.getLogger("vaiom.serve")
+
+
+class RateLimit:
+    """A token bucket for each client, which holds a tenth of a minute's requests at once, and one at least."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_second, self.burst, self.clock = per_minute / 60, max(1.0, per_minute / 10), clock
+        self.clients: dict[str, tuple[float, float]] = {}
+
+    def take(self, client: str) -> None:
+        """Let one request of a client through, or refuse it."""
+        now = self.clock()
+        tokens, then = self.clients.pop(client, (self.burst, now))
+        tokens = min(self.burst, tokens + (now - then) * self.per_second)
+        refused = tokens < 1 - _ROUNDING
+        self.clients[client] = (tokens if refused else tokens - 1, now)
+        if len(self.clients) > _MAX_CLIENTS:
+            # The one that was longest away is forgotten.
+            del self.clients[next(iter(self.clients))]
+        if refused:
+            wait = int((1 - tokens) / self.per_second) + 1
+            raise RefusalError(
+                429,
+                "too many requests",
+                expected=f"{round(60 * self.per_second)} a minute",
+                retry_after=wait,
+                fix=f"wait {wait} s; push bars of one asset in one request",
+            )
+
+
+class LimitMiddleware:
+    def __init__(self, app: ASGIApp, config: ServeConfig, metrics: Metrics) -> None:
+        self.app, self.config, self.metrics = app, config, metrics
+        self.rate = RateLimit(config.rate_limit) if config.rate_limit else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), *_HEADERS]
+            await send(message)
+
+        try:
+            if scope["path"].startswith(GUARDED):
+                self._admit(scope)
+                receive = await self._receive_body(scope, receive)
+            await self.app(scope, receive, answer)
+        except UserError as error:
+            await error_response(error)(scope, receive, answer)
+        except Exception:
+            _log.exception("a request failed: %s %s", scope["method"], scope["path"])
+            if not status:
+                ours = RefusalError(500, "an error of the service, not of the request; it was logged")
+                await error_response(ours)(scope, receive, answer)
+        route = getattr(scope.get("route"), "path", "none")
+        self.metrics.requests.labels(route, status).inc()
+        self.metrics.seconds.labels(route).observe(time.perf_counter() - start)
+
+    def _admit(self, scope: Scope) -> None:
+        client = (scope.get("client") or ("",))[0]
+        if self.config.api_keys:
+            given = _given_key(dict(scope["headers"]))
+            if not any(hmac.compare_digest(given, key.encode()) for key in self.config.api_keys):
+                raise RefusalError(
+                    401,
+                    "a valid API key is needed",
+                    expected="the header Authorization: Bearer KEY, or X-API-Key: KEY",
+                    got="another key" if given else "no key",
+                )
+            client = given.decode()
+        if self.rate:
+            self.rate.take(client)
+
+    async def _receive_body(self, scope: Scope, receive: Receive) -> Receive:
+        """Wait for the whole body, within the limits; the application then gets it at once."""
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        self._require_size(int(declared) if declared.isdigit() else 0)
+        body, last = bytearray(), None
+        try:
+            async with asyncio.timeout(self.config.body_seconds):
+                while last is None or last.get("more_body", False):
+                    last = await receive()
+                    body += last.get("body", b"")
+                    self._require_size(len(body))
+        except TimeoutError:
+            raise RefusalError(
+                408, "the request did not arrive in time", expected=f"within {self.config.body_seconds:g} s"
+            ) from None
+        waiting = [{**last, "body": bytes(body)}]
+
+        async def receive_at_once() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        return receive_at_once
+
+    def _require_size(self, size: int) -> None:
+        if size > self.config.max_body:
+            raise RefusalError(
+                413,
+                "the request is too large",
+                expected=f"{self.config.max_body} bytes at most",
+                got=f"{size} bytes or more",
+                fix="send fewer bars; a forecast needs no more than the model's context and some for its scales",
+            )
+
+
+def _given_key(headers: dict[bytes, bytes]) -> bytes:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")

@@ -1,0 +1,260 @@
+"""The live assets: their streams, their last bars, the forecast that the next bar will settle.
+
+Enters: a bar folder once, then bars as they come. Leaves: windows for the model, and what the store must keep. A bar
+counts when the store has it: what readers see follows the commit. After a restart a snapshot and the bars since it, in
+the order of their arrival, give the same state to the bit. No bar that the model learned from is scored.
+Paper: Methods, "Baselines" (Frequency).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from vaiom.errors import DataError, UserError
+from vaiom.events.inputs import MASK_BITS
+from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.forecaster import Forecaster, Window
+from vaiom.forecast.online import AssetStream, OnlineForecaster
+from vaiom.market.folder import read_bars
+from vaiom.serve.errors import RefusalError, details_of
+from vaiom.serve.monitor import WINDOW, AssetMonitor, Columns, FrequencyBaseline, count_train, settle
+from vaiom.serve.schemas import AssetAnswer, AssetsAnswer, Bar, HistoryAnswer, MaskedBar, Quality, SettledForecast
+from vaiom.serve.store import Store, seconds_of
+
+SNAPSHOT_EVERY = 1_000
+"""Bars between two snapshots: a restart replays no more than these."""
+
+
+class Replay(NamedTuple):
+    """What was known before a bar of a history, and the rows that end with its own."""
+
+    window: Window
+    after: Columns
+
+
+class LiveAssets:
+    """Pushes come one at a time; readers see all of one or nothing of it."""
+
+    def __init__(self, forecaster: Forecaster, store: Store, alert_bits: float) -> None:
+        self.forecaster, self.store, self.alert_bits = forecaster, store, alert_bits
+        self.num_buckets = forecaster.tokenizer.num_buckets["return"]
+        end = forecaster.card.provenance.splits.get("train_end")
+        self.train_end = datetime.fromisoformat(end) if end else None
+        """Bars before this were learned from."""
+        self.frequency = FrequencyBaseline(self.num_buckets, store.fact("train_counts"))
+        self.bars: dict[str, deque[Bar]] = {}
+        self.monitors = {symbol: AssetMonitor(alert_bits) for symbol in forecaster.symbols}
+        self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
+        self.online = self._restored()
+        for symbol in self.online.streams:
+            self._show(symbol, self.online, store.last_bars(symbol, forecaster.context))
+            self.remember(symbol, store.last_settled(symbol, WINDOW))
+
+    @property
+    def symbols(self) -> list[str]:
+        """Those of the model and those that a bar folder brought."""
+        return sorted({*self.forecaster.symbols, *self.online.streams})
+
+    def require(self, symbol: str) -> None:
+        if symbol not in self.symbols:
+            raise RefusalError(
+                404,
+                "no such live asset",
+                expected=", ".join(self.symbols),
+                got=symbol,
+                fix="send its bars to POST /v1/forecast, or start the service with a bar folder that has it",
+            )
+
+    def forecast(self, symbol: str) -> ReturnDistribution | None:
+        """The forecast after the last bar, if it has been made and nothing that it read has changed since."""
+        stream, dist = self._forecasts.get(symbol, (None, None))
+        return dist if stream is self.online.streams.get(symbol) else None
+
+    def keep(self, stream: AssetStream, dist: ReturnDistribution) -> None:
+        """Remember what was forecast from a stream."""
+        self._forecasts[dist.symbol] = (stream, dist)
+
+    def push(self, symbol: str, bars: Sequence[Bar]) -> tuple[SettledForecast | None, dict[str, float]]:
+        """Take the bars that follow, durably: what the first of them settled, the seconds of recursion and disk."""
+        start = time.perf_counter()
+        self.require(symbol)
+        before, dist = self.online.streams.get(symbol), self.forecast(symbol)
+        _require_order(symbol, bars, before.last if before else None)
+        after, first = self._advanced(symbol, bars)
+        settled = settle(dist, before.columns, first, self.frequency) if before and dist else None
+        computed = time.perf_counter()
+        self.store.append(symbol, bars, [settled] if settled else [])
+        stored = time.perf_counter()
+        self._show(symbol, after, bars)
+        self.remember(symbol, [settled] if settled else [])
+        if self.store.num_since_snapshot >= SNAPSHOT_EVERY:
+            self.snapshot()
+        return settled, {"bar": computed - start, "disk": stored - computed}
+
+    def snapshot(self) -> None:
+        """Write down where every asset stands, so that a start from here replays nothing."""
+        self.store.put_snapshot({symbol: stream.to_json() for symbol, stream in self.online.streams.items()})
+
+    def remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
+        self.monitors[symbol].add(settled)
+        self.frequency.learn(settled)
+
+    def settle_replays(self, replays: Sequence[Replay], dists: Sequence[ReturnDistribution]) -> None:
+        """Keep how forecasts went that were made again."""
+        settled = [
+            (dist.symbol, settle(dist, window.columns, after, self.frequency, replayed=True))
+            for (window, after), dist in zip(replays, dists, strict=True)
+        ]
+        self.store.put_settled(settled)
+        for symbol, each in settled:
+            self.remember(symbol, [each])
+
+    def describe(self) -> AssetsAnswer:
+        """Where every asset stands, and how the model does on it."""
+        return AssetsAnswer(
+            timeframe=self.forecaster.tokenizer.timeframe,
+            frequency=self.frequency.name,
+            alert_bits=self.alert_bits,
+            window=WINDOW,
+            assets=[self._describe(symbol) for symbol in self.symbols],
+        )
+
+    def history(self, symbol: str, last: int) -> HistoryAnswer:
+        """The last bars with their masks, settled forecasts, calibration, and what the remembered bars are worth."""
+        self.require(symbol)
+        stream, monitor = self.online.streams.get(symbol), self.monitors[symbol]
+        columns = stream.columns if stream else {"timestamp": np.array([]), "flags": np.array([])}
+        flags = dict(zip(columns["timestamp"].tolist(), columns["flags"].tolist(), strict=True))
+        bars = [
+            MaskedBar.of((*bar.as_row(), [name for name, bit in MASK_BITS.items() if flags[stamp] & bit]))
+            for bar in list(self.bars.get(symbol, ()))
+            # One that is just arriving has no row yet.
+            if (stamp := seconds_of(bar.datetime)) in flags
+        ]
+        counts = Counter(name for bar in bars for name in bar.masks)
+        masked = sum(bool(bar.masks) for bar in bars)
+        return HistoryAnswer(
+            symbol=symbol,
+            bars=bars[-last:],
+            forecasts=list(monitor.recent),
+            calibration=monitor.calibration(),
+            quality=Quality(bars=len(bars), masked=masked, by_mask=dict(sorted(counts.items()))),
+        )
+
+    def bring_in(self, folder: Path, backfill: int) -> list[Replay]:
+        """New assets get the folder's whole history, live ones the bars that they lack; what can be forecast again."""
+        frames = read_bars(folder)
+        self._count_train(frames)
+        new = {symbol: frame for symbol, frame in frames.items() if symbol not in self.online.streams}
+        for symbol in frames.keys() - new.keys():
+            frame = frames[symbol].filter(pl.col("Datetime") > self.online.streams[symbol].last)
+            if len(frame):
+                self.push(symbol, [Bar.of(row) for row in frame.iter_rows()])
+        if not new:
+            return []
+        after, replays = self._replay(new, backfill)
+        for symbol, frame in new.items():
+            bars = [Bar.of(row) for row in frame.tail(self.forecaster.context).iter_rows()]
+            self.store.append(symbol, bars)
+            self._show(symbol, after, bars)
+        self.snapshot()
+        return replays
+
+    def _replay(self, frames: Mapping[str, pl.DataFrame], backfill: int) -> tuple[OnlineForecaster, list[Replay]]:
+        """Take histories, the last stamps one by one; windows before the bars that the model did not learn from."""
+        every = pl.concat([frame.with_columns(symbol=pl.lit(symbol)) for symbol, frame in frames.items()])
+        stamps = every["Datetime"].unique().sort()
+        begin = stamps[max(len(stamps) - backfill, 0)] if backfill else datetime.max
+        after, replays = self.online.copy(), list[Replay]()
+        history = {symbol: frame.filter(pl.col("Datetime") < begin) for symbol, frame in frames.items()}
+        after.extend_many({symbol: frame for symbol, frame in history.items() if len(frame)})
+        later = every.filter(pl.col("Datetime") >= begin).sort("Datetime", "symbol").iter_rows(named=True)
+        for stamp, rows in groupby(later, itemgetter("Datetime")):
+            bars = {row.pop("symbol"): row for row in rows}
+            scored = self.train_end is None or stamp >= self.train_end
+            windows = [after.window(symbol) for symbol in bars if scored and after.ready(symbol)]
+            after.push_many(bars, forecast=False)
+            replays += [Replay(window, after.streams[window.symbol].columns) for window in windows]
+        return after, replays
+
+    def _count_train(self, frames: Mapping[str, pl.DataFrame]) -> None:
+        """Once: the buckets of all Train events of the model's assets."""
+        if self.train_end is None or self.store.fact("train_counts") is not None:
+            return
+        make, counts = self.forecaster.rows, np.zeros(self.num_buckets, np.int64)
+        for symbol in frames.keys() & {*self.forecaster.symbols}:
+            columns, _ = make(frames[symbol], make.start(), f"bars of {symbol}")
+            counts += count_train(columns, self.train_end, self.forecaster.context, self.num_buckets)
+        if counts.any():
+            self.store.set_fact("train_counts", counts.tolist())
+            self.frequency = FrequencyBaseline(self.num_buckets, counts.tolist())
+
+    def _show(self, symbol: str, after: OnlineForecaster, bars: Sequence[Bar]) -> None:
+        """Let readers see what the store has."""
+        self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
+        self.monitors.setdefault(symbol, AssetMonitor(self.alert_bits))
+        self.online = after
+
+    def _describe(self, symbol: str) -> AssetAnswer:
+        stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)
+        return AssetAnswer(
+            symbol=symbol,
+            known=symbol in self.forecaster.symbols,
+            ready=self.online.ready(symbol),
+            num_bars=stream.num_bars if stream else 0,
+            as_of=stream.last if stream else None,
+            close=bars[-1].close if bars else None,
+            prob_up=dist.prob_up if dist else None,
+            drift=self.monitors[symbol].drift(),
+        )
+
+    def _restored(self) -> OnlineForecaster:
+        online = self.forecaster.online()
+        identity = {name: value for name, value in online.to_json().items() if name != "assets"}
+        found = self.store.fact("identity")
+        if found is None:
+            self.store.set_fact("identity", identity)
+        try:
+            online.restore({**(found or identity), "assets": self.store.snapshot()})
+        except DataError as error:
+            place = {"where": f"{self.store.path}, {error.where}", "fix": "choose another --state for this model"}
+            raise DataError(**details_of(error) | place) from error
+        for symbol, bar in self.store.bars_since_snapshot():
+            online.push(symbol, vars(bar), forecast=False)
+        return online
+
+    def _advanced(self, symbol: str, bars: Sequence[Bar]) -> tuple[OnlineForecaster, Columns]:
+        """Where all assets stand after the bars, and the rows that end with that of the first."""
+        first: Columns = {}
+        after = self.online.copy()
+        for number, bar in enumerate(bars, start=1):
+            try:
+                after.push(symbol, vars(bar), forecast=False)
+            except UserError as error:
+                raise DataError(**details_of(error) | {"where": f"bars of {symbol}, row {number}"}) from error
+            first = first or after.streams[symbol].columns
+        return after, first
+
+
+def _require_order(symbol: str, bars: Sequence[Bar], last: datetime | None) -> None:
+    for number, bar in enumerate(bars, start=1):
+        if last is not None and bar.datetime <= last:
+            raise RefusalError(
+                409,
+                "a bar is there already" if bar.datetime == last else "a bar goes back in time",
+                where=f"bars of {symbol}, row {number}",
+                expected=f"a bar after {last.isoformat()}",
+                got=bar.datetime.isoformat(),
+                fix="push the bars that follow; GET /v1/assets says where each asset stands",
+            )
+        last = bar.datetime
