@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: demo test lint types unit bench check-learning check-random check-faults check-fuzz sbom audit-deps pictures api dist clean
+.PHONY: demo test lint types unit bench reproduce check-learning check-random check-faults check-fuzz sbom audit-deps pictures api dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -24,6 +24,10 @@ unit: .venv/installed
 # Ratios against plain references; on a quiet machine.
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
+
+# docs/reproduction.md, its figure and docs/LOG.md, from docs/results alone.
+reproduce: .venv/installed
+	$(BIN)/python -m reproduction --docs
 
 # Three seeds of a small model on the simulated market: each must close most of the way to the true law.
 check-learning: .venv/installed

@@ -62,7 +62,8 @@ def test_rooms_import_only_to_their_left(path: Path) -> None:
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[1])
 
 
 HEAVY = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotlib", "torch", "fastapi", "pydantic")
@@ -110,19 +111,17 @@ def test_a_reproduction_runs_without_dataframes_trees_and_services(tmp_path: Pat
     build_corpus(tmp_path / "bars", tmp_path / "corpus")
     blocked = (*(name for name in HEAVY if name not in ("scipy", "matplotlib", "torch")), "ray", "uvicorn")
     settings = {"steps": 1, "width": 8, "num_heads": 1, "num_layers": 1, "micro_batch": 2, "context": 8}
-    changes = [f"{name}={value}" for name, value in settings.items()]
+    changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     code = f"""
 import sys
 for name in {blocked}:
     sys.modules[name] = None
 import torch
 torch.set_num_threads(1)
-from pathlib import Path
-from vaiom.cli.reproduce import reproduce
-folder = Path({str(tmp_path)!r})
+from reproduction.__main__ import main
 tables = ["main-test", "matched", "walk-forward", "splits"]
-# The function behind the command: Typer may need pydantic for itself.
-reproduce(tables, [folder / "corpus"], folder / "out", budget="fast", settings={changes}, device="cpu")
+where = ["--corpus", {str(tmp_path / "corpus")!r}, "--out", {str(tmp_path / "out")!r}]
+main([*tables, *where, "--budget", "fast", "--device", "cpu", *{changes}])
 """
     result = run_python(code)
     assert result.returncode == 0, result.stderr

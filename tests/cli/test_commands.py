@@ -276,7 +276,7 @@ def test_bench(vaiom: Vaiom, market: Path) -> None:
     assert result["equal"] in shown.out
 
 
-@pytest.mark.parametrize("command", ["bench"])
+@pytest.mark.parametrize("command", ["bench", "reproduce"])
 def test_commands_of_a_checkout_say_so_where_there_is_none(
     vaiom: Vaiom, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from vaiom.evaluation.events_file import read_events
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.pack import pack
-from vaiom.experiments.records import RUN, Record, Scored
+from vaiom.experiments.records import RUN, Record, SplitScores, gains_of
 from vaiom.market.folder import write_symbol
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.training.loop import train
@@ -47,9 +47,8 @@ def make_materials(folder: Path) -> Path:
         bucket=events.buckets,
         bits_model=events.bits["model"],
     )
-    record = Record(
-        kind=RUN, key="ab", name="main", timeframe="1h", validation={4: 3.2}, scored={SPLIT: Scored.of(result)}
-    )
+    scored = SplitScores(bits=result.bits, gains=gains_of(result.against))
+    record = Record(kind=RUN, key="ab", name="main", timeframe="1h", validation={4: 3.2}, scored={SPLIT: scored})
     record.write(folder / "record.json")
     market = MarketConfig(assets=1, bars=600)
     write_market(simulate(market), market, folder / "market")

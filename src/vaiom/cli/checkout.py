@@ -17,6 +17,11 @@ def bench(context: typer.Context) -> None:
     _forward("benchmarks", context)
 
 
+def reproduce(context: typer.Context) -> None:
+    """Run the paper's experiments on your corpora and print its tables with both columns."""
+    _forward("reproduction", context)
+
+
 def _forward(package: str, context: typer.Context) -> None:
     """Run `python -m PACKAGE` of the checkout that this program comes from, or of the current folder."""
     from vaiom.errors import ConfigError

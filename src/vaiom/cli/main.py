@@ -17,7 +17,6 @@ from vaiom.cli import (
     predict,
     refit,
     report,
-    reproduce,
     serve,
     train,
 )
@@ -38,7 +37,7 @@ app.command()(train.train)
 app.command()(refit.refit)
 app.command()(baselines.baselines)
 app.command()(evaluate.evaluate)
-app.command()(reproduce.reproduce)
+app.command(context_settings=checkout.FORWARD)(checkout.reproduce)
 app.command()(report.report)
 app.command()(audit.audit)
 app.command()(predict.predict)

@@ -1,23 +1,22 @@
-"""What a finished task leaves for the tables: one small JSON file that says everything a table asks for.
+"""What a finished task leaves: one small JSON file that says everything a table asks for.
 
-Enters: what was measured, or a folder of records. Leaves: a record, written whole or not at all and checked when it is
-read; the records that a table asks for.
+Enters: what was measured, or a folder of records. Leaves: records, written whole or not at all and checked when read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vaiom.errors import DataError
-from vaiom.evaluation.evaluate import Against, Evaluation
-from vaiom.experiments.paper import MAIN_TIMEFRAME
+from vaiom.evaluation.evaluate import Against, compare
+from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.files import read_json, write_json
 
-RUN, WALK, BASELINES, CORPUS = "run", "walk-forward", "baselines", "corpus"
-PAIR, ENSEMBLE = "pair", "ensemble"
+RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = "run", "walk-forward", "baselines", "corpus", "pair", "ensemble"
+"""Kinds of tasks and of their records."""
 ALL_TESTS, YEAR = "all", "year"
 """What is scored besides the splits: the tests together, the test year of a walk-forward."""
 
@@ -40,24 +39,6 @@ class Gain:
     tail_events: int
 
     @classmethod
-    def of(cls, against: Against) -> Gain:
-        gain = against.gain
-        return cls(
-            num_events=gain.num_events,
-            gain_bits=gain.gain_bits,
-            num_blocks=gain.asset_months.num_blocks,
-            block_wins=gain.asset_months.block_wins,
-            win_rate=gain.asset_months.win_rate,
-            interval=gain.asset_months.interval,
-            win_rate_interval=gain.asset_months.win_rate_interval,
-            num_months=gain.months.num_blocks,
-            months_won=gain.months.block_wins,
-            month_interval=gain.months.interval,
-            tails={name: tail.gain_bits for name, tail in gain.tails.items()},
-            tail_events=gain.tails["both"].num_events,
-        )
-
-    @classmethod
     def from_json(cls, value: dict[str, Any]) -> Gain:
         pairs = ("interval", "win_rate_interval", "month_interval")
         plain: dict[str, Any] = {k: tuple(item) if k in pairs and item else item for k, item in value.items()}
@@ -65,7 +46,7 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class SplitScores:
     """One split, or several together, scored with one checkpoint."""
 
     bits: dict[str, float]
@@ -73,15 +54,35 @@ class Scored:
     looks: int | None = None
 
     @classmethod
-    def of(cls, result: Evaluation) -> Scored:
-        return cls(
-            bits=result.bits, gains={each.baseline: Gain.of(each) for each in result.against}, looks=result.looks
-        )
+    def of_events(cls, events: ScoredEvents, looks: int | None = None) -> SplitScores:
+        bits = {name: float(losses.mean()) for name, losses in events.bits.items()}
+        return cls(bits=bits, gains=gains_of(compare(events)), looks=looks)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Scored:
+    def from_json(cls, value: dict[str, Any]) -> SplitScores:
         gains = {name: Gain.from_json(gain) for name, gain in value["gains"].items()}
         return cls(bits=value["bits"], gains=gains, looks=value["looks"])
+
+
+def gains_of(comparisons: Sequence[Against]) -> dict[str, Gain]:
+    """What a record keeps of a model's comparisons, by baseline."""
+    return {
+        each.baseline: Gain(
+            num_events=each.gain.num_events,
+            gain_bits=each.gain.gain_bits,
+            num_blocks=each.gain.asset_months.num_blocks,
+            block_wins=each.gain.asset_months.block_wins,
+            win_rate=each.gain.asset_months.win_rate,
+            interval=each.gain.asset_months.interval,
+            win_rate_interval=each.gain.asset_months.win_rate_interval,
+            num_months=each.gain.months.num_blocks,
+            months_won=each.gain.months.block_wins,
+            month_interval=each.gain.months.interval,
+            tails={name: tail.gain_bits for name, tail in each.gain.tails.items()},
+            tail_events=each.gain.tails["both"].num_events,
+        )
+        for each in comparisons
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Record:
     windows_per_step: int = 0
     validation: dict[int, float] = field(default_factory=dict)
     """Bits per event at each checkpoint that was validated."""
-    scored: dict[str, Scored] = field(default_factory=dict)
+    scored: dict[str, SplitScores] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     device: str = ""
@@ -131,7 +132,7 @@ def read_record(file: Path) -> Record:
     value = read_json(file)
     try:
         value["validation"] = {int(step): bits for step, bits in value["validation"].items()}
-        value["scored"] = {split: Scored.from_json(scored) for split, scored in value["scored"].items()}
+        value["scored"] = {split: SplitScores.from_json(scored) for split, scored in value["scored"].items()}
         return Record(**value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
@@ -142,48 +143,6 @@ def read_record(file: Path) -> Record:
         ) from error
 
 
-class Records:
-    """All records of a folder, found by what a table asks for."""
-
-    def __init__(self, records: list[Record]) -> None:
-        self.all = records
-
-    @classmethod
-    def read(cls, folder: Path, *, required: bool = False) -> Records:
-        # Hidden ones were being written when a runner was killed.
-        files = sorted(file for file in folder.glob("*.json") if not file.name.startswith("."))
-        if required and not files:
-            raise DataError(
-                "no records to make tables from", where=folder, fix="name a --corpus to run on, or the --out"
-            )
-        return cls([read_record(file) for file in files])
-
-    def runs(self, experiment: str, timeframe: str) -> dict[int, Record]:
-        """By seed, in their order; of several lengths of one run the longest."""
-        chosen = [r for r in self._of(RUN) if (r.name, r.timeframe) == (experiment, timeframe)]
-        return {r.seed: r for r in sorted(chosen, key=lambda r: (r.seed, *_weight(r)))}
-
-    def walk_forward(self, timeframe: str = MAIN_TIMEFRAME) -> dict[int, Record]:
-        """By test year, in their order; of several lengths of one run the longest."""
-        chosen = [r for r in self._of(WALK) if r.timeframe == timeframe]
-        return {r.year: r for r in sorted(chosen, key=lambda r: (r.year, *_weight(r)))}
-
-    def pairs(self, timeframe: str = MAIN_TIMEFRAME) -> dict[int, Record]:
-        """Our own model beside the paper's, by seed."""
-        chosen = [r for r in self._of(PAIR) if r.timeframe == timeframe]
-        return {r.seed: r for r in sorted(chosen, key=lambda r: r.seed)}
-
-    def ensemble(self, timeframe: str = MAIN_TIMEFRAME) -> Record | None:
-        """The seeds of our own model together."""
-        return next((r for r in self._of(ENSEMBLE) if r.timeframe == timeframe), None)
-
-    def facts(self, kind: str, timeframe: str = MAIN_TIMEFRAME) -> Mapping[str, Any]:
-        """Of the corpus or of its baselines; empty where they are not recorded."""
-        return next((r.facts for r in self._of(kind) if r.timeframe == timeframe), {})
-
-    def _of(self, kind: str) -> Iterator[Record]:
-        return (record for record in self.all if record.kind == kind)
-
-
-def _weight(record: Record) -> tuple[bool, int]:
-    return record.claimed, record.last_step * record.windows_per_step
+def read_records(folder: Path) -> list[Record]:
+    """All records of a folder, in the order of their names; hidden ones were being written when a run was killed."""
+    return [read_record(file) for file in sorted(folder.glob("[!.]*.json"))]

@@ -1,4 +1,4 @@
-"""The protocol moved year by year: one test year proves little, many show whether the gain is a law.
+"""The protocol moved year by year: one test year proves little, many show whether the gain is a rule.
 
 For a test year Y, Train ends with Y-2, the first half of Y-1 is buffer, its second half Validation, and Y itself the
 test. Buckets, zero shares and baselines are fitted anew on each year's Train.
@@ -12,19 +12,16 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
-
-from vaiom.baselines.base import Baseline, Predictor
+from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import fit_or_load
-from vaiom.evaluation.evaluate import compare
 from vaiom.evaluation.events_file import MODEL, scored_events
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.boundaries import under_splits
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN, SplitConfig
-from vaiom.experiments.records import Gain, Scored
+from vaiom.experiments.records import SplitScores
 from vaiom.training.loop import BEST_NAME
 
 MIN_TRAIN_YEARS = 3
@@ -65,30 +62,21 @@ def corpus_of_year(corpus: Corpus, year: int) -> Corpus:
     return under_splits(corpus, splits_of(year))
 
 
-def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> Scored:
+def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> SplitScores:
     """The run's best checkpoint beside baselines fitted on the year's Train, over the year's events.
 
     `trees` is where fits of the trees are kept, None where none are wanted.
     """
     model = ModelPredictor.load(run / BEST_NAME, device)
     context = model.checkpoint.model.config.context
-    rows = corpus.endpoints(TEST, context)
-    train = corpus.endpoints(TRAIN, context)
-    rivals: list[Baseline] = [each.fit(corpus, train) for each in (Frequency(), Markov())]
+    rows, train = corpus.endpoints(TEST, context), corpus.endpoints(TRAIN, context)
+    predictors: dict[str, Predictor] = {MODEL: model}
+    predictors |= {each.name: each.fit(corpus, train) for each in (Frequency(), Markov())}
     if trees:
-        rivals.append(fitted_trees(corpus, context, trees))
+        from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+
+        chosen = LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS))
+        predictors[TREES] = fit_or_load(chosen, corpus, context, trees)
     buckets = corpus.target_return[rows]
-
-    def bits(predictor: Predictor) -> np.ndarray:
-        return event_bits(predictor.predict_proba(corpus, rows), buckets)
-
-    losses = {MODEL: bits(model), **{each.name: bits(each) for each in rivals}}
-    gains = {each.baseline: Gain.of(each) for each in compare(scored_events(corpus, rows, losses))}
-    return Scored(bits={name: float(values.mean()) for name, values in losses.items()}, gains=gains)
-
-
-def fitted_trees(corpus: Corpus, context: int, directory: Path) -> Baseline:
-    """The single-bar trees of a year, from the cache where they were fitted before."""
-    from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-
-    return fit_or_load(LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS)), corpus, context, directory)
+    losses = {name: event_bits(each.predict_proba(corpus, rows), buckets) for name, each in predictors.items()}
+    return SplitScores.of_events(scored_events(corpus, rows, losses))

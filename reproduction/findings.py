@@ -7,24 +7,70 @@ two-sided interval of Student's t over the seeds; with one seed, the spread of t
 Resolved and of the published sign: it holds. Resolved and of the other sign: it fails. What ran too short, or not as
 long as what it is compared with, is not judged.
 
-Enters: records and a comparison. Leaves: what each row measured, and the verdict.
+Enters: a folder of records and a comparison. Leaves: what each row measured, and the verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
-from vaiom.experiments.paper import MAIN, MAIN_TIMEFRAME, Comparison, Row
-from vaiom.experiments.records import Record, Records
+from reproduction.paper import MAIN, MAIN_TIMEFRAME, Comparison, Row
+from vaiom.errors import DataError
+from vaiom.experiments.records import ENSEMBLE, PAIR, RUN, WALK, Record, read_records
 
 HOLDS, FAILS, UNRESOLVED, NOT_RUN = "holds", "fails", "unresolved", "not run"
 BETTER, WORSE = "better", "worse"
 """What stands for the sign where the paper has none."""
 NOT_CLAIMED, UNMATCHED = "too short to claim", "lengths do not match"
 CONFIDENCE = 0.95
+
+
+class Records:
+    """All records of a folder, found by what a table asks for; of several lengths of one run the longest."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.all = records
+
+    @classmethod
+    def read(cls, folder: Path) -> Records:
+        records = read_records(folder)
+        if not records:
+            raise DataError(
+                "no records to make tables from", where=folder, fix="name a --corpus to run on, or the --out"
+            )
+        return cls(records)
+
+    def runs(self, experiment: str, timeframe: str = MAIN_TIMEFRAME) -> dict[int, Record]:
+        """By seed, in their order."""
+        return {each.seed: each for each in self._of(RUN, timeframe) if each.name == experiment}
+
+    def walk_forward(self) -> dict[int, Record]:
+        """By test year, in their order."""
+        return {each.year: each for each in self._of(WALK)}
+
+    def pairs(self) -> dict[int, Record]:
+        """Our own model beside the paper's, by seed."""
+        return {each.seed: each for each in self._of(PAIR)}
+
+    def ensemble(self) -> Record | None:
+        """The seeds of our own model together."""
+        return next(reversed(list(self._of(ENSEMBLE))), None)
+
+    def facts(self, kind: str) -> Mapping[str, Any]:
+        """Of the corpus or of its baselines; empty where they are not recorded."""
+        return next((each.facts for each in self._of(kind)), {})
+
+    def _of(self, kind: str, timeframe: str = MAIN_TIMEFRAME) -> Iterator[Record]:
+        def order(record: Record) -> tuple[int, int, bool, int]:
+            return record.seed, record.year, record.claimed, record.last_step * record.windows_per_step
+
+        found = [each for each in self.all if (each.kind, each.timeframe) == (kind, timeframe)]
+        return iter(sorted(found, key=order))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +115,8 @@ def measure(comparison: Comparison, records: Records) -> list[Measured]:
     return out
 
 
-def seed_noise(records: Records, timeframe: str = MAIN_TIMEFRAME) -> SeedNoise | None:
-    bits = [best for record in records.runs(MAIN, timeframe).values() if (best := record.best_bits()) is not None]
+def seed_noise(records: Records) -> SeedNoise | None:
+    bits = [best for record in records.runs(MAIN).values() if (best := record.best_bits()) is not None]
     return SeedNoise(bits=stdev(bits), num_seeds=len(bits)) if len(bits) > 1 else None
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from cli.command_line import Ran
+from reproduction.paper import Row
 from vaiom.cli.main import main
-from vaiom.experiments.paper import Row
 from vaiom.experiments.records import RUN, Record
 
 TINY = (

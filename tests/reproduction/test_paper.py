@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from vaiom.experiments import published
-from vaiom.experiments.paper import COMPARISONS, SEEDS, Comparison
+from reproduction import paper as published
+from reproduction.paper import COMPARISONS, SEEDS, Comparison
 from vaiom.experiments.registry import experiment
 from vaiom.model.config import RUNGS
 
@@ -103,7 +103,7 @@ def test_test_figures(paper_text: str) -> None:
     seeds = table_of(paper_text, "tab:app_multiseed_test")
     for split, by_seed in published.TEST_SEEDS.items():
         for seed, gain in by_seed.items():
-            figures = {gain.bits, gain.gain_bits, *gain.interval, round(100 * gain.win_rate, 4)}
+            figures = {gain["bits"], gain["gain_bits"], *gain["interval"], round(100 * gain["win_rate"], 4)}
             assert figures <= line_of(seeds, PERIODS[split], seed), (split, seed)
 
 
@@ -112,8 +112,8 @@ def test_tails_and_blocks(paper_text: str) -> None:
     for split, figures in published.TAILS.items():
         assert set(figures.values()) <= line_of(tails, PERIODS[split]), split
     for split, each in published.BOOTSTRAP.items():
-        rates = {round(100 * rate, 4) for rate in (each.win_rate, *each.win_rate_interval)}
-        assert {each.events, each.blocks, *each.interval, *rates} <= line_of(blocks, PERIODS[split]), split
+        rates = {round(100 * rate, 4) for rate in (each["win_rate"], *each["win_rate_interval"])}
+        assert {each["events"], each["blocks"], *each["interval"], *rates} <= line_of(blocks, PERIODS[split]), split
 
 
 def test_corpus_and_rungs(paper_text: str) -> None:

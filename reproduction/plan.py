@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
+from reproduction.paper import BEST, COMPARISONS, JUDGED, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.paper import BEST, COMPARISONS, JUDGED, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
 from vaiom.experiments.records import BASELINES, CORPUS, ENSEMBLE, PAIR, RUN, WALK
 from vaiom.experiments.registry import experiment
+from vaiom.experiments.tasks import Task, changed
 from vaiom.experiments.walk_forward import years_of
-from vaiom.files import canonical_json, sha256_of
 from vaiom.model.config import PAPER_VOCABULARY
 from vaiom.model.vaiom import count_parameters
 from vaiom.training.experiment import Experiment
@@ -38,56 +37,13 @@ _LENGTH = ("steps", "num_micro_batches", "validate_every", "log_every", "keep_la
 """Settings that do not make it another experiment, only a shorter or more often validated one."""
 
 TEST_TABLES = ("main-test", "seeds-test", "seeds-validation", "tails", "bootstrap", "best")
-CORPUS_TABLES = ("splits", "coverage", "corpus-audit")
 TABLES = (
     *TEST_TABLES,
     "baselines",
     *(comparison.name for comparison in COMPARISONS),
     "walk-forward",
-    *CORPUS_TABLES,
+    *("splits", "coverage", "corpus-audit"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One piece of work that leaves one record."""
-
-    kind: str
-    timeframe: str
-    corpus_sha256: str
-    experiment: Experiment | None = None
-    year: int = 0
-    splits: tuple[str, ...] = ()
-    """What is scored with baselines beside it."""
-    beside: tuple[str, ...] = ()
-    """The runs that are put beside each other, by their ids; they come first."""
-    shortened: str = ""
-    claimed: bool = True
-
-    @property
-    def label(self) -> str:
-        if self.experiment is None or self.kind == BASELINES:
-            return f"{self.timeframe}-{self.kind}"
-        if self.kind == ENSEMBLE:
-            return f"{self.timeframe}-{self.experiment.name}-{self.kind}"
-        year = f"-{self.year}" if self.year else ""
-        pair = f"-{self.kind}" if self.kind == PAIR else ""
-        return f"{self.timeframe}-{self.experiment.name}{pair}{year}-s{self.experiment.train.seed}"
-
-    @cached_property
-    def key(self) -> str:
-        parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
-        parts |= {"splits": list(self.splits), "experiment": _identity(self.experiment) if self.experiment else None}
-        parts |= {"beside": list(self.beside)} if self.beside else {}
-        return sha256_of(canonical_json(parts))
-
-    @property
-    def id(self) -> str:
-        return f"{self.label}-{self.key[:8]}"
-
-
-def comparison(name: str) -> Comparison:
-    return next(each for each in COMPARISONS if each.name == name)
 
 
 def require_tables(names: Sequence[str]) -> tuple[str, ...]:
@@ -98,7 +54,7 @@ def require_tables(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in TABLES if name in names) or TABLES
 
 
-def tasks_of(
+def plan_tasks(
     tables: Sequence[str],
     corpora: Mapping[str, Corpus],
     budget: str,
@@ -118,41 +74,46 @@ def tasks_of(
 
 def cost_beside_main(chosen: Experiment) -> float:
     """Parameters times bars read, in runs of the main model: a rough estimate of the time it takes."""
-    return _work(chosen) / _work(experiment(MAIN))
+
+    def work(each: Experiment) -> float:
+        bars = each.train.steps * each.train.windows_per_step * each.model.context
+        return float(count_parameters(each.model, PAPER_VOCABULARY) * bars)
+
+    return work(chosen) / work(experiment(MAIN))
 
 
+@dataclass(frozen=True)
 class _Planner:
     """The tasks of one corpus."""
 
-    def __init__(
-        self, timeframe: str, corpus: Corpus, budget: str, settings: Sequence[str], seeds: Sequence[int]
-    ) -> None:
-        self.timeframe, self.corpus, self.seeds = timeframe, corpus, seeds
-        self.budget, self.settings = budget, settings
+    timeframe: str
+    corpus: Corpus
+    budget: str
+    settings: Sequence[str]
+    seeds: Sequence[int]
 
     def tasks(self, tables: Sequence[str]) -> Iterator[Task]:
         yield self._task(CORPUS)
         judged = self.timeframe == MAIN_TIMEFRAME
         if judged:
-            yield self._task(BASELINES, scaled(experiment(MAIN), self.budget, self.settings))
+            yield self._task(BASELINES, scale(experiment(MAIN), self.budget, self.settings))
         if judged and set(tables) & {*TEST_TABLES, "baselines"}:
             yield from self._judged()
         for table in COMPARISONS:
             if table.name in tables:
                 yield from self._comparison(table)
         if judged and "walk-forward" in tables:
-            walker = scaled(experiment(MAIN).with_changes(seed=self.seeds[0]), self.budget, self.settings, walks=True)
+            walker = scale(experiment(MAIN).with_changes(seed=self.seeds[0]), self.budget, self.settings, walks=True)
             yield from (self._task(WALK, walker, year=year) for year in years_of(self.corpus))
 
     def _judged(self) -> Iterator[Task]:
-        """All seeds of both models, then each seed of the one beside the other's, and the seeds together."""
+        """All seeds of both models, then each seed of the one against the other's, and the seeds together."""
         runs = {name: [self._run(name, seed) for seed in self.seeds] for name in JUDGED}
         for of_model in runs.values():
             yield from of_model
         for main, best in zip(runs[MAIN], runs[BEST], strict=True):
-            yield replace(best, kind=PAIR, beside=(best.id, main.id))
-        first = runs[BEST][0]
-        yield replace(first, kind=ENSEMBLE, beside=tuple(best.id for best in runs[BEST]))
+            yield replace(best, kind=PAIR, runs=(best.id, main.id), other_name=MAIN)
+        yield replace(runs[BEST][0], kind=ENSEMBLE, runs=tuple(best.id for best in runs[BEST]))
 
     def _comparison(self, table: Comparison) -> Iterator[Task]:
         for row in table.rows:
@@ -162,15 +123,13 @@ class _Planner:
                 yield from (self._run(row.experiment, seed) for seed in self.seeds[: 1 if alone else table.num_seeds])
 
     def _run(self, name: str, seed: int) -> Task:
-        chosen = scaled(experiment(name).with_changes(seed=seed), self.budget, self.settings)
-        return self._task(RUN, chosen, splits=self._scored(chosen.experiment))
-
-    def _scored(self, chosen: Experiment) -> tuple[str, ...]:
         """Two models of the main timeframe are judged on all splits that have events; no other touches a test."""
-        if chosen.name not in JUDGED or self.timeframe != MAIN_TIMEFRAME:
-            return ()
-        names = (VALIDATION, *self.corpus.splits.test_names)
-        return tuple(name for name in names if len(self.corpus.endpoints(name, chosen.model.context)))
+        chosen = scale(experiment(name).with_changes(seed=seed), self.budget, self.settings)
+        splits: tuple[str, ...] = ()
+        if name in JUDGED and self.timeframe == MAIN_TIMEFRAME:
+            names, context = (VALIDATION, *self.corpus.splits.test_names), chosen.experiment.model.context
+            splits = tuple(split for split in names if len(self.corpus.endpoints(split, context)))
+        return self._task(RUN, chosen, splits=splits)
 
     def _task(self, kind: str, chosen: Scaled | None = None, **more: Any) -> Task:
         if chosen:
@@ -189,9 +148,9 @@ class Scaled:
     """Whether a comparison with it may be claimed: long enough, and otherwise the published one."""
 
 
-def scaled(published: Experiment, budget: str, settings: Sequence[str] = (), *, walks: bool = False) -> Scaled:
+def scale(published: Experiment, budget: str, settings: Sequence[str] = (), *, walks: bool = False) -> Scaled:
     """The experiment under a budget and settings."""
-    chosen = (_shortened(published, walks) if budget == "fast" else published).with_settings(settings)
+    chosen = (_shorten(published, walks) if budget == "fast" else published).with_settings(settings)
     before, after = published.train, chosen.train
     changes = []
     shortened = (after.steps, after.windows_per_step) != (before.steps, before.windows_per_step)
@@ -200,13 +159,13 @@ def scaled(published: Experiment, budget: str, settings: Sequence[str] = (), *, 
             f"{after.steps:,} steps of {after.windows_per_step} windows for {before.steps:,} of "
             f"{before.windows_per_step}"
         )
-    others = {name: pair for name, pair in _differences(published, chosen).items() if name not in _LENGTH}
+    others = {name: pair for name, pair in changed(published, chosen).items() if name not in _LENGTH}
     changes += [f"{name} {new} for {old}" for name, (new, old) in others.items()]
     enough = not shortened or after.steps * after.windows_per_step >= FLOOR_UPDATES * FLOOR_WINDOWS
     return Scaled(experiment=chosen, changed="; ".join(changes), claimed=enough and not others)
 
 
-def _shortened(published: Experiment, walks: bool) -> Experiment:
+def _shorten(published: Experiment, walks: bool) -> Experiment:
     train = published.train
     if train.scope == "last":
         shorter = published.with_changes(steps=min(train.steps, FLOOR_UPDATES), validate_every=1_000)
@@ -218,21 +177,3 @@ def _shortened(published: Experiment, walks: bool) -> Experiment:
         return published
     floor = FLOOR_UPDATES * FLOOR_WINDOWS // train.windows_per_step
     return published.with_changes(steps=min(train.steps, floor), validate_every=250)
-
-
-def _differences(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
-    """Settings that changed, as they are and as they were."""
-    out: dict[str, tuple[Any, Any]] = {}
-    for old, new in ((before.model.to_json(), after.model.to_json()), (before.train.to_json(), after.train.to_json())):
-        out |= {name: (new[name], old[name]) for name in old if new[name] != old[name]}
-    return out
-
-
-def _identity(chosen: Experiment) -> dict[str, Any]:
-    """The name and what is not a default: a setting that is added one day leaves finished work valid."""
-    return {"name": chosen.name} | {name: new for name, (new, _) in _differences(Experiment(name=""), chosen).items()}
-
-
-def _work(chosen: Experiment) -> float:
-    model, train = chosen.model, chosen.train
-    return float(count_parameters(model, PAPER_VOCABULARY) * train.steps * train.windows_per_step * model.context)

@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reproductions import TINY, Reproduced
 
-from vaiom.errors import ConfigError
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.experiments.paper import COMPARISONS, JUDGED, MAIN, SEEDS
-from vaiom.experiments.plan import (
+from reproduction.paper import COMPARISONS, JUDGED, MAIN, SEEDS
+from reproduction.plan import (
     FLOOR_UPDATES,
     FLOOR_WINDOWS,
     TABLES,
-    Task,
     cost_beside_main,
+    plan_tasks,
     require_tables,
-    scaled,
-    tasks_of,
+    scale,
 )
+from vaiom.errors import ConfigError
+from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.experiments.records import ENSEMBLE, PAIR, RUN, WALK
 from vaiom.experiments.registry import EXPERIMENTS, experiment
+from vaiom.experiments.tasks import Task
 from vaiom.training.experiment import Experiment
 
 
@@ -49,7 +49,7 @@ def test_what_is_claimed_is_long_enough_and_the_published_experiment(
     name: str, budget: str, settings: list[str], walks: bool
 ) -> None:
     published = experiment(name)
-    chosen = scaled(published, budget, settings, walks=walks)
+    chosen = scale(published, budget, settings, walks=walks)
     train = chosen.experiment.train
     if chosen.claimed:
         windows = [each.steps * each.windows_per_step for each in (train, published.train)]
@@ -71,7 +71,7 @@ def _length(published: Experiment) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", sorted({row.experiment for each in COMPARISONS for row in each.rows}))
 def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
-    published, chosen = experiment(name), scaled(experiment(name), "fast")
+    published, chosen = experiment(name), scale(experiment(name), "fast")
     assert chosen.experiment.train.steps <= published.train.steps
     assert chosen.claimed
     assert (chosen.changed == "") == (chosen.experiment.train.steps == published.train.steps)
@@ -80,23 +80,23 @@ def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
 @given(st.lists(st.sampled_from(TABLES), unique=True), st.sampled_from(["full", "fast"]))
 def test_tasks_are_unique_and_the_same_each_time(corpus: Corpus, names: list[str], budget: str) -> None:
     tables = require_tables(names)
-    tasks = tasks_of(tables, {"1h": corpus}, budget)
+    tasks = plan_tasks(tables, {"1h": corpus}, budget)
     ids = [task.id for task in tasks]
     assert len(set(ids)) == len(ids)
-    assert ids == [task.id for task in tasks_of(require_tables(names[::-1]), {"1h": corpus}, budget)]
+    assert ids == [task.id for task in plan_tasks(require_tables(names[::-1]), {"1h": corpus}, budget)]
     # A task of some tables is one of all tables: its record is found whoever asked for it.
-    assert set(ids) <= {task.id for task in tasks_of(TABLES, {"1h": corpus}, budget)}
+    assert set(ids) <= {task.id for task in plan_tasks(TABLES, {"1h": corpus}, budget)}
 
 
 def test_seeds_and_splits(corpus: Corpus) -> None:
-    tasks = tasks_of(TABLES, {"1h": corpus, "4h": corpus}, "fast", TINY)
+    tasks = plan_tasks(TABLES, {"1h": corpus, "4h": corpus}, "fast", TINY)
     runs = [task for task in tasks if task.kind == RUN and task.experiment]
     judged = [task for task in runs if task.splits]
     assert [(name_of(task), seed_of(task)) for task in judged] == [(name, seed) for name in JUDGED for seed in SEEDS]
     assert {task.timeframe for task in judged} == {"1h"}
     pairs = [task for task in tasks if task.kind == PAIR]
-    assert [task.beside for task in pairs] == [(judged[n + 3].id, judged[n].id) for n in range(3)]
-    assert [task.beside for task in tasks if task.kind == ENSEMBLE] == [tuple(task.id for task in judged[3:])]
+    assert [task.runs for task in pairs] == [(judged[n + 3].id, judged[n].id) for n in range(3)]
+    assert [task.runs for task in tasks if task.kind == ENSEMBLE] == [tuple(task.id for task in judged[3:])]
     assert {task.splits for task in judged} == {("validation", "test-h1", "test-h2")}
     assert {task.year for task in tasks if task.kind == WALK} == {2021, 2022, 2023, 2024}
     last = {name_of(task) for task in runs if task.experiment and task.experiment.train.scope == "last"}
@@ -121,13 +121,13 @@ def seed_of(task: Task) -> int:
 
 def test_a_key_is_of_what_decides_the_contents(corpus: Corpus) -> None:
     base, *others = (
-        {task.label: task.key for task in tasks_of(["metadata"], {"1h": corpus}, budget, settings)}
+        {task.label: task.key for task in plan_tasks(["metadata"], {"1h": corpus}, budget, settings)}
         for budget, settings in product(["full"], [(), ("width=64",), ("steps=7",)])
     )
     for other in others:
         assert all(base[label] != other[label] for label in base if label.startswith("1h-main-"))
     # The main model is whole under both budgets: what one has run the other reuses.
-    fast = {task.label: task.key for task in tasks_of(["metadata"], {"1h": corpus}, "fast")}
+    fast = {task.label: task.key for task in plan_tasks(["metadata"], {"1h": corpus}, "fast")}
     assert fast == base
 
 
@@ -141,4 +141,4 @@ def test_unknown_names_list_the_known(corpus: Corpus) -> None:
     with pytest.raises(ConfigError, match=r"main-test, .*corpus-audit"):
         require_tables(["splits", "nonsense"])
     with pytest.raises(ConfigError, match="full, fast"):
-        tasks_of(TABLES, {"1h": corpus}, "slow")
+        plan_tasks(TABLES, {"1h": corpus}, "slow")

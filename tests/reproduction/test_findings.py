@@ -10,21 +10,22 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from reproductions import record_of
 
-from vaiom.experiments.findings import (
+from reproduction.findings import (
     FAILS,
     HOLDS,
     NOT_CLAIMED,
     NOT_RUN,
     UNMATCHED,
     UNRESOLVED,
+    Records,
     SeedNoise,
     gain_verdict,
     interval_half_width,
     measure,
     verdict_of,
 )
-from vaiom.experiments.paper import MAIN, Comparison, Row
-from vaiom.experiments.records import Record, Records
+from reproduction.paper import MAIN, Comparison, Row
+from vaiom.experiments.records import Record
 
 T_95_OF_3 = 4.302652729911275
 """Student's quantile with two degrees of freedom, from a printed table."""

@@ -12,8 +12,8 @@ from processes import alive, children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, without_minutes, words_of
 
 from cli.command_line import require_refusal
-from vaiom.experiments.records import Records
-from vaiom.report.reproduction import render
+from reproduction.findings import Records
+from reproduction.page import render
 
 SOME = ("inputs", "matched", "heads")
 """Tables that never look at a test split."""

@@ -1,28 +1,24 @@
-"""The log of the search for `best`: `python tools/log.py` writes docs/LOG.md from docs/results.
+"""The log of the search for `best`.
 
-Enters: `search.json`, single runs of the search in rounds, and the records of the three-seed ablations.
-Leaves: Markdown; every figure on it stands in those files.
+Enters: single runs of the search in rounds, and the records of the three-seed ablations. Leaves: Markdown, with no
+figure that does not stand there.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from vaiom.experiments.findings import measure
-from vaiom.experiments.plan import comparison
-from vaiom.experiments.records import Records
+from reproduction.findings import Records, measure
+from reproduction.paper import comparison
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
-PAGE = ROOT / "docs" / "LOG.md"
-COMMAND = "python tools/log.py"
+LOG_NAME = "LOG.md"
 
-INTRODUCTION = f"""\
+INTRODUCTION = """\
 # What was tried to beat the paper's model
 
-Written by `{COMMAND}` from the files in [results](results). Every run is `vaiom train CORPUS --experiment main` on the
+Written by `make reproduce` from the files in [results](results). Every run is `vaiom train CORPUS --experiment main` \
+on the
 real one-hour bars of [reproduction.md](reproduction.md), with the settings of its round and its own; its figure is its
 best Validation bits per event. No test split was touched. One run says little: seeds of one setting differ by a few
 thousandths of a bit. So the search looked for large steps, and what was kept was then taken out again, part by part,
@@ -51,13 +47,9 @@ LESSONS = """\
 """
 
 
-def page() -> str:
-    rounds = json.loads((RESULTS / "search.json").read_text())
-    parts = [INTRODUCTION, LESSONS]
-    for number, each in enumerate(rounds, start=1):
-        parts.append(_round(number, each))
-    parts.append(_ablations(Records.read(RESULTS / "records")))
-    return "\n".join(parts)
+def render_log(rounds: Sequence[dict[str, Any]], records: Records) -> str:
+    parts = [_round(number, each) for number, each in enumerate(rounds, start=1)]
+    return "\n".join([INTRODUCTION, LESSONS, *parts, _ablations(records)])
 
 
 def _round(number: int, found: dict[str, Any]) -> str:
@@ -97,7 +89,3 @@ def _ablations(records: Records) -> str:
             f"| {each.verdict} |"
         )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

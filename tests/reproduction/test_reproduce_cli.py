@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,15 @@ import pytest
 from reproductions import Reproduced, vaiom, words_of
 
 from cli.command_line import require_refusal
-from vaiom.evaluation.events_file import read_events
-from vaiom.experiments.paper import COMPARISONS, JUDGED, MAIN, SEEDS
-from vaiom.experiments.plan import TABLES
-from vaiom.experiments.records import CORPUS, Records
-from vaiom.report.reproduction import tables_of
+from reproduction.findings import Records
+from reproduction.page import tables_of
+from reproduction.paper import COMPARISONS, JUDGED, MAIN, SEEDS
+from reproduction.plan import TABLES
+from vaiom.errors import DataError
+from vaiom.evaluation.events_file import read_events, write_events
+from vaiom.events.corpus import open_corpus
+from vaiom.experiments.records import CORPUS
+from vaiom.experiments.tasks import score_ensemble
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +116,18 @@ def test_pairs_and_the_ensemble_come_from_the_losses_of_the_runs(reproduced: Rep
         assert scored.bits["model"] == pytest.approx(-np.log2(np.mean(each, axis=0)).mean(), abs=1e-6)
     assert "`best` beside `main`" in reproduced.page
     assert "`best` beside every baseline" in reproduced.page
+
+
+def test_an_ensemble_refuses_stored_events_of_something_else(reproduced: Reproduced, tmp_path: Path) -> None:
+    corpus, split = open_corpus(reproduced.corpus), "test-h1"
+    runs = sorted(reproduced.out.glob("runs/1h-best-s*"))[:2]
+    first = Path(shutil.copytree(runs[0], tmp_path / runs[0].name))
+    events = read_events(first, split)
+    write_events(first, split, replace(events, target_times=events.target_times + np.timedelta64(1, "h")))
+    before = (reproduced.corpus / "ledger.jsonl").read_text()
+    with pytest.raises(DataError, match="the two event sets differ"):
+        score_ensemble([first, *runs[1:]], corpus, split, "cpu")
+    assert (reproduced.corpus / "ledger.jsonl").read_text() == before
 
 
 def test_the_full_year_is_there_where_both_halves_are(records: Records) -> None:

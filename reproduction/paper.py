@@ -1,0 +1,76 @@
+"""The paper's published figures, as `paper.toml` has them.
+
+Leaves: `COMPARISONS`, the tables of Validation bits with the experiment of each row, and the other figures by name.
+Paper: Results; Appendices A to F. Every table is named by its label there.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAIN, BEST = "main", "best"
+JUDGED = (MAIN, BEST)
+"""What is scored on the tests."""
+MAIN_TIMEFRAME = "1h"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a table."""
+
+    label: str
+    experiment: str
+    steps: int
+    """The optimizer steps of the published figure."""
+    bits: float | None = None
+    """Published Validation bits per event."""
+    against: str | None = None
+    """The label of the row that it is compared with."""
+    timeframe: str = MAIN_TIMEFRAME
+    at_step: bool = False
+    """Our figure is that of exactly this step; otherwise the best checkpoint up to it stands for the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Rows that belong together, in the order of the paper."""
+
+    name: str
+    title: str
+    label: str = ""
+    """Of the paper's table; empty for ours."""
+    rows: tuple[Row, ...]
+    num_seeds: int = 3
+    note: str = ""
+
+
+def _comparison(name: str, rows: list[dict[str, Any]], all_rows: dict[str, Any], **about: Any) -> Comparison:
+    return Comparison(name=name, rows=tuple(Row(**(all_rows | row)) for row in rows), **about)
+
+
+def _by_seed(table: dict[str, Any]) -> dict[int, Any]:
+    return {int(seed): figures for seed, figures in table.items()}
+
+
+_PAPER: dict[str, Any] = tomllib.loads(Path(__file__).with_name("paper.toml").read_text())
+COMPARISONS = tuple(_comparison(name, **({"all_rows": {}} | each)) for name, each in _PAPER["comparison"].items())
+SEEDS: tuple[int, ...] = tuple(_PAPER["seeds"])
+SELECTED_STEP: int = _PAPER["selected_step"]
+VALIDATION_LIGHTGBM: float = _PAPER["validation_lightgbm"]
+VALIDATION_SEEDS: dict[int, float] = _by_seed(_PAPER["validation_seeds"])
+TEST_BITS: dict[str, dict[str, float]] = _PAPER["test_bits"]
+TEST_SEEDS: dict[str, dict[int, Any]] = {split: _by_seed(table) for split, table in _PAPER["test_seeds"].items()}
+TAILS: dict[str, dict[str, float]] = _PAPER["tails"]
+BOOTSTRAP: dict[str, Any] = _PAPER["bootstrap"]
+SPLIT_EVENTS: dict[str, int] = _PAPER["split_events"]
+EDGES: dict[str, list[float]] = _PAPER["edges"]
+ASSETS: dict[str, list[int]] = _PAPER["assets"]
+RUNG_PARAMETERS: dict[str, list[int]] = _PAPER["rung_parameters"]
+TARGET_EXPOSURE: dict[str, float] = _PAPER["target_exposure"]
+
+
+def comparison(name: str) -> Comparison:
+    return next(each for each in COMPARISONS if each.name == name)

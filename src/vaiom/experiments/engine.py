@@ -1,0 +1,170 @@
+"""Runs tasks in this process, in several processes of this machine, or on a Ray cluster.
+
+Enters: tasks, and the function that does one on a device. Leaves: the reasons of those that failed; a task that fails
+or whose process dies stops nothing else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from vaiom.errors import ConfigError, UserError
+
+ENGINES = ("local", "ray")
+RETRIES = 3
+
+
+class Task(Protocol):
+    """A piece of work that other processes can be given."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The tasks whose results it reads: it waits for all that wait for nothing."""
+
+
+Perform = Callable[[Any, str], object]
+"""Does a task on a device; it is sent to other processes, so it must be picklable."""
+Report = Callable[[int, int, str], None]
+Outcome = tuple[Any, str | None]
+"""A task and why it failed, if it did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    task: str
+    reason: str
+
+
+def require_engine(engine: str) -> None:
+    if engine not in ENGINES:
+        raise ConfigError("unknown engine", expected=", ".join(ENGINES), got=engine)
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    perform: Perform,
+    *,
+    device: str = "auto",
+    engine: str = "local",
+    workers: int = 1,
+    finished: int = 0,
+    report: Report | None = None,
+) -> list[Failure]:
+    """Do the tasks and say what failed; `finished` others count as done in what is reported."""
+    require_engine(engine)
+    first, last = [task for task in tasks if not task.runs], [task for task in tasks if task.runs]
+    if engine == "ray":
+        outcomes = _on_ray(first, perform, device)
+    elif workers > 1:
+        outcomes = _in_processes(first, perform, device, workers)
+    else:
+        outcomes = _here(first, perform, device)
+    failures = []
+    for number, (task, reason) in enumerate(chain(outcomes, _here(last, perform, device)), start=finished + 1):
+        if reason is not None:
+            failures.append(Failure(task=task.id, reason=reason))
+        if report:
+            report(number, finished + len(tasks), task.label + (" FAILED" if reason else ""))
+    return failures
+
+
+def _attempt(task: Task, perform: Perform, device: str) -> str | None:
+    """None, or why it failed."""
+    try:
+        perform(task, device)
+    except UserError as error:
+        return str(error)
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+def _here(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outcome]:
+    for task in tasks:
+        yield task, _attempt(task, perform, device)
+
+
+def _in_processes(tasks: Sequence[Task], perform: Perform, device: str, workers: int) -> Iterator[Outcome]:
+    """A process for every task, some at a time, spread over the GPUs: one that dies takes nothing else with it."""
+    import torch
+
+    context = multiprocessing.get_context("spawn")
+    gpus = torch.cuda.device_count() if device == "auto" else 0
+    free = [f"cuda:{number % gpus}" if gpus else device for number in range(workers)]
+    waiting = deque(tasks)
+    running: dict[Connection, tuple[BaseProcess, Task, str]] = {}
+    try:
+        while waiting or running:
+            while waiting and free:
+                task, own = waiting.popleft(), free.pop()
+                answer, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(task, perform, own, sender))
+                process.start()
+                sender.close()  # the child's end alone keeps it open: its death is an end of file
+                running[answer] = process, task, own
+            ready = wait(list(running))
+            for answer in [each for each in running if each in ready]:
+                child, task, own = running.pop(answer)
+                free.append(own)
+                try:
+                    reason = answer.recv()
+                    child.join()
+                except EOFError:
+                    child.join()
+                    reason = f"its process ended with code {child.exitcode}"
+                yield task, reason
+    finally:
+        for child, _, _ in running.values():
+            child.kill()
+
+
+def _child(task: Task, perform: Perform, device: str, sender: Connection) -> None:
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    sender.send(_attempt(task, perform, device))
+
+
+def _follow_parent() -> None:
+    """End with the parent, however it ends: a second runner must find nobody writing into its runs."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outcome]:
+    """One Ray task each, as many at a time as the cluster holds; one whose worker dies goes on in another."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("the ray engine needs Ray", fix="pip install 'vaiom[ray]'") from error
+    try:
+        ray.init(address="auto", log_to_driver=False, ignore_reinit_error=True)
+    except ConnectionError as error:
+        raise ConfigError("no Ray cluster to run on", fix="ray start --head, here or on the head node") from error
+    try:
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_attempt)
+        waiting = {remote.remote(task, perform, device): task for task in tasks}
+        while waiting:
+            for reference in ray.wait(list(waiting))[0]:
+                task = waiting.pop(reference)
+                try:
+                    yield task, ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    yield task, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    finally:
+        ray.shutdown()

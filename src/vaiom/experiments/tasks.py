@@ -1,0 +1,317 @@
+"""What the engine is given: runs to train and judge, years to walk, runs to compare, a corpus or baselines to describe.
+
+Enters: tasks, and where corpora and baselines are. Leaves: `records/<id>.json`, and `runs/<id>` for what is trained.
+What is finished is reused; a run that was broken off goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vaiom import __version__
+from vaiom.baselines.store import load_losses, losses_file
+from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.events_file import MODEL, read_events, require_same_events, scored_events
+from vaiom.evaluation.heldout import heldout_rows
+from vaiom.evaluation.ledger import is_recorded, looks, record_look
+from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.corpus import Corpus, count_events, open_corpus
+from vaiom.events.splits import VALIDATION
+from vaiom.experiments.engine import Failure, Report, require_engine, run_tasks
+from vaiom.experiments.records import (
+    ALL_TESTS,
+    BASELINES,
+    CORPUS,
+    ENSEMBLE,
+    PAIR,
+    RUN,
+    WALK,
+    YEAR,
+    Record,
+    SplitScores,
+    gains_of,
+    read_record,
+    read_records,
+)
+from vaiom.experiments.walk_forward import TREES, corpus_of_year, score_year
+from vaiom.files import canonical_json, sha256_of
+from vaiom.model.config import Vocabulary
+from vaiom.model.vaiom import count_parameters
+from vaiom.training.experiment import Experiment
+from vaiom.training.loop import BEST_NAME, CONFIG_NAME, METRICS_NAME, train
+from vaiom.training.precision import resolve_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One piece of work that leaves one record."""
+
+    kind: str
+    timeframe: str
+    corpus_sha256: str
+    experiment: Experiment | None = None
+    year: int = 0
+    splits: tuple[str, ...] = ()
+    """What is scored with baselines beside it."""
+    runs: tuple[str, ...] = ()
+    """The runs that are compared or averaged, by their ids; they come first."""
+    other_name: str = ""
+    """What the second of two compared runs is called."""
+    shortened: str = ""
+    claimed: bool = True
+
+    @property
+    def label(self) -> str:
+        if self.experiment is None or self.kind == BASELINES:
+            return f"{self.timeframe}-{self.kind}"
+        kind = f"-{self.kind}" if self.kind in (PAIR, ENSEMBLE) else ""
+        year = f"-{self.year}" if self.year else ""
+        seed = "" if self.kind == ENSEMBLE else f"-s{self.experiment.train.seed}"
+        return f"{self.timeframe}-{self.experiment.name}{kind}{year}{seed}"
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of what decides the record; a setting that is added one day leaves finished work valid."""
+        own = self.experiment
+        identity = own and {"name": own.name} | {
+            key: new for key, (new, _) in changed(Experiment(name=""), own).items()
+        }
+        parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
+        parts |= {"splits": list(self.splits), "experiment": identity}
+        parts |= {"beside": list(self.runs)} if self.runs else {}
+        return sha256_of(canonical_json(parts))
+
+    @property
+    def id(self) -> str:
+        return f"{self.label}-{self.key[:8]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where tasks find and leave things; every worker must see these folders."""
+
+    corpora: dict[str, Path]
+    """By timeframe."""
+    out: Path
+    baselines: Path | None = None
+
+    @property
+    def records(self) -> Path:
+        return self.out / "records"
+
+    @property
+    def runs(self) -> Path:
+        return self.out / "runs"
+
+
+def changed(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, as they are and as they were."""
+    out: dict[str, tuple[Any, Any]] = {}
+    for old, new in ((before.model.to_json(), after.model.to_json()), (before.train.to_json(), after.train.to_json())):
+        out |= {name: (new[name], old[name]) for name in old if new[name] != old[name]}
+    return out
+
+
+def finish_tasks(
+    tasks: Sequence[Task],
+    place: Place,
+    *,
+    device: str = "auto",
+    engine: str = "local",
+    workers: int = 1,
+    report: Report | None = None,
+) -> list[Failure]:
+    """Do what is not done yet; returns what failed."""
+    require_engine(engine)
+    # Workers have folders of their own to start from.
+    corpora = {timeframe: path.absolute() for timeframe, path in place.corpora.items()}
+    place = Place(corpora=corpora, out=place.out.absolute(), baselines=place.baselines and place.baselines.absolute())
+    _require_same_corpora(tasks, place)
+    # Stored baselines may have grown, and what is wrong with them is said before anything is run.
+    facts = [perform(place, task).facts for task in tasks if task.kind == BASELINES and place.baselines]
+    baselines = {split: set(entry["bits"]) for each in facts for split, entry in each.items()}
+    todo = [task for task in tasks if task.kind != BASELINES and not _is_done(task, place, baselines)]
+    return run_tasks(
+        todo,
+        partial(perform, place),
+        device=device,
+        engine=engine,
+        workers=workers,
+        finished=len(tasks) - len(todo),
+        report=report,
+    )
+
+
+def perform(place: Place, task: Task, device: str = "auto") -> Record:
+    """Do one task and write its record."""
+    corpus = open_corpus(place.corpora[task.timeframe])
+    make = {RUN: _run, WALK: _walk, PAIR: _pair, ENSEMBLE: _ensemble, CORPUS: _corpus, BASELINES: _baselines}[task.kind]
+    record = make(task, corpus, place, device)
+    record.write(place.records / f"{task.id}.json")
+    return record
+
+
+def compare_runs(own: Path, other: Path, split: str, name: str) -> SplitScores:
+    """A run against another, which goes by `name`, on exactly the same events."""
+    mine, theirs = read_events(own, split), read_events(other, split)
+    require_same_events(mine, theirs, where=other)
+    return SplitScores.of_events(replace(mine, bits={MODEL: mine.bits[MODEL], name: theirs.bits[MODEL]}))
+
+
+def score_ensemble(runs: Sequence[Path], corpus: Corpus, split: str, device: str) -> SplitScores:
+    """The mean of several runs' probabilities, beside the baselines that the first was compared with."""
+    models = [ModelPredictor.load(run / BEST_NAME, device) for run in runs]
+    rows = heldout_rows(corpus, split, models[0].checkpoint)
+    stored = read_events(runs[0], split)
+    require_same_events(scored_events(corpus, rows, {}), stored, where=runs[0])
+    counted = is_recorded(corpus, split)
+    if counted:
+        hashes = "".join(model.checkpoint.sha256 for model in models)
+        record_look(corpus, split, run=ENSEMBLE, checkpoint_sha256=sha256_of(hashes.encode()), num_events=len(rows))
+    probs = np.mean([model.predict_proba(corpus, rows) for model in models], axis=0)
+    bits = {**stored.bits, MODEL: event_bits(probs, stored.buckets)}
+    return SplitScores.of_events(replace(stored, bits=bits), looks(corpus, split) if counted else None)
+
+
+def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> bool:
+    """Whether the record of exactly this task is there, with all of the baselines where its model still is."""
+    file = place.records / f"{task.id}.json"
+    if not file.is_file():
+        return False
+    record = read_record(file)
+    trees = {TREES} if TREES in baselines.get(VALIDATION, ()) and find_spec("lightgbm") else set()
+    wanted = {**baselines, YEAR: trees}
+    complete = all(wanted.get(split, set()) <= scored.bits.keys() for split, scored in record.scored.items())
+    return record.key == task.key and (complete or not (place.runs / task.id / BEST_NAME).exists())
+
+
+def _require_same_corpora(tasks: Sequence[Task], place: Place) -> None:
+    """Records of two corpora would mix in one table."""
+    now = {task.timeframe: task.corpus_sha256 for task in tasks}
+    for record in read_records(place.records):
+        if record.kind == CORPUS and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]:
+            raise ConfigError(
+                f"the records are of another {record.timeframe} corpus",
+                where=place.records,
+                expected=record.facts["sha256"],
+                got=now[record.timeframe],
+                fix="choose another --out",
+            )
+
+
+def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+    run = place.runs / task.id
+    trained = _train(task, corpus, run, device)
+    scored = {}
+    for split in task.splits:
+        stored = place.baselines if place.baselines and losses_file(place.baselines, split).exists() else None
+        result = evaluate_run(run, corpus, split, baselines=stored, device=device)
+        scored[split] = SplitScores(bits=result.bits, gains=gains_of(result.against), looks=result.looks)
+        if result.all_tests:
+            scored[ALL_TESTS] = SplitScores(bits={}, gains=gains_of(result.all_tests))
+    return _record(task, scored=scored, **trained)
+
+
+def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+    moved, run = corpus_of_year(corpus, task.year), place.runs / task.id
+    trained = _train(task, moved, run, device)
+    # Trees are fitted for every year where the corpus itself has them among its baselines.
+    trees = place.out / "trees" if TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm") else None
+    return _record(task, scored={YEAR: score_year(moved, run, device, trees)}, **trained)
+
+
+def _pair(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+    own, other = (place.runs / run for run in task.runs)
+    return _record(task, scored={split: compare_runs(own, other, split, task.other_name) for split in task.splits})
+
+
+def _ensemble(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+    runs = [place.runs / run for run in task.runs]
+    return _record(task, scored={split: score_ensemble(runs, corpus, split, device) for split in task.splits})
+
+
+def _corpus(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+    counts = count_events(corpus)
+    facts = {
+        "assets": {
+            symbol: {**entry, "train_windows": counts["train"][symbol]}
+            for symbol, entry in corpus.manifest["assets"].items()
+        },
+        "events": {split: sum(by_asset.values()) for split, by_asset in counts.items()},
+        "splits": corpus.splits.to_json(),
+        "edges": corpus.tokenizer.to_json()["inner_edges"],
+        "sha256": corpus.sha256,
+    }
+    return Record(kind=CORPUS, key=task.key, name=CORPUS, timeframe=task.timeframe, facts=facts)
+
+
+def _baselines(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+    facts = {}
+    for split in (VALIDATION, *corpus.splits.test_names):
+        if losses := _losses(task, corpus, place, split):
+            bits = {name: float(values.mean()) for name, values in losses.items()}
+            facts[split] = {"events": len(next(iter(losses.values()))), "bits": bits}
+    return Record(kind=BASELINES, key=task.key, name=BASELINES, timeframe=task.timeframe, facts=facts)
+
+
+def _losses(task: Task, corpus: Corpus, place: Place, split: str) -> dict[str, npt.NDArray[np.float64]]:
+    """Of the baselines on a split; none where they were not scored on it."""
+    if place.baselines is None or not losses_file(place.baselines, split).exists():
+        return {}
+    assert task.experiment
+    return load_losses(place.baselines, corpus, split, task.experiment.model.context)
+
+
+def _record(task: Task, **more: Any) -> Record:
+    """What the record of any model says, and more."""
+    assert task.experiment
+    return Record(
+        kind=task.kind,
+        key=task.key,
+        name=task.experiment.name,
+        timeframe=task.timeframe,
+        seed=task.experiment.train.seed,
+        year=task.year,
+        shortened=task.shortened,
+        claimed=task.claimed,
+        vaiom_version=__version__,
+        **more,
+    )
+
+
+def _train(task: Task, corpus: Corpus, run: Path, device: str) -> dict[str, Any]:
+    """Train, or go on, and say of it what a record holds."""
+    assert task.experiment
+    result = train(corpus, task.experiment, run, device=device, resume=(run / CONFIG_NAME).exists())
+    model, used = task.experiment.model, resolve_device(device)
+    return {
+        "settings": task.experiment.to_json(),
+        "num_params": count_parameters(model, Vocabulary.of(corpus.tokenizer)),
+        "num_params_positional": model.context * model.width,
+        "windows_per_step": task.experiment.train.windows_per_step,
+        "validation": _validation(run),
+        "seconds": round(result.seconds, 1),
+        "device": torch.cuda.get_device_name(used) if used.type == "cuda" else "CPU",
+    }
+
+
+def _validation(run: Path) -> dict[int, float]:
+    """Bits at every Validation of a run."""
+    file = run / METRICS_NAME
+    try:
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        return {entry["step"]: entry["validation_bits"] for entry in lines if "validation_bits" in entry}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError("the log of a run is damaged", where=file, fix=f"remove {run} and run it again") from error

@@ -1,0 +1,37 @@
+"""The pages of the repository are what its results say, to the byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reproduction.__main__ import ROOT, write_docs
+from vaiom.experiments.registry import experiment
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    write_docs(DOCS / "results", folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["reproduction.md", "walk-forward.svg", "LOG.md"])
+def test_a_page_is_written_from_results_alone(written: Path, name: str) -> None:
+    assert (written / name).read_bytes() == (DOCS / name).read_bytes(), "run `make reproduce`"
+
+
+def test_every_run_of_the_search_has_a_figure_of_its_own_curve_and_settings_that_exist() -> None:
+    rounds = json.loads((DOCS / "results" / "search.json").read_text())
+    runs = [(each, run) for each in rounds for run in each["runs"]]
+    assert len(runs) >= 30
+    removed = ("drop_field",)
+    for each, run in runs:
+        assert run["bits"] == min(run["validation"].values())
+        assert run["validation"][str(run["step"])] == run["bits"]
+        kept = [setting for setting in (*each["common"], *run["settings"]) if not setting.startswith(removed)]
+        experiment("main").with_settings(kept)
