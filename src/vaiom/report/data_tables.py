@@ -52,10 +52,10 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
 
 def price_quality(report: QualityReport) -> list[Table]:
     """What a check of prices found: facts, the clock, findings."""
-    from vaiom.market.sources.assemble import span_label
+    from vaiom.market.stamps import format_span
 
     def span(seconds: int | None) -> str:
-        return span_label(timedelta(seconds=seconds)) if seconds else NOTHING
+        return format_span(timedelta(seconds=seconds)) if seconds else NOTHING
 
     def stamp(value: object) -> str:
         return moment(text(value))
