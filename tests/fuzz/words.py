@@ -11,8 +11,8 @@ import polars as pl
 from fuzz.mutations import Mutate, spoil_json, spoil_text
 from vaiom.cli import console
 from vaiom.cli import corpus as corpus_command
-from vaiom.market.download_http import _retry_after_s, _web_address
-from vaiom.market.download_ledger import Ledger
+from vaiom.market.download import Ledger
+from vaiom.market.file_server import _retry_after_s, _web_address
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
 from vaiom.market.formats.stamps import parse_stamps

@@ -39,8 +39,8 @@ from vaiom.events.schema import CLASSES, default_class
 from vaiom.events.splits import SplitConfig
 from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import canonical_json, sha256_file, sha256_of, staged_folder, write_json
+from vaiom.market.check_prices import find_higher_timeframe_bars
 from vaiom.market.folder import read_file, symbols_in
-from vaiom.market.hidden import find_hidden
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
 Progress = Callable[[int, int, str], None]
@@ -156,7 +156,7 @@ def ordered_bars(file: Path, config: CorpusConfig) -> pl.DataFrame:
             got=f"bars mostly {seen} apart",
             fix=("`vaiom data resample`, or " if finer else "") + "name the right --timeframe",
         )
-    hidden, _ = find_hidden(frame, int(wanted.total_seconds()))
+    hidden, _ = find_higher_timeframe_bars(frame, int(wanted.total_seconds()))
     if hidden.any():
         raise DataError(
             "rows hold the range of a longer period, most of it in their future: the range fields would see it",

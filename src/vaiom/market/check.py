@@ -7,19 +7,23 @@ Faults of the data are findings here, never errors: the report is what a user re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from vaiom.market.clock import Clock, read_clock
+from vaiom.market.check_prices import (
+    find_higher_timeframe_bars,
+    neighbour_findings,
+    value_findings,
+    zero_return_share,
+)
+from vaiom.market.check_times import Clock, Gaps, find_gaps, read_clock, stamp_findings
 from vaiom.market.findings import Finding, Severity
 from vaiom.market.folder import PRICE_COLUMNS, conform, read_file, symbols_in
-from vaiom.market.grid import Gaps, find_gaps, stamp_findings, timeframe_seconds
-from vaiom.market.hidden import find_hidden
-from vaiom.market.prices import neighbour_findings, value_findings, zero_return_share
+from vaiom.market.stamps import infer_timeframe
 
 __all__ = ["AssetQuality", "Finding", "QualityReport", "Severity", "check_bars", "check_folder"]
 
@@ -67,7 +71,7 @@ class QualityReport:
         return {
             "assets": [asset.to_json() for asset in self.assets],
             "findings": [
-                {"symbol": asset.symbol, **finding.to_json()} for asset in self.assets for finding in asset.findings
+                {"symbol": asset.symbol, **asdict(finding)} for asset in self.assets for finding in asset.findings
             ],
         }
 
@@ -88,17 +92,18 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
     bars = conform(bars, Path(symbol))
     stamped = bars.filter(pl.col("Datetime").is_not_null()).sort("Datetime", maintain_order=True)
     stamps = stamped["Datetime"]
-    timeframe = timeframe_seconds(stamps)
-    hidden, hidden_findings = find_hidden(stamped, timeframe)
+    step = infer_timeframe(stamps.dt.truncate("1s"))
+    timeframe = int(step.total_seconds()) if step else None
+    higher, higher_findings = find_higher_timeframe_bars(stamped, timeframe)
     priced = pl.all_horizontal(pl.col(*PRICE_COLUMNS) > 0, pl.col(*PRICE_COLUMNS).is_finite())
     # A row that is certainly wrong is reported once, and its neighbours are compared without it.
-    usable = stamped.filter(priced & ~pl.lit(pl.Series(hidden))).unique("Datetime", keep="last", maintain_order=True)
+    usable = stamped.filter(priced & ~pl.lit(pl.Series(higher))).unique("Datetime", keep="last", maintain_order=True)
     gaps, gap_findings = find_gaps(stamps, timeframe)
     clock, clock_findings = read_clock(stamps, timeframe)
     findings = (
         *stamp_findings(bars, timeframe),
         *value_findings(bars),
-        *hidden_findings,
+        *higher_findings,
         *neighbour_findings(usable),
         *gap_findings,
         *clock_findings,

@@ -7,32 +7,61 @@ Paper: "Market Data, Price Convention and Bar Construction" (the source of the o
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, NamedTuple
 
 import polars as pl
+from filelock import FileLock, Timeout
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.market.download_days import ONE_DAY, Body, answers_of, decode
-from vaiom.market.download_http import FileServer, RateLimit, UnavailableError
-from vaiom.market.download_ledger import LEDGER_NAME, Ledger, SymbolDay
+from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, sha256_file, sha256_of, write_bytes
+from vaiom.market.file_server import FileServer, RateLimit, StoppedError, UnavailableError
 from vaiom.market.folder import BAR_SCHEMA, check_symbol, open_manifest, write_manifest, write_symbol
-from vaiom.market.formats.dukascopy import price_scale_of
+from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.table import drop_flat
+from vaiom.market.stamps import require_ordered
 
 DUKASCOPY_URL = "https://datafeed.dukascopy.com/datafeed"
 SOURCE = "dukascopy BID 1min"
 RAW_NAME = "raw"
+LEDGER_NAME = "ledger.jsonl"
+ONE_DAY = timedelta(days=1)
 # Until a day has been over for this long, "not found" may only mean that it is not published yet.
 PUBLISHED_AFTER = ONE_DAY
 # So many failed days in a row mean that the server is down, not that some of its days are bad.
 FAILURES_IN_A_ROW = 8
 DAYS_NAMED_IN_ERROR = 10
 
-Progress = Callable[[int, int, str], None]
+
+class SymbolDay(NamedTuple):
+    """One UTC day of one symbol: one file of the feed."""
+
+    symbol: str
+    date: date
+
+    @property
+    def path(self) -> str:
+        """Where the feed keeps the day, and where we keep it; the feed counts months from 00."""
+        year, month, day = self.date.year, self.date.month - 1, self.date.day
+        return f"{self.symbol}/{year}/{month:02d}/{day:02d}/BID_candles_min_1.bi5"
+
+    def __str__(self) -> str:
+        return f"{self.symbol} {self.date}"
+
+
+class Body(NamedTuple):
+    """A day's file, known to decode, and the number of its candles; no bytes where the server has no such day."""
+
+    content: bytes
+    num_rows: int
 
 
 def download(
@@ -46,20 +75,22 @@ def download(
     requests_per_second: float = 8.0,
     attempts: int = 6,
     timeout: float = 20.0,
-    progress: Progress | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
     """Bring the days [first, last) of every symbol into `out`; a day that is there and whole is not asked for again.
 
     Days that earlier runs brought stay in the bars. Returns the manifest's entries of these symbols, and how many days
     were asked for, were there already, and are unsettled: not over, not published, or doubtful, so left to a later run.
     """
-    _require_sense(first, last, workers=workers, rate=requests_per_second, attempts=attempts, timeout=timeout)
+    limits = {"workers": workers, "requests per second": requests_per_second, "attempts": attempts, "timeout": timeout}
+    _require_sense(first, last, limits)
     symbols = _known_symbols(symbols)
     stop = threading.Event()
     limit = RateLimit(requests_per_second, stop)
     server = FileServer(base_url, limit=limit, attempts=attempts, timeout_s=timeout)
     _own_manifest(out, symbols)
-    asked = {SymbolDay(symbol, day) for symbol in symbols for day in _days(first, last)}
+    days = [first + number * ONE_DAY for number in range((last - first).days)]
+    asked = {SymbolDay(symbol, day) for symbol in symbols for day in days}
     unfinished = {day for day in asked if day.date >= _today()}
 
     with Ledger(out / RAW_NAME) as ledger:
@@ -68,7 +99,7 @@ def download(
         num_there = len(wanted) - len(missing)
         intake = _Intake(ledger)
         try:
-            for num_done, (day, answer) in enumerate(answers_of(server, missing, workers, stop), num_there + 1):
+            for num_done, (day, answer) in enumerate(_fetch_all(server, missing, workers, stop), num_there + 1):
                 intake.take(day, answer)
                 if progress:
                     progress(num_done, len(wanted), str(day))
@@ -91,6 +122,145 @@ def download(
         "days_already_there": num_there,
         "days_unsettled": len(unfinished) + intake.num_unsettled,
     }
+
+
+def _fetch_all(
+    server: FileServer, days: Sequence[SymbolDay], workers: int, stop: threading.Event
+) -> Iterator[tuple[SymbolDay, Body | Exception]]:
+    """Fetch and decode in several threads; every day comes back once, with its body or with what went wrong."""
+    tasks: SimpleQueue[SymbolDay] = SimpleQueue()
+    answers: SimpleQueue[tuple[SymbolDay, Body | Exception]] = SimpleQueue()
+    for day in days:
+        tasks.put(day)
+
+    def work() -> None:
+        with suppress(Empty, StoppedError):
+            while not stop.is_set():
+                day = tasks.get_nowait()
+                try:
+                    answers.put((day, _fetch(server, day)))
+                except StoppedError:
+                    raise
+                except Exception as error:
+                    answers.put((day, error))
+
+    for _ in range(min(workers, len(days))):
+        # Daemons, because Ctrl-C must not wait for a server that is silent; they write nothing that could be torn.
+        threading.Thread(target=work, daemon=True).start()
+    num_left = len(days)
+    while num_left:
+        # Polars' signal handler lets a waiting call sleep through Ctrl-C (its issue 21739): no wait may be long.
+        with suppress(Empty):
+            yield answers.get(timeout=0.2)
+            num_left -= 1
+
+
+def _fetch(server: FileServer, day: SymbolDay) -> Body:
+    def check(content: bytes) -> Body:
+        try:
+            num_rows = len(_decode(day, content))
+        except DataError as error:
+            raise UnavailableError(f"a damaged file: {error.problem}") from error
+        return Body(content if num_rows else b"", num_rows)
+
+    return server.fetch(day.path, check) or Body(b"", 0)
+
+
+def _decode(day: SymbolDay, content: bytes) -> pl.DataFrame:
+    start = datetime.combine(day.date, time())
+    bars = decode_candles(content, start, price_scale_of(day.symbol), day)
+    require_ordered(bars["Datetime"], day)
+    if len(bars) and bars["Datetime"][-1] >= start + ONE_DAY:
+        raise DataError("a candle lies outside its day", where=day, got=bars["Datetime"][-1])
+    return bars
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What the ledger says about a finished day."""
+
+    symbol: str
+    day: str
+    status: Literal["bars", "empty"]
+    bytes: int
+    sha256: str
+    rows: int
+
+    def __post_init__(self) -> None:
+        date.fromisoformat(self.day)
+        if self.status not in ("bars", "empty"):
+            raise ValueError(f"status {self.status!r}")
+
+
+class Ledger:
+    """The raw files of a download and a line for each finished day, appended and flushed; the last about a day counts.
+
+    A run may end at any byte: a torn line, or a file without a line, is not finished. Open for one run at a time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = ensure_folder(folder)
+        self._path = folder / LEDGER_NAME
+        self._lock = FileLock(folder / f".{LEDGER_NAME}.lock")
+        self._lines: dict[SymbolDay, Line] = {}
+
+    def __enter__(self) -> Ledger:
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout as error:
+            raise DataError(
+                "another download is writing here", where=self.folder, fix="wait until it ends, or choose another --out"
+            ) from error
+        self._stream = self._path.open("ab")
+        content = self._path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            self._append(b"\n")
+        for text in content.splitlines():
+            # Torn or damaged: the day counts as unfinished and is fetched again.
+            with suppress(ValueError, TypeError, RecursionError):
+                line = Line(**json.loads(text))
+                self._lines[SymbolDay(line.symbol, date.fromisoformat(line.day))] = line
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        self._lock.release()
+
+    def lines(self, symbol: str) -> dict[SymbolDay, Line]:
+        """The finished days of a symbol in order of time."""
+        return {day: self._lines[day] for day in sorted(self._lines) if day.symbol == symbol}
+
+    def is_finished(self, day: SymbolDay) -> bool:
+        """Whether the day has a line and its file still agrees with it."""
+        line, file = self._lines.get(day), self.folder / day.path
+        if line is None or line.status == "empty":
+            return line is not None and not file.exists()
+        return file.is_file() and file.stat().st_size == line.bytes and sha256_file(file) == line.sha256
+
+    def record(self, day: SymbolDay, body: Body) -> None:
+        """Keep a day for good: first its file, then its line. No content means that the server has no such day."""
+        file = self.folder / day.path
+        for leftover in file.parent.glob(f"{STAGING_PREFIX}*"):
+            leftover.unlink()
+        if body.content:
+            write_bytes(file, body.content)
+        else:
+            file.unlink(missing_ok=True)
+        line = Line(
+            symbol=day.symbol,
+            day=day.date.isoformat(),
+            status="bars" if body.content else "empty",
+            bytes=len(body.content),
+            sha256=sha256_of(body.content),
+            rows=body.num_rows,
+        )
+        self._append(canonical_json(asdict(line)) + b"\n")
+        self._lines[day] = line
+
+    def _append(self, text: bytes) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
 
 
 class _Intake:
@@ -119,7 +289,7 @@ class _Intake:
             raise answer
         self._failures_in_a_row = 0
         if answer.content:
-            self._ledger.record(day, *answer)
+            self._ledger.record(day, answer)
             self._proven.add(day.symbol)
         elif _today() - day.date <= PUBLISHED_AFTER:
             self._num_unpublished += 1
@@ -129,7 +299,7 @@ class _Intake:
         # an empty day is final only once the server has proven, in this run, to know the symbol.
         if day.symbol in self._proven:
             for empty in self._held_back.pop(day.symbol, []):
-                self._ledger.record(empty, b"", 0)
+                self._ledger.record(empty, Body(b"", 0))
 
     def failure(self, problem: str) -> DataError:
         named = [f"{day} ({reason})" for day, reason in sorted(self.failed.items())[:DAYS_NAMED_IN_ERROR]]
@@ -142,54 +312,43 @@ class _Intake:
 
 def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any]:
     """Write bars and manifest of the symbols whose days are all finished; returns the entries of those with bars."""
-    entries = {}
+    entries: dict[str, Any] = {}
     for symbol in symbols:
-        bars, flat_dropped = _bars(symbol, ledger)
+        lines = ledger.lines(symbol)
+        bodies = {day: ledger.folder / day.path for day, line in lines.items() if line.status == "bars"}
+        candles = pl.concat(
+            [pl.DataFrame(schema=BAR_SCHEMA), *(_decode(day, f.read_bytes()) for day, f in bodies.items())]
+        )
+        bars = drop_flat(candles)
         if bars.is_empty():
             continue
         # Read only now: a download takes hours, and the folder may have grown meanwhile.
         manifest = _own_manifest(out, [symbol])
-        entries[symbol] = _entry(symbol, bars, flat_dropped, ledger)
+        entries[symbol] = {
+            "rows": len(bars),
+            "first": bars["Datetime"][0].isoformat(),
+            "last": bars["Datetime"][-1].isoformat(),
+            "timeframe": "1min",
+            "clock": {"shift": "0min", "utc": False},
+            "flat_dropped": len(candles) - len(bars),
+            "days": len(lines),
+            "empty_days": sum(line.status == "empty" for line in lines.values()),
+            "source": SOURCE,
+            "sources": [
+                {
+                    "name": f"{RAW_NAME}/{LEDGER_NAME}",
+                    # One checksum for all raw data of a symbol, whatever the order in which its days arrived.
+                    "sha256": sha256_of(b"\n".join(canonical_json(asdict(line)) for line in lines.values())),
+                    "bytes": sum(line.bytes for line in lines.values()),
+                    "format": "dukascopy",
+                    "rows": sum(line.rows for line in lines.values()),
+                }
+            ],
+        }
         write_symbol(out, symbol, bars)
         manifest["symbols"] = dict(sorted({**manifest["symbols"], symbol: entries[symbol]}.items()))
         write_manifest(out, manifest)
     return entries
-
-
-def _bars(symbol: str, ledger: Ledger) -> tuple[pl.DataFrame, int]:
-    """All bars of a symbol's finished days, and how many flat ones of closed hours were left out."""
-    days = [pl.DataFrame(schema=BAR_SCHEMA)]
-    flat_dropped = 0
-    for day, line in ledger.lines(symbol).items():
-        if line.status == "bars":
-            candles = decode(day, ledger.body(day))
-            days.append(drop_flat(candles))
-            flat_dropped += len(candles) - len(days[-1])
-    return pl.concat(days), flat_dropped
-
-
-def _entry(symbol: str, bars: pl.DataFrame, flat_dropped: int, ledger: Ledger) -> dict[str, Any]:
-    lines = ledger.lines(symbol).values()
-    return {
-        "rows": len(bars),
-        "first": bars["Datetime"][0].isoformat(),
-        "last": bars["Datetime"][-1].isoformat(),
-        "timeframe": "1min",
-        "clock": {"shift": "0min", "utc": False},
-        "flat_dropped": flat_dropped,
-        "days": len(lines),
-        "empty_days": sum(line.status == "empty" for line in lines),
-        "source": SOURCE,
-        "sources": [
-            {
-                "name": f"{RAW_NAME}/{LEDGER_NAME}",
-                "sha256": ledger.digest(symbol),
-                "bytes": sum(line.bytes for line in lines),
-                "format": "dukascopy",
-                "rows": sum(line.rows for line in lines),
-            }
-        ],
-    }
 
 
 def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
@@ -225,13 +384,8 @@ def _known_symbols(symbols: Iterable[str]) -> list[str]:
     return known
 
 
-def _require_sense(first: date, last: date, *, workers: int, rate: float, attempts: int, timeout: float) -> None:
-    for name, value in {
-        "workers": workers,
-        "requests per second": rate,
-        "attempts": attempts,
-        "timeout": timeout,
-    }.items():
+def _require_sense(first: date, last: date, limits: dict[str, float]) -> None:
+    for name, value in limits.items():
         if not value > 0:
             raise ConfigError(f"{name} must be positive", got=value)
     if first >= last:
@@ -240,10 +394,6 @@ def _require_sense(first: date, last: date, *, workers: int, rate: float, attemp
         )
     if first >= _today():
         raise ConfigError("the first day is not over yet", expected=f"a day before {_today()}, in UTC", got=first)
-
-
-def _days(first: date, last: date) -> Iterator[date]:
-    return (first + timedelta(days=number) for number in range((last - first).days))
 
 
 def _today() -> date:

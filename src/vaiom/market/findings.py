@@ -1,7 +1,4 @@
-"""One thing that is wrong, or worth knowing, about the prices of an asset.
-
-Enters: the rows a check points at. Leaves: a `Finding` that a table and a JSON file can show.
-"""
+"""One thing that is wrong, or worth knowing, about the prices of an asset, and what all checks share."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,6 +15,9 @@ from numpy.typing import NDArray
 from vaiom.market.folder import PRICE_COLUMNS
 
 NUM_EXAMPLES = 5
+HOUR = 3_600
+DAY = 24 * HOUR
+WEEK = 7 * DAY
 Rows = NDArray[np.bool_]
 """One flag per row of the frame that was checked, True = points at it."""
 
@@ -41,46 +40,43 @@ class Finding:
     summary: str
     examples: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "severity": self.severity.value,
-            "count": self.count,
-            "summary": self.summary,
-            "examples": list(self.examples),
-        }
-
 
 def finding(kind: str, severity: Severity, count: int, summary: str, examples: Iterable[str]) -> list[Finding]:
     """One finding, or none where no row is concerned: checks return lists, so that they add up."""
-    if not count:
-        return []
-    few = tuple(islice(examples, NUM_EXAMPLES))
-    return [Finding(kind=kind, severity=severity, count=count, summary=summary, examples=few)]
+    few = tuple(islice(examples, NUM_EXAMPLES)) if count else ()
+    return [Finding(kind=kind, severity=severity, count=count, summary=summary, examples=few)] if count else []
 
 
-def row_finding(kind: str, severity: Severity, summary: str, bars: pl.DataFrame, rows: Rows) -> list[Finding]:
-    """A finding on single rows, shown with their prices."""
-    return finding(kind, severity, int(rows.sum()), summary, _show(bars, rows))
+def row_findings(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Rows]) -> list[Finding]:
+    """Findings on single rows, each check (kind, severity, summary, which rows), shown with their prices."""
+    found = []
+    for kind, severity, summary, which in checks:
+        rows = pl.Series(which) if isinstance(which, np.ndarray) else bars.select(which.fill_null(False)).to_series()
+        found += finding(kind, severity, int(rows.sum()), summary, _show(bars, rows))
+    return found
 
 
-def runs(flags: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_runs(flags: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First and last index of each run of True."""
     edge = np.diff(flags.astype(np.int8), prepend=0, append=0)
     return np.flatnonzero(edge == 1), np.flatnonzero(edge == -1) - 1
 
 
-def clock_time(stamp: datetime) -> str:
+def epoch_seconds(stamps: pl.Series) -> NDArray[np.int64]:
+    return stamps.dt.epoch("us").to_numpy().astype(np.int64) // 1_000_000
+
+
+def show_stamp(stamp: datetime) -> str:
     """A stamp as people write it: seconds only where there are any."""
     return f"{stamp:%Y-%m-%d %H:%M:%S}" if stamp.second else f"{stamp:%Y-%m-%d %H:%M}"
 
 
-def _show(bars: pl.DataFrame, rows: Rows) -> Iterable[str]:
+def _show(bars: pl.DataFrame, rows: pl.Series) -> Iterable[str]:
     """The flagged rows, one line each: stamp, prices, volume."""
-    for row in bars.filter(pl.Series(rows)).head(NUM_EXAMPLES).iter_rows(named=True):
-        stamp = clock_time(row["Datetime"]) if row["Datetime"] else "no stamp"
-        prices = " ".join(f"{name[0]} {_number(row[name])}" for name in PRICE_COLUMNS)
-        yield f"{stamp}: {prices} V {_number(row['Volume'])}"
+    for row in bars.filter(rows).head(NUM_EXAMPLES).iter_rows(named=True):
+        stamp = show_stamp(row["Datetime"]) if row["Datetime"] else "no stamp"
+        prices = " ".join(f"{name[0]} {_number(row[name])}" for name in (*PRICE_COLUMNS, "Volume"))
+        yield f"{stamp}: {prices}"
 
 
 def _number(value: float | None) -> str:

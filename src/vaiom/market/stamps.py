@@ -48,7 +48,7 @@ def infer_timeframe(stamps: pl.Series, *, fewest_steps: int = 1, least_share: fl
     steps = np.diff(ticks)
     if len(steps) and steps.min() <= 0:
         steps = np.diff(np.unique(ticks))
-    if len(steps) < fewest_steps:
+    if not len(steps) or len(ticks) <= fewest_steps:
         return None
     step = steps.min()
     count = np.count_nonzero(steps == step)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from strategies import random_bars
 from vaiom.market.check import check_bars
+from vaiom.market.check_prices import find_higher_timeframe_bars
 from vaiom.market.folder import BAR_SCHEMA
-from vaiom.market.grid import timeframe_seconds
-from vaiom.market.hidden import find_hidden
+from vaiom.market.stamps import infer_timeframe
 from vaiom.simulate.market import MarketConfig, simulate
 
 
 def hidden_rows(bars: pl.DataFrame) -> np.ndarray:
-    return find_hidden(bars, timeframe_seconds(bars["Datetime"]))[0]
+    return find_higher_timeframe_bars(bars, infer_timeframe(bars["Datetime"]) // timedelta(seconds=1))[0]
 
 
 def with_hidden_bars(
@@ -86,7 +86,7 @@ def test_daily_bars_are_found_at_any_hour(hourly: pl.DataFrame, offset: str, kee
 
 def test_bars_stamped_at_the_end_of_their_day_are_found(hourly: pl.DataFrame) -> None:
     bars, planted = with_hidden_bars(hourly, "1d", at_the_end=True)
-    rows, (finding,) = find_hidden(bars, 3600)
+    rows, (finding,) = find_higher_timeframe_bars(bars, 3600)
     assert not (rows & ~planted).any()
     assert rows.sum() >= 0.95 * planted.sum()
     assert "preceding day, mostly at 23:00" in finding.summary
@@ -123,7 +123,7 @@ def test_a_few_such_rows_are_suspicious_not_certain(hourly: pl.DataFrame) -> Non
     few = np.zeros_like(planted)
     few[np.flatnonzero(planted)[[60, 63, 66, 69]]] = True
     bars = pl.concat([corrupt.filter(few), hourly.filter(~few)]).sort("Datetime")
-    certain, (finding,) = find_hidden(bars, 3600)
+    certain, (finding,) = find_higher_timeframe_bars(bars, 3600)
     assert not certain.any()
     assert finding.kind == "suspiciously_wide_row"
     assert finding.count in (3, 4)  # where the row's own hour made the day's extreme, it is wider than the others

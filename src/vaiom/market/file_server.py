@@ -1,9 +1,4 @@
-"""Asking a file server politely: one rate for all threads, patience where it helps, a clear answer where it does not.
-
-Enters: the path of a file and a check of its content. Leaves: the checked body, or None where the server has no such
-file; `UnavailableError` after the last attempt, `DataError` at once where asking again cannot help.
-Paper: "Market Data, Price Convention and Bar Construction" (the source of the one-minute bars).
-"""
+"""Asking a file server politely: one rate for all threads, and patience where asking again can help."""
 
 from __future__ import annotations
 

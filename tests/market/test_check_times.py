@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaiom.market.clock import Clock, read_clock
-from vaiom.market.grid import _easter, find_gaps, timeframe_seconds
+from vaiom.market.check_times import Clock, _easter, find_gaps, read_clock
+from vaiom.market.stamps import infer_timeframe
 
 HOUR = 3600
 WEEK_HOURS = 168
@@ -42,7 +42,7 @@ def spot() -> pl.Series:
 
 
 def clock_of(stamps: pl.Series) -> Clock:
-    return read_clock(stamps, timeframe_seconds(stamps))[0]
+    return read_clock(stamps, infer_timeframe(stamps) // timedelta(seconds=1))[0]
 
 
 def test_a_clock_in_utc_is_named(spot: pl.Series) -> None:

@@ -1,0 +1,357 @@
+"""Which stamps there are, which are missing, and which clock they are on.
+
+Nothing is known beforehand about sessions or time zones: missing are the bins that the neighbouring weeks have, and the
+clock is read off the hours at which the week opens and closes.
+Paper: "Market Data, Price Convention and Bar Construction" (left-edge stamps, the provider's and never localised; empty
+bins stay empty).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from vaiom.market.findings import (
+    DAY,
+    HOUR,
+    NUM_EXAMPLES,
+    WEEK,
+    Finding,
+    Rows,
+    Severity,
+    epoch_seconds,
+    find_runs,
+    finding,
+    row_findings,
+    show_stamp,
+)
+
+_MICRO = 1_000_000
+_MONDAY = 4 * DAY  # the epoch began on a Thursday
+_NEIGHBOUR_WEEKS = 4
+_FINEST_BIN = 60
+_LONG_GAP = 6 * HOUR
+_LONG_GAP_BINS = 2
+_THINNEST = 0.01
+
+_LONGEST_WEEKEND = 5 * DAY
+_WINTER_CLOSE_UTC = 4 * DAY + 22 * HOUR  # Friday 17:00 in New York, seconds from Monday midnight
+_FEWEST_WEEKS = 3
+_HALF_HOUR = HOUR // 2
+_RHYTHM = ("open_summer", "open_winter", "follows")
+_WEEK_TIMES = ("open_summer", "open_winter", "close_summer", "close_winter")
+_DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closure:
+    """A stretch of missing bins, closed hours between them skipped."""
+
+    start: datetime
+    end: datetime
+    num_bins: int
+    holiday: bool
+
+    def __str__(self) -> str:
+        return f"{show_stamp(self.start)} to {show_stamp(self.end)} ({self.num_bins} bars)"
+
+    def to_json(self) -> dict[str, Any]:
+        moments = {"from": self.start.isoformat(), "to": self.end.isoformat()}
+        return {**moments, "bins": self.num_bins, "holiday": self.holiday}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """What is missing inside the usual trading hours; `longest` holds the longest closures, longest first."""
+
+    num_expected: int = 0
+    num_missing: int = 0
+    num_missing_on_holidays: int = 0
+    longest: tuple[Closure, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "expected_bins": self.num_expected,
+            "missing_bins": self.num_missing,
+            "missing_on_holidays": self.num_missing_on_holidays,
+            "longest_closures": [closure.to_json() for closure in self.longest],
+        }
+
+
+def stamp_findings(bars: pl.DataFrame, timeframe: int | None) -> list[Finding]:
+    """Missing, repeated, unordered and off-grid stamps, in the order in which the rows came."""
+    stamp = pl.col("Datetime")
+    repeated, unordered = (
+        ~stamp.is_first_distinct() & stamp.is_not_null(),
+        stamp < stamp.cum_max().shift().forward_fill(),
+    )
+    off_grid = _find_off_grid(bars["Datetime"], timeframe)
+    return row_findings(
+        bars,
+        ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
+        ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
+        ("unordered_stamp", Severity.ERROR, "rows that go back in time", unordered),
+        ("off_grid_stamp", Severity.WARNING, "rows between the left edges of their timeframe", off_grid),
+    )
+
+
+def _find_off_grid(stamps: pl.Series, timeframe: int | None) -> Rows:
+    off = np.zeros(len(stamps), dtype=bool)
+    if timeframe is None or timeframe > WEEK:  # months have no fixed length
+        return off
+    step, hour = timeframe * _MICRO, HOUR * _MICRO
+    phase = stamps.drop_nulls().dt.epoch("us").to_numpy() % step
+    values, counts = np.unique(phase, return_counts=True)
+    aside = (phase - values[counts.argmax()]) % step
+    # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
+    allowed = [0, hour, step - hour] if timeframe > HOUR else [0]
+    off[stamps.is_not_null().to_numpy()] = ~np.isin(aside, allowed)
+    return off
+
+
+def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Finding]]:
+    """Bins missing where most of the neighbouring weeks have one; `stamps` are sorted and not null."""
+    if timeframe is None or timeframe > DAY or WEEK % timeframe:
+        return Gaps(), []
+    bin_seconds = max(timeframe, _FINEST_BIN)
+    seconds = epoch_seconds(stamps)
+    origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
+    bins = np.unique((seconds - origin) // bin_seconds)
+    if len(bins) < _THINNEST * (bins[-1] - bins[0]):
+        return Gaps(), _find_far_stamps(stamps, seconds)
+    per_week = WEEK // bin_seconds
+    present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=bool)
+    present.reshape(-1)[bins] = True
+
+    expected = np.flatnonzero(_usually_present(present))
+    expected = expected[(expected >= bins[0]) & (expected <= bins[-1])]
+    missing = ~present.reshape(-1)[expected]
+    first, last = find_runs(missing)
+    length = last - first + 1
+    edges = zip(origin + expected[first] * bin_seconds, origin + (expected[last] + 1) * bin_seconds, strict=True)
+    closures = [_closure(start, end, count) for (start, end), count in zip(edges, length, strict=True)]
+    holiday = np.array([closure.holiday for closure in closures], dtype=bool)
+
+    def longest(chosen: Rows) -> Iterable[Closure]:
+        return (closures[at] for at in np.argsort(-length, kind="stable") if chosen[at])
+
+    long = ~holiday & (length >= _LONG_GAP_BINS) & (length * bin_seconds >= _LONG_GAP)
+    summary = f"bars missing from usual trading hours in long stretches ({int(long.sum())}), holidays apart"
+    return Gaps(
+        num_expected=len(expected),
+        num_missing=int(missing.sum()),
+        num_missing_on_holidays=int(length[holiday].sum()),
+        longest=tuple(islice(longest(length > 1), NUM_EXAMPLES)),
+    ), finding("gap", Severity.INFO, int(length[long].sum()), summary, map(str, longest(long)))
+
+
+def _find_far_stamps(stamps: pl.Series, seconds: NDArray[np.int64]) -> list[Finding]:
+    """Rows so thin over their span that a stamp must be wrong: the smaller side of the widest step is pointed at."""
+    after = int(np.diff(seconds).argmax()) + 1
+    far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
+    summary = "rows far from all others in time; missing bars are not counted"
+    return finding("far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far))
+
+
+def _usually_present(present: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(weeks, bins of the week): True where more than half of the neighbouring weeks have that bin."""
+    weeks = len(present)
+    total = np.zeros((weeks + 1, present.shape[1]), dtype=np.int32)
+    np.cumsum(present, axis=0, out=total[1:])
+    week = np.arange(weeks)
+    low, high = np.maximum(week - _NEIGHBOUR_WEEKS, 0), np.minimum(week + _NEIGHBOUR_WEEKS + 1, weeks)
+    others = total[high] - total[low] - present
+    usual: NDArray[np.bool_] = 2 * others > (high - low - 1)[:, None]
+    return usual
+
+
+def _closure(start_s: np.int64, end_s: np.int64, num_bins: np.int64) -> Closure:
+    start, end = (datetime.fromtimestamp(int(s), UTC).replace(tzinfo=None) for s in (start_s, end_s))
+    return Closure(start=start, end=end, num_bins=int(num_bins), holiday=_is_holiday(start, end))
+
+
+def _is_holiday(start: datetime, end: datetime) -> bool:
+    """Inside the Christmas and New Year fortnight, or from Maundy Thursday evening to Easter Monday."""
+    last = (end - timedelta(seconds=1)).date()
+    turn = start.year if start.month > 6 else start.year - 1
+    if date(turn, 12, 23) <= start.date() and last <= date(turn + 1, 1, 3):
+        return True
+    easter = _easter(start.year)
+    return easter - timedelta(days=3) <= start.date() and last <= easter + timedelta(days=1)
+
+
+def _easter(year: int) -> date:
+    """Easter Sunday of the Gregorian calendar (the anonymous algorithm)."""
+    century, of_century = divmod(year, 100)
+    moon = (19 * (year % 19) + century - century // 4 - (century - (century + 8) // 25 + 1) // 3 + 15) % 30
+    weekday = (32 + 2 * (century % 4) + 2 * (of_century // 4) - moon - of_century % 4) % 7
+    late = (year % 19 + 11 * moon + 22 * weekday) // 451
+    month, day = divmod(moon + weekday - 7 * late + 114, 31)
+    return date(year, month, day + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Era:
+    """Neighbouring years with one weekly rhythm; times in seconds from Monday midnight, None if too few weeks say."""
+
+    first_year: int
+    last_year: int
+    num_weeks: int
+    open_summer: int | None
+    open_winter: int | None
+    close_summer: int | None
+    close_winter: int | None
+    follows: str | None
+    """Whose daylight saving decides between summer and winter: "US", "EU", or None where no week tells."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the opening stands at another clock time in summer than in winter."""
+        return None not in (self.open_summer, self.open_winter) and self.open_summer != self.open_winter
+
+    def __str__(self) -> str:
+        years = f"{self.first_year}" if self.first_year == self.last_year else f"{self.first_year}-{self.last_year}"
+        summer, winter = self.open_summer, self.open_winter
+        if self.moves:
+            opening = f"opens {_week_time(summer)} in summer, {_week_time(winter)} in winter"
+            daylight = f", follows {self.follows} daylight saving" if self.follows else ""
+            return f"{years}: {opening}{daylight}{self._zone()}"
+        known = winter if summer is None else summer
+        season = "in winter" if summer is None else "in summer" if winter is None else "all year"
+        daylight = f", on a clock that moves with {self.follows} daylight saving" if self.follows else ""
+        # In America's own rhythm nothing ever moves, which a clock and a market without daylight saving do as well.
+        doubt = ", or neither clock nor market moves" if self.follows == "US" else ""
+        return f"{years}: opens {_week_time(known)} {season}{daylight}{self._zone()}{doubt}"
+
+    def _zone(self) -> str:
+        """The clock's name, on a premise that holds for spot currencies and metals: they close at 17:00 New York."""
+        if self.close_winter is None or self.close_summer is None:
+            return ""
+        offsets = (self.close_winter - _WINTER_CLOSE_UTC, self.close_summer - (_WINTER_CLOSE_UTC - HOUR))
+        if any(offset % HOUR or abs(offset) > 14 * HOUR for offset in offsets):
+            return ""
+        winter, summer = (f"UTC{offset // HOUR:+d}" if offset else "UTC" for offset in offsets)
+        zone = winter if winter == summer else f"{winter} in winter, {summer} in summer"
+        return f"; {zone} if Friday closes at 17:00 New York"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "years": [self.first_year, self.last_year],
+            "weeks": self.num_weeks,
+            **{name: _week_time(getattr(self, name)) for name in _WEEK_TIMES},
+            "daylight_saving": self.follows,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """What the weekly openings say about the clock: eras of one rhythm each, and a sentence about the last."""
+
+    statement: str
+    eras: tuple[Era, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"statement": self.statement, "eras": [era.to_json() for era in self.eras]}
+
+
+def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Finding]]:
+    """Read the clock from the weekends; `stamps` are sorted and not null."""
+    if timeframe is None or timeframe > HOUR:
+        return Clock(statement="bars of an hour or less are needed to see the weekly opening"), []
+    weekends = _find_weekends(stamps, timeframe)
+    if len(weekends) < _FEWEST_WEEKS:
+        return Clock(statement="no weekly opening: the asset trades through the weekend, or the span is too short"), []
+    eras = _merge([_year_era(year, weeks) for (year,), weeks in weekends.group_by("year", maintain_order=True)])
+    num_before = sum(era.num_weeks for era in eras[:-1])
+    summary = "weekly openings before the present rhythm of the week began"
+    moved = finding("opening_moved", Severity.INFO, num_before, summary, map(str, eras))
+    return Clock(statement=str(eras[-1]), eras=eras), moved
+
+
+def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
+    """One row per weekend: opening and closing in seconds of the week, and who had daylight saving then."""
+
+    def daylight(zone: str) -> pl.Expr:
+        # Noon is hours after any change; a day's error of a naive clock cannot matter but on the Sunday of the change.
+        noon = pl.col("opened").dt.truncate("1d").dt.offset_by("12h")
+        return noon.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.dst_offset() > pl.duration(seconds=0)
+
+    def second_of_week(stamp: pl.Expr) -> pl.Expr:
+        # To the nearest half hour: the first and last minutes of a week may have no bar.
+        seconds = (stamp.dt.weekday().cast(pl.Int64) - 1) * DAY + (stamp - stamp.dt.truncate("1d")).dt.total_seconds()
+        return (seconds + _HALF_HOUR // 2).floordiv(_HALF_HOUR) * _HALF_HOUR
+
+    closed = pl.col("opened").shift().dt.offset_by(f"{timeframe}s")
+    pause = (pl.col("opened") - pl.col("closed")).dt.total_seconds()
+    weekends = stamps.alias("opened").to_frame().with_columns(closed.alias("closed"))
+    return weekends.filter(pause.is_between(DAY, _LONGEST_WEEKEND)).select(
+        pl.col("opened").dt.year().alias("year"),
+        second_of_week(pl.col("opened")).alias("open"),
+        second_of_week(pl.col("closed")).alias("close"),
+        daylight("America/New_York").alias("us"),
+        daylight("Europe/London").alias("eu"),
+    )
+
+
+def _year_era(year: Any, weeks: pl.DataFrame) -> Era:
+    def usual(times: pl.Series) -> int | None:
+        """The commonest time, the earliest of equals; None below a few weeks."""
+        return int(times.mode().min()) if len(times) >= _FEWEST_WEEKS else None  # type: ignore[arg-type]
+
+    summer, winter = weeks.filter(pl.col("us") & pl.col("eu")), weeks.filter(~pl.col("us") & ~pl.col("eu"))
+    open_summer, open_winter = usual(summer["open"]), usual(winter["open"])
+    return Era(
+        first_year=year,
+        last_year=year,
+        num_weeks=len(weeks),
+        open_summer=open_summer,
+        open_winter=open_winter,
+        close_summer=usual(summer["close"]),
+        close_winter=usual(winter["close"]),
+        follows=_followed_daylight(weeks.filter(pl.col("us") != pl.col("eu")), open_summer, open_winter),
+    )
+
+
+def _followed_daylight(disputed: pl.DataFrame, open_summer: int | None, open_winter: int | None) -> str | None:
+    """Decide by the weeks in which America and Europe differ."""
+    if open_summer is None or open_winter is None:
+        return None
+    if open_summer == open_winter:
+        # The clock is moved to keep the opening: on the wrong side's weeks the opening slips by an hour.
+        us, eu = (disputed["open"] == open_summer).sum(), (disputed["open"] != open_summer).sum()
+    else:
+        opening = {side: pl.when(pl.col(side)).then(open_summer).otherwise(open_winter) for side in ("us", "eu")}
+        us, eu = disputed.select((pl.col("open") == opening[side]).sum().alias(side) for side in opening).row(0)
+    return None if us == eu else "US" if us > eu else "EU"
+
+
+def _merge(years: list[Era]) -> tuple[Era, ...]:
+    """Join neighbouring years that do not contradict each other; what one does not know, the other tells."""
+
+    def agree(one: Any, other: Any) -> bool:
+        return one is None or other is None or one == other
+
+    eras: list[Era] = []
+    for year in years:
+        if eras and all(agree(getattr(eras[-1], name), getattr(year, name)) for name in _RHYTHM):
+            told = {name: getattr(year, name) for name in {*_RHYTHM, *_WEEK_TIMES}}
+            known = {name: value for name, value in told.items() if value is not None}
+            num_weeks = eras[-1].num_weeks + year.num_weeks
+            eras[-1] = replace(eras[-1], last_year=year.last_year, num_weeks=num_weeks, **known)
+        else:
+            eras.append(year)
+    return tuple(eras)
+
+
+def _week_time(seconds: int | None) -> str | None:
+    if seconds is None:
+        return None
+    day, rest = divmod(seconds % WEEK, DAY)
+    return f"{_DAY_NAMES[day]} {rest // HOUR:02d}:{rest % HOUR // 60:02d}"
