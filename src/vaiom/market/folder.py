@@ -7,7 +7,8 @@ Paper: "Market Data, Price Convention and Bar Construction" (timestamps are cons
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -93,6 +94,19 @@ def symbols_in(folder: Path) -> list[str]:
     return [check_symbol(symbol) for symbol in symbols]
 
 
+@contextmanager
+def readable_parquet(where: object) -> Iterator[None]:
+    """Turn what Parquet readers raise into an error that names the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError("no such file", where=where, expected="a Parquet file of bars") from error
+    except (pa.ArrowException, UnicodeDecodeError, *BAD_PARQUET) as error:
+        raise DataError("not readable as Parquet", where=where, got=str(error).splitlines()[0]) from error
+
+
 def parquet_frame(source: Path | BinaryIO, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """A Parquet file of anyone's; by Arrow's reader, which survives damage that makes others claim absurd memory."""
     import pyarrow as pa
@@ -110,15 +124,15 @@ def parquet_frame(source: Path | BinaryIO, columns: Sequence[str] | None = None)
 
 def read_file(path: Path) -> pl.DataFrame:
     """One asset's bars, types checked; order is checked by `require_ordered`."""
-    try:
+    with readable_parquet(path):
         frame = parquet_frame(path)
-    except FileNotFoundError as error:
-        raise DataError("no such file", where=path, expected="a Parquet file of bars") from error
-    except BAD_PARQUET as error:
-        raise DataError("not readable as Parquet", where=path, got=str(error).splitlines()[0]) from error
+    return conform(require_bars(frame, path), path)
+
+
+def require_bars(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     if frame.is_empty():
         raise DataError("the file holds no bars", where=path, fix="remove it, or import it again")
-    return conform(frame, path)
+    return frame
 
 
 def read_bars(path: str | Path) -> dict[str, pl.DataFrame]:

@@ -13,7 +13,6 @@ judging prices is the masks' work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,13 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import read_json, sha256_file, staged_folder
 from vaiom.market.folder import (
-    BAD_PARQUET,
     BAR_COLUMNS,
     BAR_SCHEMA,
     MANIFEST_NAME,
     conform,
     parquet_frame,
+    readable_parquet,
+    require_bars,
     symbols_in,
     write_manifest,
     write_symbol,
@@ -196,33 +196,18 @@ def _stamps(source: Path) -> pl.Series:
     """All stamps of a Parquet file of bars, whose columns and types are checked first."""
     import pyarrow.parquet as pq
 
-    with _readable(source):
+    with readable_parquet(source):
         schema = pq.read_schema(source)
     conform(pl.DataFrame(pl.from_arrow(schema.empty_table())), source)
-    with _readable(source):
-        stamps = parquet_frame(source, ["Datetime"])["Datetime"]
-    if stamps.is_empty():
-        raise DataError("the file holds no bars", where=source, fix="remove it, or import it again")
+    with readable_parquet(source):
+        stamps = require_bars(parquet_frame(source, ["Datetime"]), source)["Datetime"]
     return stamps.cast(BAR_SCHEMA["Datetime"])
 
 
 def _batches(source: Path, rows: int) -> Iterator[pl.DataFrame]:
     import pyarrow.parquet as pq
 
-    with _readable(source), pq.ParquetFile(source) as file:
+    with readable_parquet(source), pq.ParquetFile(source) as file:
         names = [name for name in BAR_COLUMNS if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=rows, columns=names):
             yield _bar_columns(pl.DataFrame(pl.from_arrow(batch)))
-
-
-@contextmanager
-def _readable(source: Path) -> Iterator[None]:
-    """Turn what the Parquet readers raise into an error that names the file."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise DataError("no such file", where=source, expected="a Parquet file of bars") from error
-    except (pa.ArrowException, UnicodeDecodeError, *BAD_PARQUET) as error:
-        raise DataError("not readable as Parquet", where=source, got=str(error).splitlines()[0]) from error

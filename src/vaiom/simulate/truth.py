@@ -171,12 +171,12 @@ def observe(
 
     It reads nothing but public information: the hidden states that made the closes never enter.
     """
-    ticks, good = _good_ticks(close, ticks_per_unit)
+    ticks, good, scale = _follow_closes(close, profile, ticks_per_unit, dynamics)
     truth = Truth(
         timestamps=timestamps,
         ticks=ticks,
         pull=dynamics.pull * np.log(ticks[0] / ticks),
-        scale=_next_scale(ticks, good, profile, dynamics),
+        scale=scale,
         weights=np.empty((len(close), len(dynamics.spread))),
         spread=np.array(dynamics.spread),
         drift=np.array(dynamics.drift),
@@ -188,11 +188,8 @@ def observe(
     predicted = dynamics.stationary()
     truth.weights[0] = predicted
     for row in range(1, len(close)):
-        if good[row]:
-            joint = predicted * likelihood[row - 1]
-            predicted = (joint / joint.sum()) @ transition
-        else:
-            predicted = predicted @ transition
+        joint = predicted * likelihood[row - 1] if good[row] else predicted
+        predicted = (joint / joint.sum() if good[row] else joint) @ transition
         truth.weights[row] = predicted
     return truth
 
@@ -203,27 +200,18 @@ def _half_tick_above(ticks: FloatArray, origin: FloatArray) -> FloatArray:
     return np.where(ticks < 1.0, -np.inf, bound)
 
 
-def _good_ticks(close: FloatArray, ticks_per_unit: int) -> tuple[IntArray, NDArray[np.bool_]]:
-    """The last good close in ticks, and which rows are good."""
-    ticks = np.empty(len(close), np.int64)
-    good = np.zeros(len(close), bool)
-    last = 0.0
+def _follow_closes(
+    close: FloatArray, profile: FloatArray, ticks_per_unit: int, dynamics: Dynamics
+) -> tuple[IntArray, NDArray[np.bool_], FloatArray]:
+    """The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone."""
+    ticks, good, scale = np.empty(len(close), np.int64), np.zeros(len(close), bool), np.empty(len(close))
+    last, variance, calendar = 0.0, 1.0, profile.tolist()
     for row, price in enumerate(close.tolist()):
         good[row] = isfinite(price) and (last == 0.0 or abs(log(price / last)) <= FAULT_LIMIT)
-        if good[row]:
-            last = price
+        last = price if good[row] else last
         ticks[row] = round(last * ticks_per_unit)
-    return ticks, good
-
-
-def _next_scale(ticks: IntArray, good: NDArray[np.bool_], profile: FloatArray, dynamics: Dynamics) -> FloatArray:
-    """The scale of each row's next bar, from the observed returns through that row."""
-    scale = np.empty(len(ticks))
-    variance = 1.0
-    prices = ticks.tolist()
-    calendar = profile.tolist()
-    for row in range(len(prices)):
         if row and good[row]:
-            variance = dynamics.next_variance(variance, log(prices[row] / prices[row - 1]) / calendar[row])
+            shock = log(int(ticks[row]) / int(ticks[row - 1])) / calendar[row]
+            variance = dynamics.next_variance(variance, shock)
         scale[row] = calendar[row + 1] * sqrt(variance)
-    return scale
+    return ticks, good, scale

@@ -14,7 +14,7 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import BAD_ZIPS
-from vaiom.market.folder import BAD_PARQUET, PRICE_COLUMNS, parquet_frame
+from vaiom.market.folder import PRICE_COLUMNS, parquet_frame, readable_parquet
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.table import ROW, Options, Origin, RawTable, assign_roles
 from vaiom.market.formats.text import read_text
@@ -50,10 +50,8 @@ def read_table(file: Origin, data: bytes, format: str, options: Options) -> RawT
 
 def _read_parquet(file: Origin, data: bytes, options: Options) -> RawTable:
     file = replace(file, unit="row")
-    try:
+    with readable_parquet(file.label):
         frame = parquet_frame(io.BytesIO(data))
-    except BAD_PARQUET as error:
-        raise DataError("not readable as Parquet", where=file.label, got=str(error).splitlines()[0]) from error
     roles = assign_roles(frame.columns, options.columns, file)
     used = frame.select(sorted(set(roles.values())))
     for role in (*PRICE_COLUMNS, "Volume", "Bid", "BidVolume"):
