@@ -11,7 +11,7 @@ from reproduction.log import LOG_NAME, render_log
 from reproduction.page import PAGE_NAME, tables_of, write_page
 from reproduction.paper import COMPARISONS
 from reproduction.plan import cost_beside_main, plan_tasks, require_tables
-from vaiom.cli.console import note, print_json, progress_bar, user_errors
+from vaiom.cli.console import note, print_json, progress_bar, show, user_errors
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.experiments.records import RUN, WALK
@@ -103,8 +103,6 @@ def _open(paths: Sequence[Path]) -> dict[str, Corpus]:
 
 
 def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
-    from vaiom.cli.tables import show
-
     planned = [
         (task.label, cost_beside_main(task.experiment), task.shortened)
         for task in tasks
@@ -121,10 +119,10 @@ def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
     rows = [[each.name, each.title, ", ".join(experiments)] for each, experiments in compared.items()]
     rows += [[name, "", "main"] for name in tables if name not in {row[0] for row in rows}]
     columns = [Column("table"), Column("title"), Column("experiments", prose)]
-    show(Table(caption="Tables", columns=columns, rows=rows).to_terminal())
+    show(Table(caption="Tables", columns=columns, rows=rows))
     what, about = ("Runs", "shortened") if planned else ("Experiments", "about")
     costs = [Column("name"), Column("cost", "{:.2f}".format), Column(about, prose)]
-    show(Table(caption=f"{what}, cost in runs of the main model", columns=costs, rows=planned or whole).to_terminal())
+    show(Table(caption=f"{what}, cost in runs of the main model", columns=costs, rows=planned or whole))
     if planned:
         note(f"\nIn all about {sum(cost for _, cost, _ in planned):.0f} runs of the main model.")
     else:
@@ -132,11 +130,9 @@ def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
 
 
 def _show(tables: tuple[str, ...], records: Records) -> None:
-    from vaiom.cli.tables import show
-
     for name in tables:
         for each, comment in tables_of(name, records):
-            show(each.to_terminal())
+            show(each)
             if comment:
                 note(comment)
 

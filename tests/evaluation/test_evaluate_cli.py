@@ -94,7 +94,7 @@ def test_a_single_month_prints_what_cannot_be_said(
     assert "One month only: the month-clustered interval is undefined." in ran.err
     assert "undefined" in ran.out
     assert "non-zero next return" in ran.err
-    for heading in ("Paired gain", "by asset", "by month", "Calibration", "Value at risk"):
+    for heading in ("paired gain", "by asset", "by month", "calibration", "value at risk"):
         assert heading in ran.out
 
 

@@ -1,20 +1,43 @@
-"""What commands share: errors as exits, progress for a terminal or a pipe, JSON on stdout, dates and spans."""
+"""What commands share: options, answers as tables or JSON, errors as exits, progress, dates and spans."""
 
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
 
 from vaiom.errors import ConfigError, UserError
 
+if TYPE_CHECKING:
+    from vaiom.report.tables import Table
+
+P = ParamSpec("P")
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what is being done)."""
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a selected model.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, a checkpoint or an exported model.")]
+CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")]
+RunCorpus = Annotated[
+    Path | None, typer.Option("--corpus", help="The run's corpus or that one grown, where it moved; else where it was.")
+]
+Split = Annotated[str, typer.Option(help="validation, test-h1, test-h2; a look at a test is recorded.")]
+Unseal = Annotated[str | None, typer.Option(help="Must say `sealed` for --split sealed.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 
 # A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
 _USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
@@ -36,6 +59,64 @@ def user_errors(program: str) -> Iterator[None]:
             raise
         note(f"{program}: {error.strerror}\n  where:    {error.filename or 'while writing'}")
         raise SystemExit(2) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a command says: one object for scripts, tables and lines for people."""
+
+    json: Any
+    shown: Sequence[Table | str] = ()
+    """On stdout, for people."""
+    notes: Sequence[str] = ()
+    """On stderr after that, for people."""
+    warnings: Sequence[str] = ()
+    """On stderr, whoever asked."""
+    failed: bool = False
+    """Exit 1: the work was done and its result is bad."""
+
+
+def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
+    """A command that prints its answer, as JSON with `--json`, which this adds; None prints nothing."""
+
+    @wraps(command)
+    def run(*args: Any, json: bool = False, **kwargs: Any) -> None:
+        answer = command(*args, **kwargs)
+        if answer is not None:
+            print_answer(answer, json)
+
+    parameters = inspect.signature(command, eval_str=True).parameters
+    option = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    run.__signature__ = inspect.Signature([*parameters.values(), option])  # type: ignore[attr-defined]
+    run.__annotations__ = {**{name: each.annotation for name, each in parameters.items()}, "json": Json}
+    return run
+
+
+def print_answer(answer: Answer, as_json: bool) -> None:
+    if as_json:
+        print_json(answer.json)
+    else:
+        show(*answer.shown)
+    for text in (*(() if as_json else answer.notes), *answer.warnings):
+        note(text)
+    if answer.failed:
+        raise typer.Exit(1)
+
+
+def show(*parts: Table | str) -> None:
+    """Print tables, and lines as they are."""
+    from rich.console import Console
+
+    # Cells are paths and symbols: nothing in them is markup.
+    console = Console(markup=False, emoji=False, highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    for part in parts:
+        if isinstance(part, str):
+            print(part, flush=True)
+        else:
+            console.print()
+            console.print(part.to_terminal(), crop=False)
 
 
 def print_json(value: Any) -> None:

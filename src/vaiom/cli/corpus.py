@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaiom.cli.console import note, parse_date, print_json, progress_bar
+from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, parse_date, progress_bar
 
 if TYPE_CHECKING:
     from vaiom.events.corpus import Corpus
@@ -15,12 +16,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Bars become a causal, self-describing corpus.", no_args_is_help=True)
 
-CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing corpus.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
-
 
 @app.command()
+@answers
 def build(
     bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="A folder of <SYMBOL>.parquet bars.")],
     out: Annotated[Path, typer.Option(help="Where the corpus goes.")],
@@ -31,8 +29,7 @@ def build(
     seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
     classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = FX or SPOT.")] = None,
     overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
     from vaiom.events.build import CorpusConfig, build_corpus
 
@@ -43,16 +40,15 @@ def build(
     )
     with progress_bar("building") as progress:
         corpus = build_corpus(bars, out, config, overwrite=overwrite, progress=progress)
-    _show(corpus, json)
-    _warn_of_empty_splits(corpus)
+    return _answer(corpus, warnings=_warn_of_empty_splits(corpus))
 
 
 @app.command()
+@answers
 def append(
     corpus: CorpusPath,
     bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="New bars, with or without the old ones.")],
-    json: Json = False,
-) -> None:
+) -> Answer:
     """Add new bars; history is not rebuilt, and the result equals a full build."""
     from vaiom.events.append import append_bars
     from vaiom.events.corpus import open_corpus
@@ -60,45 +56,42 @@ def append(
     before = len(open_corpus(corpus, verify=False))
     with progress_bar("appending") as progress:
         grown = append_bars(corpus, bars, progress=progress)
-    _show(grown, json)
-    note(f"{len(grown) - before:,} rows added")
+    return _answer(grown, warnings=[f"{len(grown) - before:,} rows added"])
 
 
 @app.command()
-def show(corpus: CorpusPath, json: Json = False) -> None:
+@answers
+def show(corpus: CorpusPath) -> Answer:
     """Print what a corpus holds: assets, splits, edges, quality, where it came from."""
     from vaiom.events.corpus import open_corpus
 
-    _show(open_corpus(corpus), json, quality=True)
+    return _answer(open_corpus(corpus), quality=True)
 
 
 @app.command()
+@answers
 def pack(
     corpus: CorpusPath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write; one that is there is replaced.")],
-    json: Json = False,
-) -> None:
+) -> Answer:
     """Write a corpus into one file that travels."""
     from vaiom.events.pack import pack as pack_corpus
 
     size = pack_corpus(corpus, file)
-    if json:
-        print_json({"file": str(file), "bytes": size})
-        return
-    print(f"{file}: {size / 2**20:.1f} MiB")
+    return Answer(json={"file": str(file), "bytes": size}, shown=[f"{file}: {size / 2**20:.1f} MiB"])
 
 
 @app.command()
+@answers
 def unpack(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file made by `vaiom corpus pack`.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The corpus folder to make.")],
     overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+) -> Answer:
     """Restore a packed corpus; every byte is checked."""
     from vaiom.events.pack import unpack as unpack_corpus
 
-    _show(unpack_corpus(file, folder, overwrite=overwrite), json)
+    return _answer(unpack_corpus(file, folder, overwrite=overwrite))
 
 
 def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfig:
@@ -158,30 +151,27 @@ def _class_table(file: Path | None) -> dict[str, str]:
     return {str(symbol): value.upper() for symbol, value in table.items()}
 
 
-def _show(corpus: Corpus, as_json: bool, quality: bool = False) -> None:
-    if as_json:
-        from vaiom.events.quality import split_quality, to_json
+def _answer(corpus: Corpus, quality: bool = False, warnings: Sequence[str] = ()) -> Answer:
+    from vaiom.events.quality import split_quality, to_json
+    from vaiom.report import data_tables
 
-        print_json({**corpus.manifest, "sha256": corpus.sha256, "quality": to_json(split_quality(corpus))})
-        return
-    from vaiom.cli.tables import print_corpus, print_split_quality
-
-    print_corpus(corpus)
-    if quality:
-        from vaiom.events.quality import split_quality
-
-        print_split_quality(split_quality(corpus))
+    splits = split_quality(corpus)
+    return Answer(
+        json={**corpus.manifest, "sha256": corpus.sha256, "quality": to_json(splits)},
+        shown=[*data_tables.corpus_tables(corpus), *([data_tables.split_quality(splits)] if quality else [])],
+        warnings=warnings,
+    )
 
 
-def _warn_of_empty_splits(corpus: Corpus) -> None:
-    """Say how the boundaries could move when the bars end before Validation does."""
+def _warn_of_empty_splits(corpus: Corpus) -> list[str]:
+    """How the boundaries could move when the bars end before Validation does."""
     if corpus.manifest["events"]["validation"]:
-        return
+        return []
     from datetime import datetime
 
     last = max(datetime.fromisoformat(asset["last"]) for asset in corpus.manifest["assets"].values())
     # Two years from the end of Train to the end of the last test: move them so that the bars cover it.
-    note(
+    return [
         f"note: Validation has no event with full context; the bars end {last:%Y-%m-%d}.\n"
         f"      If they end too early, move all boundaries together, for example --train-end {last.year - 1}-01-01"
-    )
+    ]

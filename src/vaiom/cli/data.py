@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaiom.cli.console import note, parse_date, parse_span, print_json, progress_bar
+from vaiom.cli.console import Answer, Overwrite, answers, parse_date, parse_span, progress_bar
 
 if TYPE_CHECKING:
     from vaiom.market.check import QualityReport
+    from vaiom.report.tables import Table
 
 app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="The bar folder to write: one <SYMBOL>.parquet per asset.")]
 BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="A bar folder.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 
 
 @app.command()
+@answers
 def download(
     symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL", help="For example EURUSD XAUUSD.")],
     first: Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")],
@@ -28,8 +29,7 @@ def download(
     out: Out,
     workers: Annotated[int, typer.Option(min=1, max=16, help="Requests under way at once.")] = 4,
     base_url: Annotated[str, typer.Option(help="Another server with the same layout.")] = "",
-    json: Json = False,
-) -> None:
+) -> Answer:
     """Fetch 1-minute candles from Dukascopy; the same command goes on after an interruption."""
     from vaiom.market.download import DUKASCOPY_URL
     from vaiom.market.download import download as fetch
@@ -44,12 +44,13 @@ def download(
             workers=workers,
             progress=progress,
         )
-    _print_manifest(manifest, out, json)
-    if manifest["days_unsettled"]:
-        note(f"note: {manifest['days_unsettled']} days are not settled at the source yet; run the command again later")
+    unsettled = manifest["days_unsettled"]
+    late = f"note: {unsettled} days are not settled at the source yet; run the command again later"
+    return _answer(manifest, out, [late] if unsettled else [])
 
 
 @app.command("import")
+@answers
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")],
     out: Out,
@@ -64,8 +65,7 @@ def import_(
         bool, typer.Option("--repair", help="Sort rows, drop repeated stamps and unusable rows.")
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder has already.")] = False,
-    json: Json = False,
-) -> None:
+) -> Answer:
     """Read files of other tools into a bar folder; the clock stays as stored unless --shift or --utc moves it."""
     from datetime import timedelta
 
@@ -86,26 +86,27 @@ def import_(
             replace=replace,
             progress=progress,
         )
-    _print_manifest(manifest, out, json)
+    return _answer(manifest, out)
 
 
 @app.command()
+@answers
 def resample(
     bars: BarsDir,
     to: Annotated[str, typer.Option(help="10min, 1h, 4h or 1d.")],
     out: Out,
     overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+) -> Answer:
     """Finer bars become coarser ones by fixed clock bins; empty bins stay empty."""
     from vaiom.market.resample import resample_folder
 
     with progress_bar("resampling") as progress:
         manifest = resample_folder(bars, to, out, overwrite=overwrite, progress=progress)
-    _print_manifest(manifest, out, json)
+    return _answer(manifest, out)
 
 
 @app.command()
+@answers
 def simulate(
     out: Annotated[Path | None, typer.Option(help="The bar folder to write.")] = None,
     assets: Annotated[int | None, typer.Option(min=1, help="Number of assets.")] = None,
@@ -113,10 +114,10 @@ def simulate(
     seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same market.")] = None,
     compare: Annotated[Path | None, typer.Option(metavar="DIR", help="Set it beside the bars of a folder.")] = None,
     overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
-    """Make a market whose true law of the next return is known; its oracle is the best any model can do."""
+) -> Answer:
+    """Make a market whose true distribution of the next return is known; its oracle is the best any model can do."""
     from vaiom.errors import ConfigError
+    from vaiom.report.data_tables import bar_folder, market_comparison
     from vaiom.simulate.market import MarketConfig, write_market
     from vaiom.simulate.market import simulate as make_market
 
@@ -130,49 +131,38 @@ def simulate(
     with progress_bar("simulating") as progress:
         market = make_market(config, progress)
     answer: dict[str, Any] = {}
+    shown: list[Table] = []
     if out is not None:
         answer = write_market(market, config, out, overwrite=overwrite)
+        shown += bar_folder(answer, out)
     if compare is not None:
         answer["comparison"] = _compare(market, config, compare)
-    if json:
-        print_json(answer)
-        return
-    if out is not None:
-        _print_manifest(answer, out, as_json=False)
-    if compare is not None:
-        from vaiom.cli.tables import print_comparison
-
-        print_comparison(answer["comparison"], compare)
+        shown.append(market_comparison(answer["comparison"], compare))
+    return Answer(json=answer, shown=shown)
 
 
 @app.command()
-def check(bars: BarsDir, json: Json = False) -> None:
+@answers
+def check(bars: BarsDir) -> Answer:
     """Report what is wrong, odd or missing in prices, and what the masks make of them."""
     from vaiom.errors import DataError
+    from vaiom.events.build import CorpusConfig, corpus_in_memory
+    from vaiom.events.quality import split_quality, to_json
     from vaiom.market.check import check_folder
+    from vaiom.report import data_tables
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
     answer = report.to_json()
+    shown, notes = data_tables.price_quality(report), []
     try:
-        from vaiom.events.build import CorpusConfig, corpus_in_memory
-        from vaiom.events.quality import split_quality, to_json
-
         splits = split_quality(corpus_in_memory(bars, CorpusConfig(timeframe=_timeframe_of(report))))
+        shown.append(data_tables.split_quality(splits))
     except DataError as error:
         # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
         splits, answer["corpus_problem"] = [], str(error)
-    answer["splits"] = to_json(splits)
-    if json:
-        print_json(answer)
-        return
-    from vaiom.cli.tables import print_price_quality, print_split_quality
-
-    print_price_quality(report)
-    if splits:
-        print_split_quality(splits)
-    else:
-        note(f"note: these bars cannot become a corpus yet.\n{answer['corpus_problem']}")
+        notes.append(f"note: these bars cannot become a corpus yet.\n{error}")
+    return Answer(json={**answer, "splits": to_json(splits)}, shown=shown, notes=notes)
 
 
 def _timeframe_of(report: QualityReport) -> str:
@@ -213,10 +203,7 @@ def _column_map(pairs: list[str]) -> dict[str, str]:
     return table
 
 
-def _print_manifest(manifest: dict[str, Any], out: Path, as_json: bool) -> None:
-    if as_json:
-        print_json(manifest)
-        return
-    from vaiom.cli.tables import print_manifest
+def _answer(manifest: dict[str, Any], out: Path, warnings: Sequence[str] = ()) -> Answer:
+    from vaiom.report.data_tables import bar_folder
 
-    print_manifest(manifest, out)
+    return Answer(json=manifest, shown=bar_folder(manifest, out), warnings=warnings)

@@ -1,49 +1,88 @@
-"""`vaiom evaluate`: a run judged on a held-out split, beside baselines on the same events."""
+"""`vaiom baselines`, `evaluate`, `report` and `audit`: what a run is worth, and why that can be believed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from vaiom.cli.console import note, print_json, progress_bar
+from vaiom.audit.config import CUTS, QUICK_BASELINES, RESCORE, SEED, AuditConfig
+from vaiom.cli.console import (
+    Answer,
+    CorpusPath,
+    Device,
+    RunCorpus,
+    RunPath,
+    Split,
+    Unseal,
+    answers,
+    note,
+    progress_bar,
+)
 
-if TYPE_CHECKING:
-    from rich.console import Group
 
-    from vaiom.evaluation.backtests import TailTest
-    from vaiom.evaluation.bootstrap import BlockInference
-    from vaiom.evaluation.evaluate import Against, Evaluation
+@answers
+def baselines(
+    corpus: CorpusPath,
+    out: Annotated[Path, typer.Option(help="Where fits and per-event losses are kept; later runs add to it.")],
+    only: Annotated[str | None, typer.Option(metavar="A,B", help="Some of them instead of all.")] = None,
+    split: Split = "validation",
+    context: Annotated[int, typer.Option(help="Rows of history an event must have, as the model's.")] = 512,
+    unseal: Unseal = None,
+) -> Answer:
+    """Fit the baselines on Train and score them in bits per event."""
+    from vaiom.baselines.registry import BASELINES, require_known, usual_baselines
+    from vaiom.evaluation.baseline_scores import score_baselines
+    from vaiom.events.corpus import open_corpus
+    from vaiom.report.tables import Column, Table, bits, signed
+
+    names = require_known([name.strip() for name in only.split(",")] if only is not None else usual_baselines())
+    left_out = [name for name in BASELINES if only is None and name not in names]
+    if left_out:
+        note(f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same.")
+    opened = open_corpus(corpus)
+    scores = score_baselines(opened, names, out, split, context, progress_bar, unseal=unseal)
+    events = len(opened.endpoints(split, context, unseal=unseal is not None))
+    best = min(scores.values())
+    table = Table(
+        caption=f"{split}: {events:,} events, fitted on Train alone",
+        columns=[Column("baseline"), Column("bits/event", bits), Column("behind best", signed)],
+        rows=[[name, value, value - best] for name, value in scores.items()],
+    )
+    return Answer(
+        json={"split": split, "events": events, "bits": scores},
+        shown=[table],
+        notes=[f"\nFits and per-event losses are in {out}."],
+    )
 
 
+@answers
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a selected model.")],
-    split: Annotated[str, typer.Option(help="validation, test-h1, test-h2; a look at a test is recorded.")],
-    corpus: Annotated[
-        Path | None, typer.Option(help="The corpus it was trained on, or that one grown; else where it was.")
-    ] = None,
+    run: RunPath,
+    split: Split,
+    corpus: RunCorpus = None,
     baselines: Annotated[
         Path | None, typer.Option(help="What `vaiom baselines` stored; else Frequency and Markov.")
     ] = None,
     seed_run: Annotated[
         list[Path] | None, typer.Option(help="Another seed of the experiment, evaluated before; may be repeated.")
     ] = None,
-    unseal: Annotated[str | None, typer.Option(help="Must say `sealed` for --split sealed.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")] = False,
-) -> None:
+    unseal: Unseal = None,
+    device: Device = "auto",
+) -> Answer:
     """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
-    from vaiom.evaluation.evaluate import evaluate_run, evaluation_path
+    from dataclasses import asdict
+
+    from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.events.corpus import open_corpus
-    from vaiom.training.loop import corpus_of_run
+    from vaiom.report.results import describe_states, notes_of, tables_of
+    from vaiom.run import Run
 
     with progress_bar(f"scoring {split}") as progress:
-        result = evaluate_run(
+        found = evaluate_run(
             run,
-            open_corpus(corpus or corpus_of_run(run)),
+            open_corpus(corpus or Run(run).corpus_path()),
             split,
             baselines=baselines,
             other_seeds=seed_run or [],
@@ -51,192 +90,101 @@ def evaluate(
             device=device,
             progress=progress,
         )
-    if json:
-        print_json(asdict(result))
-        return
-    print_evaluation(result)
-    note(f"\nEverything else is in {evaluation_path(run, split)}, the loss of each event beside it.")
-
-
-def print_evaluation(result: Evaluation) -> None:
-    from vaiom.cli.tables import percent, show
-
-    title = (
-        f"{result.split}: {result.num_events:,} events, {result.experiment} seed {result.seed}, step {result.step:,}"
-    )
-    show(
-        _headline(title, result.bits, result.against),
-        _by_asset(result),
-        _gain_by_month(result),
-        *_seed_tables(result),
-        _calibration(result),
-        _backtests(result.backtests),
-    )
-    if result.all_tests:
-        show(_inference("All test splits together", result.all_tests))
-    note(
-        "\nEvery figure is conditional on a non-zero next return; "
-        f"{percent(result.zero_share)} of the next returns in this split were zero."
-    )
-    for caveat in result.caveats:
-        note(caveat)
-    if result.looks is not None:
-        times = "once, now" if result.looks == 1 else f"{result.looks} times, this one included"
-        note(f"This split of this corpus was looked at {times}.")
-
-
-def _headline(title: str, bits: dict[str, float], against: Sequence[Against]) -> Group:
-    from rich.console import Group
-
-    from vaiom.cli.tables import table
-
-    body = [[name, f"{value:.4f}", f"{value - bits['model']:+.4f}"] for name, value in bits.items()]
-    body[0][2] = ""
-    return Group(
-        table(title, ["predictor", "bits/event", "model's gain"], body),
-        "",
-        _inference("Paired gain in bits/event, baseline minus model: positive favours the model", against),
+    tables = tables_of(found, split)
+    notes = ["", *notes_of(found)]
+    if found.mixture:
+        notes.append(describe_states(found.mixture))
+    if found.looks is not None:
+        times = "once, now" if found.looks == 1 else f"{found.looks} times, this one included"
+        notes.append(f"This split of this corpus was looked at {times}.")
+    notes.append(f"\nEverything else is in {Run(run).evaluation(split)}, the loss of each event beside it.")
+    shown = [table for part in tables if part not in ("calibration_by", "all_tests") for table in tables[part]]
+    return Answer(
+        json=asdict(found),
+        shown=[f"{found.experiment}, seed {found.seed}, step {found.step:,}", *shown, *tables["all_tests"]],
+        notes=notes,
     )
 
 
-def _inference(title: str, against: Sequence[Against]) -> Group:
-    from vaiom.cli.tables import table
+@answers
+def report(
+    run: RunPath,
+    corpus: RunCorpus = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of report.html in the run.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="The headline tables as Markdown too.")] = None,
+    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="The headline tables as LaTeX too.")] = None,
+) -> Answer:
+    """Write the report of a run: one HTML file with everything inside, for a browser, paper or the archive."""
+    from vaiom.report.page import write_report
+    from vaiom.report.verdict import verdict
+    from vaiom.run import Run
 
-    rows = []
-    for each in against:
-        gain, p_value = each.gain, each.diebold_mariano.p_value
-        rows.append(
-            [
-                each.baseline,
-                f"{gain.num_events:,}",
-                gain.asset_months.num_blocks,
-                f"{gain.gain_bits:+.4f}",
-                _interval(gain.asset_months.interval),
-                *_wins(gain.asset_months),
-                *(_signed(tail.gain_bits) for tail in gain.tails.values()),
-                f"{gain.months.block_wins}/{gain.months.num_blocks}",
-                _interval(gain.months.interval),
-                "-" if p_value is None else f"{p_value:.2g}",
-            ]
-        )
+    contents = write_report(run, corpus=corpus, out=out, markdown=markdown, latex=latex)
+    page, sentences, problem = out or Run(run).report, verdict(contents), contents.corpus_problem
+    files = {"report": page, "markdown": markdown, "latex": latex}
+    without = f"\nWithout the data-quality part, because the corpus could not be read: {problem}"
+    return Answer(
+        json={
+            "files": {name: file for name, file in files.items() if file},
+            "splits": [split.name for split in contents.splits],
+            "verdict": sentences,
+        },
+        shown=sentences,
+        notes=[*([without] if problem else []), f"\nThe report is {page}: open it in any browser."],
+    )
+
+
+@answers
+def audit(
+    path: Annotated[Path, typer.Argument(metavar="CORPUS_OR_RUN", help="A corpus folder or a run folder.")],
+    bars: Annotated[
+        Path | None, typer.Option(help="The bars that the corpus was built from; without them less can be proven.")
+    ] = None,
+    corpus: RunCorpus = None,
+    cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = CUTS,
+    seed: Annotated[int, typer.Option(min=0, help="Of the cuts and the damage.")] = SEED,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a window, for a corpus; a run has its own.")
+    ] = None,
+    baselines: Annotated[
+        str, typer.Option(help="Which are fitted again, separated by commas; trees and GARCH take minutes.")
+    ] = ",".join(QUICK_BASELINES),
+    rescore: Annotated[
+        int, typer.Option(min=0, help="Splits with up to so many events are scored again, for calibration and risk.")
+    ] = RESCORE,
+    repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train a run's first steps twice.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With --repeat: all its steps.")] = False,
+    device: Annotated[str, typer.Option(help="With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
+) -> Answer:
+    """Prove that nothing leaked from the future and that every number has a known origin; exit 1 if a proof fails."""
+    from vaiom.audit.audit import audit_path
+    from vaiom.audit.proof import FAILED
+    from vaiom.audit.repeat import prove_repeat
+    from vaiom.baselines.registry import require_known
+    from vaiom.events.corpus import open_corpus
+    from vaiom.report.tables import Column, Table, count, prose
+    from vaiom.run import Run
+
+    if repeat:
+        proofs = [prove_repeat(path, open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
+    else:
+        names = require_known(baselines.split(","))
+        config = AuditConfig(cuts=cuts, seed=seed, context=context, baselines=names, rescore=rescore)
+        proofs = audit_path(path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}"))
+    passed = all(proof.verdict != FAILED for proof in proofs)
     columns = [
-        "against",
-        "events",
-        "blocks",
-        "mean_gain",
-        "95%_interval",
-        "block_wins",
-        "win-rate",
-        "win-rate_interval",
+        Column("proof"),
+        Column("verdict"),
+        Column("checks", count),
+        Column("seconds", "{:.1f}".format),
+        Column("what, and what was found", prose),
     ]
-    columns += ["negative_tail", "positive_tail", "both_tails", "months_won", "month-clustered_interval", "DM_p"]
-    return table(title, columns, rows)
-
-
-def _by_asset(result: Evaluation) -> Group:
-    from vaiom.cli.tables import table
-
-    names = list(result.bits)
-    rows = [[g.group, f"{g.num_events:,}", *(f"{g.bits[name]:.4f}" for name in names)] for g in result.by["asset"]]
-    return table("Bits/event by asset", ["asset", "events", *names], rows)
-
-
-def _gain_by_month(result: Evaluation) -> Group:
-    from vaiom.cli.tables import table
-
-    rivals = [name for name in result.bits if name != "model"]
     rows = [
-        [g.group, f"{g.num_events:,}", *(f"{g.bits[name] - g.bits['model']:+.4f}" for name in rivals)]
-        for g in result.by["month"]
+        [each.name, each.verdict, each.count, each.seconds, "\n".join([each.about, *each.notes, *each.findings])]
+        for each in proofs
     ]
-    return table("Gain over each baseline by month of the target", ["month", "events", *rivals], rows)
-
-
-def _seed_tables(result: Evaluation) -> list[Group]:
-    from vaiom.cli.tables import table
-
-    if not result.seeds:
-        return []
-    rows = [
-        [
-            name,
-            len(seeds.bits),
-            f"{seeds.mean_bits:.4f}",
-            f"{seeds.seed_sd_bits:.4f}",
-            f"{seeds.mean_gain_bits:+.4f}",
-            f"{seeds.sampling_error_bits:.4f}",
-            _interval(seeds.average.interval),
-            f"{seeds.seeds_that_win}/{len(seeds.bits)}",
-        ]
-        for name, seeds in result.seeds.items()
-    ]
-    columns = ["against", "seeds", "mean_bits", "SD_over_seeds", "mean_gain", "sampling_error", "95%_interval"]
-    return [table("Seeds together: chance of training apart from chance of the sample", [*columns, "seeds_won"], rows)]
-
-
-def _calibration(result: Evaluation) -> Group:
-    from vaiom.cli.tables import percent, table
-
-    overall, pit = result.calibration.overall, result.calibration.pit
-    tails = {tail.outcome: tail for tail in result.calibration.tails}
-    rows = [
-        ["transform uniform (Kuiper)", f"p = {pit.p_value:.2g}"],
-        ["largest reliability error of a bucket", f"{max(b.error for b in result.calibration.buckets):.4f}"],
-        *(
-            [f"{name} tail, forecast and observed", f"{percent(tail.predicted)}  {percent(tail.observed)}"]
-            for name, tail in tails.items()
-            if name != "both"
-        ),
-        ["Brier score", f"{overall.brier:.4f}"],
-        ["ranked probability score", f"{overall.ranked_probability_score:.4f}"],
-        ["sharpness (entropy)", f"{overall.entropy_bits:.4f} bits"],
-    ]
-    if result.mixture:
-        mixture = result.mixture
-        persistence = "-" if mixture.persistence is None else f"{mixture.persistence:.2f}"
-        rows += [
-            ["latent states, effective number", f"{mixture.effective_states:.2f} of {len(mixture.mean_weight)}"],
-            ["their separation", f"{mixture.separation_bits:.4f} bits"],
-            ["their persistence, and by chance", f"{persistence}  {mixture.persistence_if_independent:.2f}"],
-        ]
-    if result.confidence_set:
-        rows.append(["model confidence set, 90%", ", ".join(result.confidence_set.included)])
-    return table("Calibration of the model", ["what", "value"], rows)
-
-
-def _backtests(tests: Sequence[TailTest]) -> Group:
-    from vaiom.cli.tables import percent, table
-
-    def p(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2g}"
-
-    rows = [
-        [
-            test.side,
-            percent(test.level),
-            f"{test.num_events:,}",
-            "-" if test.exceedance_rate is None else f"{100 * test.exceedance_rate:.2f}%",
-            p(test.kupiec_p),
-            p(test.independence_p),
-            p(test.conditional_coverage_p),
-            _signed(test.shortfall_z2),
-            p(test.shortfall_p),
-        ]
-        for test in tests
-    ]
-    columns = ["side", "level", "events", "exceeded", "Kupiec_p", "Christoffersen_p", "both_p", "shortfall_Z2", "Z2_p"]
-    return table("Value at risk and expected shortfall, after the fact", columns, rows)
-
-
-def _wins(blocks: BlockInference) -> list[str]:
-    rates = blocks.win_rate_interval
-    shown = "undefined" if rates is None else f"[{100 * rates[0]:.1f}%, {100 * rates[1]:.1f}%]"
-    return [f"{blocks.block_wins}/{blocks.num_blocks}", f"{100 * blocks.win_rate:.1f}%", shown]
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "undefined" if interval is None else f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.4f}"
+    return Answer(
+        json={"path": str(path), "passed": passed, "proofs": [proof.to_json() for proof in proofs]},
+        shown=[Table(caption=f"Audit of {path}", columns=columns, rows=rows)],
+        failed=not passed,
+    )

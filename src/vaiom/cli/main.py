@@ -1,25 +1,12 @@
-"""The `vaiom` command: one module per group, and the one place that maps errors to exits."""
+"""The `vaiom` command: its groups and commands, in the order in which data flows."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from vaiom.cli import (
-    audit,
-    baselines,
-    checkout,
-    corpus,
-    data,
-    demo,
-    evaluate,
-    experiments,
-    export,
-    predict,
-    refit,
-    report,
-    serve,
-    train,
-)
+from vaiom.cli import checkout, corpus, data, demo, evaluate, forecast, train
 from vaiom.cli.console import user_errors
 
 app = typer.Typer(
@@ -31,23 +18,18 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(corpus.app, name="corpus")
-app.command()(demo.demo)
-app.command()(experiments.experiments)
-app.command()(train.train)
-app.command()(refit.refit)
-app.command()(baselines.baselines)
-app.command()(evaluate.evaluate)
-app.command(context_settings=checkout.FORWARD)(checkout.reproduce)
-app.command()(report.report)
-app.command()(audit.audit)
-app.command()(predict.predict)
-app.command()(export.export)
-app.command()(serve.serve)
-app.command(context_settings=checkout.FORWARD)(checkout.bench)
+for command in (
+    *(demo.demo, train.experiments, train.train, train.refit),
+    *(evaluate.baselines, evaluate.evaluate, evaluate.report, evaluate.audit),
+    *(forecast.predict, forecast.export, forecast.serve),
+):
+    app.command()(command)
+for command in (checkout.reproduce, checkout.bench):
+    app.command(context_settings=checkout.FORWARD)(command)
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
         from vaiom import __version__
 

@@ -1,4 +1,4 @@
-"""`vaiom train`: an experiment learns a corpus and is selected on Validation."""
+"""`vaiom experiments`, `train` and `refit`: an experiment learns a corpus and is selected on Validation."""
 
 from __future__ import annotations
 
@@ -11,62 +11,146 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaiom.cli.console import Progress, note, print_json, progress_bar
+from vaiom.cli.console import Answer, CorpusPath, Device, Progress, Resume, RunPath, answers, parse_date, progress_bar
 
 if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
 
+PAPER = "the paper's corpus"
 TENSORBOARD_FOLDER = "tensorboard"
 
 
+@answers
+def experiments(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = "",
+    corpus: Annotated[
+        Path | None, typer.Option(help="Count parameters for this corpus; else for the paper's vocabulary.")
+    ] = None,
+) -> Answer:
+    """List the named experiments; with a name, its configuration and exact number of parameters."""
+    from vaiom.events.corpus import open_corpus
+    from vaiom.experiments.registry import EXPERIMENTS, experiment
+    from vaiom.model.config import PAPER_VOCABULARY, Vocabulary
+    from vaiom.model.vaiom import count_parameters
+    from vaiom.report.tables import Column, Table, facts
+
+    if not name:
+        known = [{"name": each.name, "about": each.about} for each in EXPERIMENTS.values()]
+        table = Table(
+            caption="Experiments",
+            columns=[Column("name"), Column("about")],
+            rows=[list(each.values()) for each in known],
+        )
+        return Answer(json={"experiments": known}, shown=[table])
+    chosen = experiment(name)
+    vocabulary = Vocabulary.of(open_corpus(corpus, verify=False).tokenizer) if corpus else PAPER_VOCABULARY
+    num_params, settings = count_parameters(chosen.model, vocabulary), chosen.to_json()
+    rows = {
+        "about": chosen.about,
+        "num_params": f"{num_params:,} with the vocabulary of {corpus or PAPER}",
+    }
+    for part in ("model", "train"):
+        for key, value in settings[part].items():
+            rows[f"{part}.{key}"] = ", ".join(value) if isinstance(value, list) else str(value)
+    return Answer(
+        json={**settings, "about": chosen.about, "num_params": num_params}, shown=[facts(f"Experiment {name}", rows)]
+    )
+
+
+@answers
 def train(
-    corpus: Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")],
+    corpus: CorpusPath,
     experiment: Annotated[str, typer.Option(help="A name from `vaiom experiments`.")],
     out: Annotated[Path, typer.Option(help="The run folder.")],
     seed: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
     steps: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")] = False,
-) -> None:
+    resume: Resume = False,
+) -> Answer | None:
     """Train an experiment and keep the model with the fewest Validation bits per event.
 
     Several processes share the work under `torchrun --nproc-per-node N --no-python vaiom train ...`.
     """
     from vaiom.events.corpus import open_corpus
     from vaiom.experiments.registry import experiment as named
-    from vaiom.training.distributed import is_leader
     from vaiom.training.loop import train as run_training
 
     shortcuts = [f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None]
     chosen = named(experiment).with_settings([*(settings or []), *shortcuts])
     with training_report("training", out) as report:
         result = run_training(open_corpus(corpus), chosen, out, device=device, resume=resume, report=report)
+    return _answer(result)
+
+
+@answers
+def refit(
+    run: RunPath,
+    corpus: Annotated[Path, typer.Option(help="The corpus with the newest bars.")],
+    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    until: Annotated[str | None, typer.Option(help="Use only bars before this date; else all.")] = None,
+    device: Device = "auto",
+    resume: Resume = False,
+) -> Answer | None:
+    """Train a run's configuration again on all bars; the last half-year selects and no test is left.
+
+    The result is a model for use, not for evidence: judge the configuration by the run that it comes from.
+    """
+    from vaiom.events.corpus import open_corpus
+    from vaiom.experiments.refit import refit as run_refit
+
+    moment = None if until is None else parse_date(until)
+    with training_report("refitting", out) as report:
+        result = run_refit(run, open_corpus(corpus), out, until=moment, device=device, resume=resume, report=report)
+    return _answer(
+        result, "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
+    )
+
+
+def _answer(result: TrainResult, *notes: str) -> Answer | None:
+    """What became of a run; of several processes only the first one says it."""
+    from vaiom.report.tables import facts
+    from vaiom.run import Run
+    from vaiom.training.distributed import is_leader
+
     if not is_leader():
-        return
-    if json:
-        print_json(vars(result))
-    else:
-        summarise(result)
+        return None
+    rows = {
+        "best step": f"{result.best_step:,}",
+        "best Validation bits/event": f"{result.best_bits:.4f}",
+        "last step": f"{result.last_step:,}",
+        "Validation bits/event there": f"{result.last_bits:.4f}",
+        "seconds, compilation apart": f"{result.seconds:.1f}",
+    }
+    if result.peak_gpu_mib is not None:
+        rows["peak GPU memory"] = f"{result.peak_gpu_mib:,.0f} MiB"
+    return Answer(
+        json=vars(result),
+        shown=[facts(f"Run {result.run}", rows)],
+        notes=[f"\nThe model is {Run(result.run).best}.", *notes],
+    )
 
 
 @contextmanager
 def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
     """What a run calls with each line of its metrics: progress for people, event files for TensorBoard."""
+    before: tuple[int, float] | None = None
     with progress_bar(title) as progress, _event_files(run / TENSORBOARD_FOLDER) as write_events:
-        rate = _Rate()
 
         def report(entry: dict[str, Any]) -> None:
-            _show(entry, rate(entry), progress)
+            nonlocal before
+            step, seconds = entry["step"], entry["seconds"]
+            rate = (step - before[0]) / (seconds - before[1]) if before and seconds > before[1] else None
+            before = step, seconds
+            _show_step(entry, rate, progress)
             write_events(entry)
 
         yield report
 
 
-def _show(entry: dict[str, Any], steps_per_second: float | None, progress: Progress) -> None:
+def _show_step(entry: dict[str, Any], steps_per_second: float | None, progress: Progress) -> None:
     done, total = entry["step"], entry["steps"]
     parts = [f"loss {entry['loss_nats']:.4f} nats"]
     if "validation_bits" in entry:
@@ -78,19 +162,6 @@ def _show(entry: dict[str, Any], steps_per_second: float | None, progress: Progr
         if not sys.stderr.isatty():  # the bar of a terminal says it itself
             parts.append(f"{timedelta(seconds=round((total - done) / steps_per_second))} left")
     progress(done, total, ", ".join(parts))
-
-
-class _Rate:
-    """Steps per second since the line before."""
-
-    def __init__(self) -> None:
-        self._before: tuple[int, float] | None = None
-
-    def __call__(self, entry: dict[str, Any]) -> float | None:
-        before, self._before = self._before, (entry["step"], entry["seconds"])
-        if before is None or entry["seconds"] <= before[1]:
-            return None
-        return float((entry["step"] - before[0]) / (entry["seconds"] - before[1]))
 
 
 @contextmanager
@@ -117,20 +188,3 @@ def _event_files(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
     finally:
         if writer is not None:
             writer.close()
-
-
-def summarise(result: TrainResult) -> None:
-    from vaiom.cli.tables import show, table
-    from vaiom.training.loop import BEST_NAME
-
-    rows = [
-        ["best step", f"{result.best_step:,}"],
-        ["best Validation bits/event", f"{result.best_bits:.4f}"],
-        ["last step", f"{result.last_step:,}"],
-        ["Validation bits/event there", f"{result.last_bits:.4f}"],
-        ["seconds, compilation apart", f"{result.seconds:.1f}"],
-    ]
-    if result.peak_gpu_mib is not None:
-        rows.append(["peak GPU memory", f"{result.peak_gpu_mib:,.0f} MiB"])
-    show(table(f"Run {result.run}", ["what", "value"], rows))
-    note(f"\nThe model is {result.run / BEST_NAME}.")

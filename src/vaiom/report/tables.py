@@ -104,17 +104,7 @@ class Column:
 
     def spell(self, value: Any) -> str:
         """What is shown of a value; text stays as it is."""
-        if isinstance(value, Cell):
-            return value.text
         return value if isinstance(value, str) else self.show(value)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A value that is spelled in its own way, and the number that it sorts by."""
-
-    text: str
-    value: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,14 +210,6 @@ class Table:
         return "".join(out)
 
 
-def words(text: str) -> Cell:
-    return Cell(text)
-
-
-def number(text: str, value: float | None) -> Cell:
-    return Cell(text, None if value is None else float(value))
-
-
 def facts(caption: str, rows: Mapping[str, str]) -> Table:
     """A table of two columns: what, and its value in words."""
     return Table(caption=caption, columns=[Column("what"), Column("value")], rows=list(rows.items()))
@@ -281,8 +263,6 @@ def _title(about: str) -> str:
 
 def _sort_key(value: Any) -> float | None:
     """Pairs sort by their first number, what is no number as words."""
-    if isinstance(value, Cell):
-        return value.value
     if isinstance(value, tuple):
         value = value[0]
     return None if value is None or isinstance(value, str) else float(value)

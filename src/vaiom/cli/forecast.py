@@ -1,0 +1,108 @@
+"""`vaiom predict`, `export` and `serve`: a trained model in use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, note, parse_date, print_answer
+
+
+def predict(
+    run: ModelPath,
+    bars: Annotated[Path, typer.Option(help="A bar folder, or one asset's Parquet file.")],
+    symbol: Annotated[str | None, typer.Option(help="One asset of the folder; or what the file's asset is.")] = None,
+    now: Annotated[str | None, typer.Option(help="A moment of the bars' clock; older bars are called stale.")] = None,
+    device: Device = "cpu",
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="A line per asset, for other programs.")] = False,
+) -> None:
+    """Forecast the next return of each asset, given that it is not zero."""
+    from vaiom.errors import ConfigError
+    from vaiom.forecast.forecaster import Forecaster
+    from vaiom.forecast.summary import TABLE_COLUMNS, as_csv, newest_bars, table_row
+    from vaiom.report.tables import Column, Table, text
+
+    if json and csv:
+        raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
+    moment = None if now is None else parse_date(now)
+    forecaster = Forecaster.load(run, device)
+    frames = newest_bars(bars, symbol, forecaster.reads)
+    dists = forecaster.forecast(forecaster.windows(frames, symbol), moment)
+    table = Table(
+        caption="The next bar, in basis points of log return, given that it is not zero",
+        columns=[Column(name, text if index < 4 else str) for index, name in enumerate(TABLE_COLUMNS)],
+        rows=[table_row(dist) for dist in dists],
+    )
+    notes = [f"{dist.symbol}: {words}" for dist in dists for words in dist.notes]
+    answer = Answer(
+        json={"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]},
+        shown=[as_csv(dists).removesuffix("\n") if csv else table],
+        notes=["\n" + "\n".join(notes)] if notes and not csv else [],
+    )
+    print_answer(answer, json)
+
+
+@answers
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a checkpoint.")],
+    onnx: Annotated[Path, typer.Option(help="The file to write.")],
+    corpus: Annotated[
+        Path | None, typer.Option(help="Where to take real windows from for the check; else the run's corpus.")
+    ] = None,
+) -> Answer:
+    """Write the selected model as ONNX, once it gives PyTorch's answers."""
+    from dataclasses import asdict
+
+    from vaiom.forecast.export import export_run
+
+    made = export_run(run, onnx, corpus)
+    return Answer(
+        json=asdict(made),
+        notes=[
+            f"{made.file}: {made.bytes / 2**20:.1f} MiB; probabilities within {made.largest_difference:.1g} of "
+            f"PyTorch's on {made.random_windows} made-up and {made.real_windows} real windows"
+        ],
+    )
+
+
+def serve(
+    run: ModelPath,
+    bars: Annotated[Path | None, typer.Option(help="A bar folder whose assets are live from the start.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; only this machine unless told otherwise.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    state: Annotated[Path | None, typer.Option(help="What survives a restart; beside the model unless named.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="API keys, one a line; without it all are let in.")] = None,
+    rate_limit: Annotated[str | None, typer.Option(help="For each key or address, as in 600/min.")] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
+    body_seconds: Annotated[float, typer.Option(help="Time for a request to arrive.")] = 10.0,
+    alert_bits: Annotated[float, typer.Option(help="Alert where the model loses to Frequency by more.")] = 0.0,
+    backfill: Annotated[int, typer.Option(min=0, help="Bars of --bars whose forecasts are made again.")] = 96,
+    device: Device = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the model.")] = None,
+) -> None:
+    """Serve forecasts, live assets and a dashboard."""
+    # The bars of a request are few: more threads for them would only take processors from the model.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
+    from vaiom.serve.run import serve as run_service
+
+    config = ServeConfig(
+        run=run,
+        state=state or default_state(run),
+        bars=bars,
+        device=device,
+        threads=threads,
+        api_keys=read_keys(api_key_file) if api_key_file else (),
+        rate_limit=parse_rate(rate_limit) if rate_limit else None,
+        max_body=max_body,
+        body_seconds=body_seconds,
+        alert_bits=alert_bits,
+        backfill=backfill,
+    )
+    run_service(config, host, port, lambda address: note(f"serving {run} at {address} (Ctrl+C stops it)"))
