@@ -183,17 +183,16 @@ def _state(file: Path) -> Callable[[bytes], object]:
 
 
 def _config(run: Path) -> Callable[[bytes], object]:
-    from vaiom.report.contents import _read_config
-    from vaiom.training.loop import CONFIG_NAME, corpus_of_run
+    from vaiom.run import Run
 
-    return _written(run / CONFIG_NAME, lambda file: (_read_config(file), corpus_of_run(run)))
+    return _written(Run(run).config, lambda _: (Run(run).read_config(), Run(run).corpus_path()))
 
 
 def _metrics(file: Path) -> Callable[[bytes], object]:
-    from vaiom.report.contents import _read_metrics
+    from vaiom.run import Run
     from vaiom.training.loop import kept_metrics
 
-    return _written(file, lambda path: (kept_metrics(path, 4), _read_metrics(path)))
+    return _written(file, lambda path: (kept_metrics(path, 4), Run(path.parent).read_metrics()))
 
 
 def _losses(corpus: Path, folder: Path) -> Callable[[bytes], object]:
@@ -209,10 +208,11 @@ def _events(folder: Path, suffix: str) -> Callable[[bytes], object]:
 
 def _evaluation(folder: Path, run: Path) -> Callable[[bytes], object]:
     from vaiom.model.checkpoint import load_checkpoint
-    from vaiom.report.contents import _read_evaluation
+    from vaiom.report.contents import _read_split
+    from vaiom.run import Run
 
     checkpoint = load_checkpoint(run / "best.safetensors")
-    return _written(folder / f"evaluation-{SPLIT}.json", lambda _: _read_evaluation(folder, SPLIT, checkpoint))
+    return _written(folder / f"evaluation-{SPLIT}.json", lambda _: _read_split(Run(folder), SPLIT, "", checkpoint))
 
 
 def _record(file: Path) -> Callable[[bytes], object]:

@@ -18,8 +18,9 @@ from vaiom.report.contents import RunContents, read_run
 from vaiom.report.results import describe_states, headline_tables, notes_of, tables_of
 from vaiom.report.tables import count
 from vaiom.report.verdict import findings, limits
+from vaiom.run import REPORT_NAME, Run
 
-REPORT_NAME = "report.html"
+__all__ = ["REPORT_NAME", "render", "write_report"]
 
 
 def write_report(
@@ -32,7 +33,7 @@ def write_report(
 ) -> RunContents:
     """Write the page (`report.html` in the run unless told) and, where asked for, the tables; returns what they say."""
     contents = read_run(run, corpus)
-    texts = {out or run / REPORT_NAME: render(contents)}
+    texts = {out or Run(run).report: render(contents)}
     tables = headline_tables(contents)
     if markdown:
         texts[markdown] = "\n".join(table.to_markdown() for table in tables)
