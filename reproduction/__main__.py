@@ -14,6 +14,7 @@ from reproduction.plan import cost_beside_main, plan_tasks, require_tables
 from vaiom.cli.console import note, print_json, progress_bar, show, user_errors
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.experiments.engine import Engine
 from vaiom.experiments.records import RUN, WALK
 from vaiom.experiments.registry import EXPERIMENTS
 from vaiom.experiments.tasks import Place, Task, finish_tasks
@@ -65,21 +66,20 @@ def main(words: Sequence[str] | None = None, program: str = "python -m reproduct
         return
     corpora = {timeframe: corpus.path for timeframe, corpus in opened.items() if corpus.path}
     place = Place(corpora=corpora, out=asked.out, baselines=asked.baselines)
+    engine = Engine(name=asked.engine, workers=asked.workers, device=asked.device)
     with progress_bar("reproducing") as report:
-        failures = finish_tasks(
-            tasks, place, device=asked.device, engine=asked.engine, workers=asked.workers, report=report
-        )
+        failures = finish_tasks(tasks, place, engine, report)
     records = Records.read(place.records)
     page = asked.page or asked.out / PAGE_NAME
     write_page(records, page)
     if asked.json:
-        failed = [{"task": each.task, "reason": each.reason} for each in failures]
+        failed = [{"task": task, "reason": reason} for task, reason in failures.items()]
         print_json({"tables": list(tables), "tasks": len(tasks), "failed": failed, "page": str(page)})
     else:
         _show(tables, records)
         note(f"\nThe page is {page}, its records are in {place.records}.")
-    for failure in failures:
-        note(f"\nFailed: {failure.task}\n{failure.reason}")
+    for task, reason in failures.items():
+        note(f"\nFailed: {task}\n{reason}")
     if failures:
         raise SystemExit(1)
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import random_bars
+from vaiom.events.boundaries import under_splits
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SplitConfig
-from vaiom.experiments.walk_forward import MAX_YEARS, MIN_TRAIN_YEARS, TEST, corpus_of_year, splits_of, years_of
+from vaiom.experiments.walk_forward import MAX_YEARS, MIN_TRAIN_YEARS, TEST, splits_of, years_of
 from vaiom.market.folder import write_symbol
 
 CONTEXT = 16
@@ -60,8 +61,8 @@ def test_years_of_the_real_bars(shared_data: Path, tmp_path: Path) -> None:
 
 def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
     year, starts = 2022, {"AAA": datetime(2016, 1, 1), "BBB": datetime(2016, 6, 1)}
-    whole = corpus_of_year(daily(tmp_path / "whole", datetime(2025, 12, 31), **starts), year)
-    cut = corpus_of_year(daily(tmp_path / "cut", datetime(2022, 12, 31), **starts), year)
+    whole = under_splits(daily(tmp_path / "whole", datetime(2025, 12, 31), **starts), splits_of(year))
+    cut = under_splits(daily(tmp_path / "cut", datetime(2022, 12, 31), **starts), splits_of(year))
     assert whole.tokenizer.sha256 == cut.tokenizer.sha256
     end = np.datetime64(datetime(year + 1, 1, 1))
     for split in ("train", "validation", TEST):
@@ -76,7 +77,7 @@ def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
 def test_splits_of_a_year_do_not_meet(tmp_path: Path) -> None:
     corpus = daily(tmp_path, datetime(2024, 12, 31), AAA=datetime(2016, 1, 1))
     assert years_of(corpus)[0] == 2017 + MIN_TRAIN_YEARS
-    moved = corpus_of_year(corpus, 2023)
+    moved = under_splits(corpus, splits_of(2023))
     times = [moved.target_timestamps[moved.endpoints(split, CONTEXT)] for split in ("train", "validation", TEST)]
     assert times[0].max() < np.datetime64("2022-01-01")
     assert np.datetime64("2022-07-01") <= times[1].min() <= times[1].max() < np.datetime64("2023-01-01")

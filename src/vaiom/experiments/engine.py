@@ -23,19 +23,6 @@ from vaiom.errors import ConfigError, UserError
 ENGINES = ("local", "ray")
 RETRIES = 3
 
-
-class Task(Protocol):
-    """A piece of work that other processes can be given."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """The tasks whose results it reads: it waits for all that wait for nothing."""
-
-
 Perform = Callable[[Any, str], object]
 """Does a task on a device; it is sent to other processes, so it must be picklable."""
 Report = Callable[[int, int, str], None]
@@ -43,43 +30,47 @@ Outcome = tuple[Any, str | None]
 """A task and why it failed, if it did."""
 
 
+class Task(Protocol):
+    """A piece of work; `runs` names the tasks whose results it reads, which wait for nothing themselves."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def runs(self) -> tuple[str, ...]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    task: str
-    reason: str
+class Engine:
+    """Where tasks are run: on this machine, some at a time, or on a Ray cluster, which fills itself."""
 
+    name: str = "local"
+    workers: int = 1
+    device: str = "auto"
 
-def require_engine(engine: str) -> None:
-    if engine not in ENGINES:
-        raise ConfigError("unknown engine", expected=", ".join(ENGINES), got=engine)
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise ConfigError("unknown engine", expected=", ".join(ENGINES), got=self.name)
 
-
-def run_tasks(
-    tasks: Sequence[Task],
-    perform: Perform,
-    *,
-    device: str = "auto",
-    engine: str = "local",
-    workers: int = 1,
-    finished: int = 0,
-    report: Report | None = None,
-) -> list[Failure]:
-    """Do the tasks and say what failed; `finished` others count as done in what is reported."""
-    require_engine(engine)
-    first, last = [task for task in tasks if not task.runs], [task for task in tasks if task.runs]
-    if engine == "ray":
-        outcomes = _on_ray(first, perform, device)
-    elif workers > 1:
-        outcomes = _in_processes(first, perform, device, workers)
-    else:
-        outcomes = _here(first, perform, device)
-    failures = []
-    for number, (task, reason) in enumerate(chain(outcomes, _here(last, perform, device)), start=finished + 1):
-        if reason is not None:
-            failures.append(Failure(task=task.id, reason=reason))
-        if report:
-            report(number, finished + len(tasks), task.label + (" FAILED" if reason else ""))
-    return failures
+    def run(
+        self, tasks: Sequence[Task], perform: Perform, finished: int = 0, report: Report | None = None
+    ) -> dict[str, str]:
+        """Do the tasks; why some failed, by their ids. `finished` others count as done in what is reported."""
+        first, last = [task for task in tasks if not task.runs], [task for task in tasks if task.runs]
+        if self.name == "ray":
+            outcomes = _on_ray(first, perform, self.device)
+        elif self.workers > 1:
+            outcomes = _in_processes(first, perform, self.device, self.workers)
+        else:
+            outcomes = _here(first, perform, self.device)
+        failures = {}
+        for number, (task, reason) in enumerate(chain(outcomes, _here(last, perform, self.device)), finished + 1):
+            if reason is not None:
+                failures[task.id] = reason
+            if report:
+                report(number, finished + len(tasks), task.label + (" FAILED" if reason else ""))
+        return failures
 
 
 def _attempt(task: Task, perform: Perform, device: str) -> str | None:

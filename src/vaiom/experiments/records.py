@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vaiom.errors import DataError
+from vaiom.codec import decode, to_json
+from vaiom.evaluation.bootstrap import PairedGain
 from vaiom.evaluation.evaluate import Against, compare
 from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.files import read_json, write_json
@@ -38,12 +39,6 @@ class Gain:
     tails: dict[str, float | None]
     tail_events: int
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Gain:
-        pairs = ("interval", "win_rate_interval", "month_interval")
-        plain: dict[str, Any] = {k: tuple(item) if k in pairs and item else item for k, item in value.items()}
-        return cls(**plain)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SplitScores:
@@ -58,31 +53,23 @@ class SplitScores:
         bits = {name: float(losses.mean()) for name, losses in events.bits.items()}
         return cls(bits=bits, gains=gains_of(compare(events)), looks=looks)
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> SplitScores:
-        gains = {name: Gain.from_json(gain) for name, gain in value["gains"].items()}
-        return cls(bits=value["bits"], gains=gains, looks=value["looks"])
-
 
 def gains_of(comparisons: Sequence[Against]) -> dict[str, Gain]:
     """What a record keeps of a model's comparisons, by baseline."""
-    return {
-        each.baseline: Gain(
-            num_events=each.gain.num_events,
-            gain_bits=each.gain.gain_bits,
-            num_blocks=each.gain.asset_months.num_blocks,
-            block_wins=each.gain.asset_months.block_wins,
-            win_rate=each.gain.asset_months.win_rate,
-            interval=each.gain.asset_months.interval,
-            win_rate_interval=each.gain.asset_months.win_rate_interval,
-            num_months=each.gain.months.num_blocks,
-            months_won=each.gain.months.block_wins,
-            month_interval=each.gain.months.interval,
-            tails={name: tail.gain_bits for name, tail in each.gain.tails.items()},
-            tail_events=each.gain.tails["both"].num_events,
-        )
-        for each in comparisons
-    }
+    return {each.baseline: _flatten(each.gain) for each in comparisons}
+
+
+def _flatten(gain: PairedGain) -> Gain:
+    return Gain(
+        num_events=gain.num_events,
+        gain_bits=gain.gain_bits,
+        **asdict(gain.asset_months),
+        num_months=gain.months.num_blocks,
+        months_won=gain.months.block_wins,
+        month_interval=gain.months.interval,
+        tails={name: tail.gain_bits for name, tail in gain.tails.items()},
+        tail_events=gain.tails["both"].num_events,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,22 +112,12 @@ class Record:
         return self.validation.get(self.best_step(within))
 
     def write(self, file: Path) -> None:
-        write_json(file, asdict(self))
+        write_json(file, to_json(self))
 
 
 def read_record(file: Path) -> Record:
-    value = read_json(file)
-    try:
-        value["validation"] = {int(step): bits for step, bits in value["validation"].items()}
-        value["scored"] = {split: SplitScores.from_json(scored) for split, scored in value["scored"].items()}
-        return Record(**value)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            "not a record of a finished run",
-            where=file,
-            got=str(error),
-            fix="remove it and run `vaiom reproduce` again",
-        ) from error
+    fix = "remove it and run `vaiom reproduce` again"
+    return decode(Record, read_json(file), "not a record of a finished run", where=file, fix=fix)
 
 
 def read_records(folder: Path) -> list[Record]:

@@ -22,10 +22,11 @@ from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION, SplitConfig
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.run import Run
 from vaiom.training.config import TrainConfig
 from vaiom.training.distributed import is_leader
 from vaiom.training.experiment import Experiment
-from vaiom.training.loop import BEST_NAME, CONFIG_NAME, Report, TrainResult, train
+from vaiom.training.loop import Report, TrainResult, train
 
 SELECTING = timedelta(weeks=26)
 """Half a year, in whole weeks: markets have no half ones."""
@@ -42,10 +43,10 @@ def refit(
     report: Report | None = None,
 ) -> TrainResult:
     """Train what `run` was trained with on all bars of a corpus, or on those before `until`."""
-    checkpoint = load_checkpoint(run / BEST_NAME)
+    checkpoint = load_checkpoint(Run(run).best)
     shifted = shifted_corpus(corpus, until)
     # A folder that holds a run is resumed, its looks being recorded, or refused.
-    if is_leader() and not (out / CONFIG_NAME).exists():
+    if is_leader() and not Run(out).exists:
         _record_looks(corpus, shifted, checkpoint, out.name)
     return train(shifted, experiment_of(checkpoint), out, device=device, resume=resume, report=report, purpose=USE)
 
@@ -58,18 +59,13 @@ def experiment_of(checkpoint: Checkpoint) -> Experiment:
 
 def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
     """The corpus under boundaries at its end, or at `until`; it still says where its folder is."""
-    end = _end_of(corpus)
+    last: datetime = corpus.timestamps.max().astype("datetime64[us]").item()
+    end = last + timedelta(seconds=step_seconds(corpus.tokenizer.timeframe))  # when the last bar has closed
     if until is not None and until > end:
         raise ConfigError("the data end before this", where="--until", expected=f"{end} or earlier", got=until)
     end = until or end
     splits = SplitConfig(train_end=end - SELECTING, validation=(end - SELECTING, end), tests=(), seal=end)
     return replace(under_splits(corpus, splits), path=corpus.path)
-
-
-def _end_of(corpus: Corpus) -> datetime:
-    """The moment at which the last bar of any asset has closed."""
-    last: datetime = corpus.timestamps.max().astype("datetime64[us]").item()
-    return last + timedelta(seconds=step_seconds(corpus.tokenizer.timeframe))
 
 
 def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: str) -> None:

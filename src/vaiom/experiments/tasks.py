@@ -6,7 +6,6 @@ What is finished is reused; a run that was broken off goes on from its last chec
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,16 +19,17 @@ import torch
 
 from vaiom import __version__
 from vaiom.baselines.store import load_losses, losses_file
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.events_file import MODEL, read_events, require_same_events, scored_events
 from vaiom.evaluation.heldout import heldout_rows
 from vaiom.evaluation.ledger import is_recorded, looks, record_look
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.boundaries import under_splits
 from vaiom.events.corpus import Corpus, count_events, open_corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.engine import Failure, Report, require_engine, run_tasks
+from vaiom.experiments.engine import Engine, Report
 from vaiom.experiments.records import (
     ALL_TESTS,
     BASELINES,
@@ -45,12 +45,13 @@ from vaiom.experiments.records import (
     read_record,
     read_records,
 )
-from vaiom.experiments.walk_forward import TREES, corpus_of_year, score_year
+from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import count_parameters
+from vaiom.run import Run
 from vaiom.training.experiment import Experiment
-from vaiom.training.loop import BEST_NAME, CONFIG_NAME, METRICS_NAME, train
+from vaiom.training.loop import train
 from vaiom.training.precision import resolve_device
 
 
@@ -124,17 +125,8 @@ def changed(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]
     return out
 
 
-def finish_tasks(
-    tasks: Sequence[Task],
-    place: Place,
-    *,
-    device: str = "auto",
-    engine: str = "local",
-    workers: int = 1,
-    report: Report | None = None,
-) -> list[Failure]:
-    """Do what is not done yet; returns what failed."""
-    require_engine(engine)
+def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Report | None = None) -> dict[str, str]:
+    """Do what is not done yet; why some failed, by their ids."""
     # Workers have folders of their own to start from.
     corpora = {timeframe: path.absolute() for timeframe, path in place.corpora.items()}
     place = Place(corpora=corpora, out=place.out.absolute(), baselines=place.baselines and place.baselines.absolute())
@@ -143,15 +135,7 @@ def finish_tasks(
     facts = [perform(place, task).facts for task in tasks if task.kind == BASELINES and place.baselines]
     baselines = {split: set(entry["bits"]) for each in facts for split, entry in each.items()}
     todo = [task for task in tasks if task.kind != BASELINES and not _is_done(task, place, baselines)]
-    return run_tasks(
-        todo,
-        partial(perform, place),
-        device=device,
-        engine=engine,
-        workers=workers,
-        finished=len(tasks) - len(todo),
-        report=report,
-    )
+    return engine.run(todo, partial(perform, place), len(tasks) - len(todo), report)
 
 
 def perform(place: Place, task: Task, device: str = "auto") -> Record:
@@ -163,16 +147,9 @@ def perform(place: Place, task: Task, device: str = "auto") -> Record:
     return record
 
 
-def compare_runs(own: Path, other: Path, split: str, name: str) -> SplitScores:
-    """A run against another, which goes by `name`, on exactly the same events."""
-    mine, theirs = read_events(own, split), read_events(other, split)
-    require_same_events(mine, theirs, where=other)
-    return SplitScores.of_events(replace(mine, bits={MODEL: mine.bits[MODEL], name: theirs.bits[MODEL]}))
-
-
 def score_ensemble(runs: Sequence[Path], corpus: Corpus, split: str, device: str) -> SplitScores:
     """The mean of several runs' probabilities, beside the baselines that the first was compared with."""
-    models = [ModelPredictor.load(run / BEST_NAME, device) for run in runs]
+    models = [ModelPredictor.load(Run(run).best, device) for run in runs]
     rows = heldout_rows(corpus, split, models[0].checkpoint)
     stored = read_events(runs[0], split)
     require_same_events(scored_events(corpus, rows, {}), stored, where=runs[0])
@@ -194,7 +171,7 @@ def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> boo
     trees = {TREES} if TREES in baselines.get(VALIDATION, ()) and find_spec("lightgbm") else set()
     wanted = {**baselines, YEAR: trees}
     complete = all(wanted.get(split, set()) <= scored.bits.keys() for split, scored in record.scored.items())
-    return record.key == task.key and (complete or not (place.runs / task.id / BEST_NAME).exists())
+    return record.key == task.key and (complete or not Run(place.runs / task.id).best.exists())
 
 
 def _require_same_corpora(tasks: Sequence[Task], place: Place) -> None:
@@ -225,7 +202,7 @@ def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
 
 
 def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
-    moved, run = corpus_of_year(corpus, task.year), place.runs / task.id
+    moved, run = under_splits(corpus, splits_of(task.year)), place.runs / task.id
     trained = _train(task, moved, run, device)
     # Trees are fitted for every year where the corpus itself has them among its baselines.
     trees = place.out / "trees" if TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm") else None
@@ -233,8 +210,15 @@ def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
 
 
 def _pair(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+    """A run against another, on exactly the same events of each split."""
     own, other = (place.runs / run for run in task.runs)
-    return _record(task, scored={split: compare_runs(own, other, split, task.other_name) for split in task.splits})
+    scored = {}
+    for split in task.splits:
+        mine, theirs = read_events(own, split), read_events(other, split)
+        require_same_events(mine, theirs, where=other)
+        both = replace(mine, bits={MODEL: mine.bits[MODEL], task.other_name: theirs.bits[MODEL]})
+        scored[split] = SplitScores.of_events(both)
+    return _record(task, scored=scored)
 
 
 def _ensemble(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
@@ -294,24 +278,14 @@ def _record(task: Task, **more: Any) -> Record:
 def _train(task: Task, corpus: Corpus, run: Path, device: str) -> dict[str, Any]:
     """Train, or go on, and say of it what a record holds."""
     assert task.experiment
-    result = train(corpus, task.experiment, run, device=device, resume=(run / CONFIG_NAME).exists())
+    result = train(corpus, task.experiment, run, device=device, resume=Run(run).exists)
     model, used = task.experiment.model, resolve_device(device)
     return {
         "settings": task.experiment.to_json(),
         "num_params": count_parameters(model, Vocabulary.of(corpus.tokenizer)),
         "num_params_positional": model.context * model.width,
         "windows_per_step": task.experiment.train.windows_per_step,
-        "validation": _validation(run),
+        "validation": Run(run).validation_bits(),
         "seconds": round(result.seconds, 1),
         "device": torch.cuda.get_device_name(used) if used.type == "cuda" else "CPU",
     }
-
-
-def _validation(run: Path) -> dict[int, float]:
-    """Bits at every Validation of a run."""
-    file = run / METRICS_NAME
-    try:
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        return {entry["step"]: entry["validation_bits"] for entry in lines if "validation_bits" in entry}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError("the log of a run is damaged", where=file, fix=f"remove {run} and run it again") from error

@@ -18,11 +18,10 @@ from vaiom.baselines.store import fit_or_load
 from vaiom.evaluation.events_file import MODEL, scored_events
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.boundaries import under_splits
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN, SplitConfig
 from vaiom.experiments.records import SplitScores
-from vaiom.training.loop import BEST_NAME
+from vaiom.run import Run
 
 MIN_TRAIN_YEARS = 3
 MAX_YEARS = 9
@@ -58,16 +57,9 @@ def years_of(corpus: Corpus) -> list[int]:
     return years[-MAX_YEARS:]
 
 
-def corpus_of_year(corpus: Corpus, year: int) -> Corpus:
-    return under_splits(corpus, splits_of(year))
-
-
 def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> SplitScores:
-    """The run's best checkpoint beside baselines fitted on the year's Train, over the year's events.
-
-    `trees` is where fits of the trees are kept, None where none are wanted.
-    """
-    model = ModelPredictor.load(run / BEST_NAME, device)
+    """The run's best checkpoint beside baselines of the year's Train; `trees`: where fits of trees are kept, if any."""
+    model = ModelPredictor.load(Run(run).best, device)
     context = model.checkpoint.model.config.context
     rows, train = corpus.endpoints(TEST, context), corpus.endpoints(TRAIN, context)
     predictors: dict[str, Predictor] = {MODEL: model}
