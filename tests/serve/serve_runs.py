@@ -55,7 +55,7 @@ async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClie
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         assert (await client.get("/readyz")).status_code == 503
-        while not service.ready or service.replays:
+        while not service.is_ready or service.replays:
             await asyncio.sleep(0.005)
         yield client, service
     await service.stop()

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, config_of, in_process
 
 from vaiom.baselines.counts import Frequency
@@ -192,6 +193,37 @@ def test_drift_raises_an_alert(tiny: TinyRun, tmp_path: Path) -> None:
             assert 'route="/v1/assets/{symbol}/bars",status="200"} 60' in page
 
     asyncio.run(run())
+
+
+def test_a_forecast_after_a_masked_bar_is_not_scored(tiny: TinyRun, tmp_path: Path) -> None:
+    first, masked, last = tiny.later["EURUSD"][:3]
+
+    async def run() -> list[Any]:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
+            pushed = [await push(client, "EURUSD", bar) for bar in (first, {**masked, "close": None}, last)]
+            return [answer.json() for answer in pushed]
+
+    _, blind, after = asyncio.run(run())
+    assert blind["forecast"]["stale"]
+    for answer in (blind, after):
+        assert answer["scored"]["bucket"] == 0
+        assert answer["scored"]["model_bits"] is answer["scored"]["pit"] is None
+
+
+def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> str:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
+            answer = await client.get("/metrics")
+            assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            return answer.text
+
+    families = {each.name: each for each in text_string_to_metric_families(asyncio.run(run()))}
+    assert {f"vaiom_{name}" for name in (
+        "requests", "request_seconds", "batch_windows", "bars", "waiting_forecasts", "ready", "model_info",
+        "last_bar_seconds", "scored_bars", "model_bits", "frequency_bits", "drift_alert",
+    )} == set(families)  # fmt: skip
+    assert families["vaiom_ready"].samples[0].value == 1
+    assert {sample.labels["asset"] for sample in families["vaiom_scored_bars"].samples} == set(SYMBOLS)
 
 
 def test_the_card_says_where_the_model_comes_from(tiny: TinyRun, tmp_path: Path) -> None:

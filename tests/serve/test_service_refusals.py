@@ -105,6 +105,16 @@ def test_bars_that_cannot_be_stored_are_not_taken(tiny: TinyRun, tmp_path: Path)
     asyncio.run(run())
 
 
+def test_a_fault_of_ours_is_answered_like_every_refusal(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path)) as (client, service):
+            service.live.monitors.clear()
+            assert "logged" in refusal(await client.get("/v1/assets"), 500)["problem"]
+            assert 'route="/v1/assets",status="500"} 1' in (await client.get("/metrics")).text
+
+    asyncio.run(run())
+
+
 def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# ours\nsecret-one\n\nsecret-two\n")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 from vaiom.errors import UserError
 
@@ -23,6 +24,18 @@ STATUSES = {
     429: "Too many requests.",
     503: "Not ready, or too busy.",
 }
+
+
+class ErrorDetails(BaseModel):
+    problem: str
+    expected: str | None
+    got: str | None
+    where: str | None
+    fix: str | None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorDetails
 
 
 class RefusalError(UserError):

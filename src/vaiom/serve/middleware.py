@@ -21,12 +21,12 @@ from vaiom.serve.run import ServeConfig
 GUARDED = ("/v1/", "/metrics")
 """Paths that need a key, where keys are in use; the dashboard's own files hold no data."""
 
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _HEADERS = [
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
+    (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
@@ -66,6 +66,8 @@ class RateLimit:
 
 
 class LimitMiddleware:
+    """Lets in who may come, waits for the whole body, counts what was answered."""
+
     def __init__(self, app: ASGIApp, config: ServeConfig, metrics: Metrics) -> None:
         self.app, self.config, self.metrics = app, config, metrics
         self.rate = RateLimit(config.rate_limit) if config.rate_limit else None
@@ -102,7 +104,9 @@ class LimitMiddleware:
     def _admit(self, scope: Scope) -> None:
         client = (scope.get("client") or ("",))[0]
         if self.config.api_keys:
-            given = _given_key(dict(scope["headers"]))
+            headers = dict(scope["headers"])
+            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+            given = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
             if not any(hmac.compare_digest(given, key.encode()) for key in self.config.api_keys):
                 raise RefusalError(
                     401,
@@ -145,8 +149,3 @@ class LimitMiddleware:
                 got=f"{size} bytes or more",
                 fix="send fewer bars; a forecast needs no more than the model's context and some for its scales",
             )
-
-
-def _given_key(headers: dict[bytes, bytes]) -> bytes:
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.1, 0.25, 1.0, 5.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 _LEAST_PROBABILITY = 1e-12
+_DRIFT_GAUGES = {
+    "scored": ("scored_bars", "Bars in the drift window: each had a forecast when it came."),
+    "model_bits": ("model_bits", "Mean loss of the model over the drift window."),
+    "frequency_bits": ("frequency_bits", "Mean loss of Frequency over the drift window."),
+    "alert": ("drift_alert", "1 where the model lost to Frequency by more than is allowed."),
+}
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -108,13 +115,8 @@ class AssetMonitor:
         excess = np.subtract(ours, theirs) - self.alert_bits
         chance = ALERT_ERRORS * float(excess.std()) / math.sqrt(len(ours))
         alert = len(ours) >= MIN_SCORED and float(excess.mean()) > chance
-        return Drift(
-            scored=len(ours),
-            model_bits=model,
-            frequency_bits=frequency,
-            gain_bits=frequency - model,
-            alert=alert,
-        )
+        gain = frequency - model
+        return Drift(scored=len(ours), model_bits=model, frequency_bits=frequency, gain_bits=gain, alert=alert)
 
     def calibration(self) -> Calibration:
         """A calibrated model fills the bins evenly and covers what it promises."""
@@ -132,37 +134,23 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()
         self.registry = CollectorRegistry()
-        options: Any = {"namespace": "vaiom", "registry": self.registry}
-        self.requests = Counter("requests", "Requests by route and status.", ["route", "status"], **options)
-        self.seconds = Histogram(
-            "request_seconds", "Time from the request to the answer.", ["route"], buckets=SECONDS, **options
-        )
-        self.batches = Histogram(
-            "batch_windows", "Windows that went through the model together.", buckets=SIZES, **options
-        )
-        self.bars = Counter("bars", "Acknowledged bars since the start.", ["asset"], **options)
-        self.waiting = Gauge("waiting_forecasts", "Forecasts that wait for the model.", **options)
-        self.ready = Gauge("ready", "1 where the service can forecast.", **options)
-        self.model = Gauge("model_info", "The model that is served.", ["sha256", "experiment"], **options)
-        self.last_bar = Gauge(
-            "last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"], **options
-        )
-        self.scored = Gauge(
-            "scored_bars", "Bars in the drift window: each had a forecast when it came.", ["asset"], **options
-        )
-        self.model_bits = Gauge("model_bits", "Mean loss of the model over the drift window.", ["asset"], **options)
-        self.frequency_bits = Gauge(
-            "frequency_bits", "Mean loss of Frequency over the drift window.", ["asset"], **options
-        )
-        self.alert = Gauge(
-            "drift_alert", "1 where the model lost to Frequency by more than is allowed.", ["asset"], **options
-        )
+        counter = partial(Counter, namespace="vaiom", registry=self.registry)
+        gauge = partial(Gauge, namespace="vaiom", registry=self.registry)
+        histogram = partial(Histogram, namespace="vaiom", registry=self.registry)
+        self.requests = counter("requests", "Requests by route and status.", ["route", "status"])
+        self.seconds = histogram("request_seconds", "Time from the request to the answer.", ["route"], buckets=SECONDS)
+        self.batches = histogram("batch_windows", "Windows that went through the model together.", buckets=SIZES)
+        self.bars = counter("bars", "Acknowledged bars since the start.", ["asset"])
+        self.waiting = gauge("waiting_forecasts", "Forecasts that wait for the model.")
+        self.ready = gauge("ready", "1 where the service can forecast.")
+        self.model = gauge("model_info", "The model that is served.", ["sha256", "experiment"])
+        self.last_bar = gauge("last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"])
+        self.drift = {field: gauge(name, words, ["asset"]) for field, (name, words) in _DRIFT_GAUGES.items()}
 
     def show(self, symbol: str, last_bar: int, drift: Drift) -> None:
         """Where an asset stands."""
         self.last_bar.labels(symbol).set(last_bar)
-        self.scored.labels(symbol).set(drift.scored)
-        self.alert.labels(symbol).set(drift.alert)
-        if drift.model_bits is not None and drift.frequency_bits is not None:
-            self.model_bits.labels(symbol).set(drift.model_bits)
-            self.frequency_bits.labels(symbol).set(drift.frequency_bits)
+        for field, gauge in self.drift.items():
+            value = getattr(drift, field)
+            if value is not None:
+                gauge.labels(symbol).set(value)

@@ -6,15 +6,19 @@ lower case; a price that is missing is null.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from datetime import datetime
+from importlib.metadata import distributions
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
+from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.forecaster import Forecaster
 
 MAX_BARS = 5_000
 STAMP = r"^(19[7-9]\d|20\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d$"
@@ -40,6 +44,7 @@ Stamp = Annotated[
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
+_PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")
 _BAR: JsonDict = {
     "datetime": "2025-06-30T22:00:00", "open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520
 }  # fmt: skip
@@ -90,18 +95,6 @@ class PushRequest(_Request):
     bars: Bars
 
 
-class ErrorDetails(BaseModel):
-    problem: str
-    expected: str | None
-    got: str | None
-    where: str | None
-    fix: str | None
-
-
-class ErrorAnswer(BaseModel):
-    error: ErrorDetails
-
-
 Sides = dict[str, dict[str, float]]
 
 
@@ -119,6 +112,14 @@ class DistributionAnswer(BaseModel):
     cumulative: list[float]
     lower: TailAnswer
     upper: TailAnswer
+
+    @classmethod
+    def of(cls, dist: ReturnDistribution) -> Self:
+        lower, upper = (
+            TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape) for tail in (dist.shape.lower, dist.shape.upper)
+        )
+        knots = (dist.shape.knots * dist.sigma).tolist()
+        return cls(knots=knots, cumulative=dist.cumulative.tolist(), lower=lower, upper=upper)
 
 
 class ForecastAnswer(BaseModel):
@@ -146,10 +147,10 @@ class ForecastAnswer(BaseModel):
     law: DistributionAnswer | None = None
 
     @classmethod
-    def of(cls, dist: ReturnDistribution, beyond: float | None = None, whole: bool = False) -> ForecastAnswer:
+    def of(cls, dist: ReturnDistribution, beyond: float | None = None, whole: bool = False) -> Self:
         """A forecast; on request the probability of a move beyond, and all that is needed to compute any other."""
         prob_beyond = None if beyond is None else dist.prob_beyond(beyond)
-        return cls(**dist.to_dict(), prob_beyond=prob_beyond, law=_distribution(dist) if whole else None)
+        return cls(**dist.to_dict(), prob_beyond=prob_beyond, law=DistributionAnswer.of(dist) if whole else None)
 
 
 class SettledForecast(BaseModel):
@@ -231,8 +232,12 @@ class HistoryAnswer(BaseModel):
     quality: Quality
 
 
-class ModelAnswer(BaseModel):
-    """The model card."""
+class HealthAnswer(BaseModel):
+    status: str
+
+
+class ModelCard(BaseModel):
+    """The model card: which model this is, what it has seen, and what it cannot do."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -252,15 +257,32 @@ class ModelAnswer(BaseModel):
     versions: dict[str, str]
     limits: list[str]
 
+    @classmethod
+    def of(cls, forecaster: Forecaster) -> Self:
+        origin = forecaster.card.provenance
+        versions = {name: found.version for name in _PACKAGES for found in distributions(name=name)}
+        more = {"trained_with": origin.vaiom_version, "train": origin.train, "inputs": origin.inputs}
+        return cls(
+            **forecaster.describe() | more | {"model": forecaster.config.to_json()},
+            train_end=origin.splits.get("train_end"),
+            versions={"python": platform.python_version(), **versions},
+            limits=_limits(forecaster),
+        )
 
-class HealthAnswer(BaseModel):
-    status: str
 
-
-def _distribution(dist: ReturnDistribution) -> DistributionAnswer:
-    tails = {
-        name: TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape)
-        for name, tail in (("lower", dist.shape.lower), ("upper", dist.shape.upper))
-    }
-    knots, cumulative = (dist.shape.knots * dist.sigma).tolist(), dist.cumulative.tolist()
-    return DistributionAnswer(knots=knots, cumulative=cumulative, **tails)
+def _limits(forecaster: Forecaster) -> list[str]:
+    """In plain words, for somebody who will act on a forecast."""
+    end = str(forecaster.card.provenance.splits.get("train_end", "an unknown date")).removesuffix("T00:00:00")
+    reads = forecaster.reads_other_assets
+    seen = "the bars of its assets, and says when some are missing" if reads else "one asset's bars at a time"
+    return [
+        f"It has learned from bars before {end} and knows nothing of what changed since.",
+        "Every figure but prob_zero is given that the next close differs from the last one.",
+        f"It forecasts one {forecaster.tokenizer.timeframe} bar ahead, whenever that bar comes: "
+        "where the market closes in between, the scale is still that of an ordinary bar.",
+        f"It sees {seen}: no news, no calendar of events, no order book.",
+        f"Fewer than {forecaster.context} bars make a forecast worse, fewer than {MIN_BARS} make it impossible.",
+        "An asset that it was not trained on is treated as an average one, and the forecast says so.",
+        "What lies inside a bucket and beyond the outermost edges follows one pooled Train rule, whatever the asset.",
+        "A distribution is not advice: costs, spreads and the size of a position are yours.",
+    ]

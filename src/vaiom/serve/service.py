@@ -1,6 +1,6 @@
-"""The service without its web clothes: one model, its live assets, its batches.
+"""One model, its live assets, its batches, and what each route answers.
 
-Enters: a `ServeConfig`; then requests as checked values. Leaves: forecasts and what became of the bars. Bars of one
+Enters: a `ServeConfig`; then checked requests. Leaves: forecasts and what became of the bars. Bars of one
 asset are taken one request after another, so that each is scored by the forecast made before it; forecasts of
 different assets run together.
 """
@@ -11,27 +11,35 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
+from operator import itemgetter
+from typing import Annotated
 
 import polars as pl
+from fastapi import Path, Query
+from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import generate_latest
 
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster, Window
 from vaiom.market.folder import BAR_SCHEMA
+from vaiom.serve import schemas
 from vaiom.serve.batching import MAX_BATCH, Batcher
 from vaiom.serve.errors import RefusalError
-from vaiom.serve.model_card import model_card
 from vaiom.serve.monitor import Metrics
 from vaiom.serve.run import ServeConfig
-from vaiom.serve.schemas import Bar, ForecastAnswer, ModelAnswer, PushAnswer
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store, seconds_of
 
+Symbol = Annotated[str, Path(pattern=schemas.SYMBOL, description="An asset, as in EURUSD.")]
+
 _log = logging.getLogger("vaiom.serve")
+
+
+class MetricsPage(PlainTextResponse):
+    media_type = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Service:
@@ -40,14 +48,14 @@ class Service:
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
         self.forecaster = Forecaster.load(config.run, config.device)
-        self.model_card = ModelAnswer(**model_card(self.forecaster))
+        self.model_card = schemas.ModelCard.of(self.forecaster)
         self.store = Store(config.state, self.forecaster.card.sha256)
         self.live = LiveAssets(self.forecaster, self.store, config.alert_bits)
         self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
         """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
-        self.ready = False
+        self.is_ready = False
         self._state = ThreadPoolExecutor(1, "state")
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -58,7 +66,7 @@ class Service:
         self._warming_up = asyncio.create_task(self._warm_up())
 
     async def stop(self) -> None:
-        self.ready = False
+        self.is_ready = False
         self._warming_up.cancel()
         await asyncio.gather(self._warming_up, return_exceptions=True)
         self.batcher.stop()
@@ -66,65 +74,94 @@ class Service:
         self.live.snapshot()
         self.store.close()
 
-    async def forecast(
-        self, symbol: str, bars: Mapping[str, Sequence[Bar]], now: datetime | None
-    ) -> ReturnDistribution:
-        """Of bars that the client brought, other assets' among them."""
-        self.require_ready()
+    async def forecast(self, body: schemas.ForecastRequest) -> schemas.ForecastAnswer:
+        """Forecast the bar after the last of the bars in the body."""
+        self._require_ready()
 
         def make() -> Window:
             frames = {
-                each: pl.DataFrame([bar.as_row() for bar in rows], schema=BAR_SCHEMA, orient="row")
-                for each, rows in bars.items()
+                symbol: pl.DataFrame([bar.as_row() for bar in bars], schema=BAR_SCHEMA, orient="row")
+                for symbol, bars in {**body.others, body.symbol: body.bars}.items()
             }
-            return self.forecaster.windows(frames, symbol)[0]
+            return self.forecaster.windows(frames, body.symbol)[0]
 
         window, dist = await self.batcher.forecast(make)
-        return self._seen_at(dist, window, now)
+        return schemas.ForecastAnswer.of(self._seen_at(dist, window, body.now), body.beyond)
 
-    async def push(self, symbol: str, bars: Sequence[Bar]) -> tuple[PushAnswer, dict[str, float]]:
-        """Take bars of a live asset and forecast; also the seconds that recursion, disk and model took."""
-        self.require_ready()
+    async def push(self, symbol: Symbol, body: schemas.PushRequest, response: Response) -> schemas.PushAnswer:
+        """Take the next bars of a live asset; they are on the disk before the answer, which has the new forecast."""
+        self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
             # A bar of another asset may have changed what this one's forecast reads: the next bar settles the newest.
             await self._newest(symbol)
             loop = asyncio.get_running_loop()
-            settled, seconds = await loop.run_in_executor(self._state, self.live.push, symbol, bars)
+            settled, seconds = await loop.run_in_executor(self._state, self.live.push, symbol, body.bars)
             taken = time.perf_counter()
-            self.metrics.bars.labels(symbol).inc(len(bars))
+            self.metrics.bars.labels(symbol).inc(len(body.bars))
             stream, dist = self.live.online.streams[symbol], await self._newest(symbol)
             seconds["model"] = time.perf_counter() - taken
-        answer = PushAnswer(
+        response.headers["Server-Timing"] = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
+        return schemas.PushAnswer(
             symbol=symbol,
-            accepted=len(bars),
+            accepted=len(body.bars),
             num_bars=stream.num_bars,
-            as_of=bars[-1].datetime,
+            as_of=body.bars[-1].datetime,
             scored=settled,
-            forecast=ForecastAnswer.of(dist) if dist else None,
+            forecast=schemas.ForecastAnswer.of(dist) if dist else None,
         )
-        return answer, seconds
 
-    async def current(self, symbol: str, now: datetime | None = None) -> ReturnDistribution:
-        """After the last bar of a live asset."""
-        self.require_ready()
+    async def current(
+        self,
+        symbol: Symbol,
+        now: Annotated[
+            schemas.Stamp | None, Query(description="A moment of the bars' clock, to be called stale by.")
+        ] = None,
+        beyond: Annotated[float | None, Query(allow_inf_nan=False, description="Also P(|log return| > this).")] = None,
+        law: Annotated[bool, Query(description="Also the whole distribution function.")] = False,
+    ) -> schemas.ForecastAnswer:
+        """The forecast after the last bar of a live asset."""
+        self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
             window = self.live.online.window(symbol)
             dist = await self._newest(symbol)
         assert dist is not None
-        return self._seen_at(dist, window, now)
+        return schemas.ForecastAnswer.of(self._seen_at(dist, window, now), beyond, whole=law)
 
-    def metrics_page(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
-        self.metrics.ready.set(self.ready)
+    async def assets(self) -> schemas.AssetsAnswer:
+        """Where every live asset stands, and how the model does on it."""
+        return self.live.describe()
+
+    async def history(
+        self, symbol: Symbol, last: Annotated[int, Query(ge=1, le=schemas.MAX_BARS)] = 96
+    ) -> schemas.HistoryAnswer:
+        """The last bars with their masks, the forecasts that they settled, calibration and data quality."""
+        return self.live.history(symbol, last)
+
+    async def model(self) -> schemas.ModelCard:
+        """The model card: provenance, versions, and limits in plain words."""
+        return self.model_card
+
+    async def health(self) -> schemas.HealthAnswer:
+        """The process answers."""
+        return schemas.HealthAnswer(status="alive")
+
+    async def ready(self) -> schemas.HealthAnswer:
+        """The service can forecast."""
+        self._require_ready()
+        return schemas.HealthAnswer(status="ready")
+
+    async def page(self) -> MetricsPage:
+        """Counts, times and drift for Prometheus."""
+        self.metrics.ready.set(self.is_ready)
         self.metrics.waiting.set(len(self.batcher.waiting))
         for symbol, stream in self.live.online.streams.items():
             self.metrics.show(symbol, seconds_of(stream.last), self.live.monitors[symbol].drift())
-        return generate_latest(self.metrics.registry)
+        return MetricsPage(generate_latest(self.metrics.registry))
 
-    def require_ready(self) -> None:
-        if not self.ready:
+    def _require_ready(self) -> None:
+        if not self.is_ready:
             raise RefusalError(503, "the service is starting", retry_after=1, fix="ask again when GET /readyz says 200")
 
     async def _newest(self, symbol: str) -> ReturnDistribution | None:
@@ -150,12 +187,12 @@ class Service:
         try:
             for symbol in self.live.online.streams:
                 await self._newest(symbol)
-            self.ready = True
+            self.is_ready = True
             loop = asyncio.get_running_loop()
             while self.replays:
                 # The newest first: they are what is looked at.
                 part = self.replays[-MAX_BATCH:]
-                made = await asyncio.gather(*(self.batcher.forecast(partial(getattr, each, "window")) for each in part))
+                made = await asyncio.gather(*(self.batcher.forecast(partial(itemgetter(0), each)) for each in part))
                 await loop.run_in_executor(self._state, self.live.settle_replays, part, [dist for _, dist in made])
                 del self.replays[-MAX_BATCH:]
         except Exception:

@@ -15,7 +15,6 @@ from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -31,15 +30,10 @@ from vaiom.serve.monitor import WINDOW, AssetMonitor, Columns, FrequencyBaseline
 from vaiom.serve.schemas import AssetAnswer, AssetsAnswer, Bar, HistoryAnswer, MaskedBar, Quality, SettledForecast
 from vaiom.serve.store import Store, seconds_of
 
+Replay = tuple[Window, Columns]
+"""What was known before a bar of a history, and the rows that end with its own."""
 SNAPSHOT_EVERY = 1_000
 """Bars between two snapshots: a restart replays no more than these."""
-
-
-class Replay(NamedTuple):
-    """What was known before a bar of a history, and the rows that end with its own."""
-
-    window: Window
-    after: Columns
 
 
 class LiveAssets:
@@ -58,7 +52,7 @@ class LiveAssets:
         self.online = self._restored()
         for symbol in self.online.streams:
             self._show(symbol, self.online, store.last_bars(symbol, forecaster.context))
-            self.remember(symbol, store.last_settled(symbol, WINDOW))
+            self._remember(symbol, store.last_settled(symbol, WINDOW))
 
     @property
     def symbols(self) -> list[str]:
@@ -91,23 +85,19 @@ class LiveAssets:
         before, dist = self.online.streams.get(symbol), self.forecast(symbol)
         _require_order(symbol, bars, before.last if before else None)
         after, first = self._advanced(symbol, bars)
-        settled = settle(dist, before.columns, first, self.frequency) if before and dist else None
+        settled = [settle(dist, before.columns, first, self.frequency)] if before and dist else []
         computed = time.perf_counter()
-        self.store.append(symbol, bars, [settled] if settled else [])
+        self.store.append([(symbol, bar) for bar in bars], [(symbol, each) for each in settled])
         stored = time.perf_counter()
         self._show(symbol, after, bars)
-        self.remember(symbol, [settled] if settled else [])
+        self._remember(symbol, settled)
         if self.store.num_since_snapshot >= SNAPSHOT_EVERY:
             self.snapshot()
-        return settled, {"bar": computed - start, "disk": stored - computed}
+        return settled[0] if settled else None, {"bar": computed - start, "disk": stored - computed}
 
     def snapshot(self) -> None:
         """Write down where every asset stands, so that a start from here replays nothing."""
         self.store.put_snapshot({symbol: stream.to_json() for symbol, stream in self.online.streams.items()})
-
-    def remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
-        self.monitors[symbol].add(settled)
-        self.frequency.learn(settled)
 
     def settle_replays(self, replays: Sequence[Replay], dists: Sequence[ReturnDistribution]) -> None:
         """Keep how forecasts went that were made again."""
@@ -115,9 +105,9 @@ class LiveAssets:
             (dist.symbol, settle(dist, window.columns, after, self.frequency, replayed=True))
             for (window, after), dist in zip(replays, dists, strict=True)
         ]
-        self.store.put_settled(settled)
+        self.store.append([], settled)
         for symbol, each in settled:
-            self.remember(symbol, [each])
+            self._remember(symbol, [each])
 
     def describe(self) -> AssetsAnswer:
         """Where every asset stands, and how the model does on it."""
@@ -133,8 +123,8 @@ class LiveAssets:
         """The last bars with their masks, settled forecasts, calibration, and what the remembered bars are worth."""
         self.require(symbol)
         stream, monitor = self.online.streams.get(symbol), self.monitors[symbol]
-        columns = stream.columns if stream else {"timestamp": np.array([]), "flags": np.array([])}
-        flags = dict(zip(columns["timestamp"].tolist(), columns["flags"].tolist(), strict=True))
+        rows = (stream.columns[name].tolist() for name in ("timestamp", "flags")) if stream else ([], [])
+        flags = dict(zip(*rows, strict=True))
         bars = [
             MaskedBar.of((*bar.as_row(), [name for name, bit in MASK_BITS.items() if flags[stamp] & bit]))
             for bar in list(self.bars.get(symbol, ()))
@@ -156,16 +146,16 @@ class LiveAssets:
         frames = read_bars(folder)
         self._count_train(frames)
         new = {symbol: frame for symbol, frame in frames.items() if symbol not in self.online.streams}
-        for symbol in frames.keys() - new.keys():
-            frame = frames[symbol].filter(pl.col("Datetime") > self.online.streams[symbol].last)
-            if len(frame):
-                self.push(symbol, [Bar.of(row) for row in frame.iter_rows()])
+        for symbol in [symbol for symbol in frames if symbol not in new]:
+            newer = frames[symbol].filter(pl.col("Datetime") > self.online.streams[symbol].last)
+            if len(newer):
+                self.push(symbol, [Bar.of(row) for row in newer.iter_rows()])
         if not new:
             return []
         after, replays = self._replay(new, backfill)
         for symbol, frame in new.items():
             bars = [Bar.of(row) for row in frame.tail(self.forecaster.context).iter_rows()]
-            self.store.append(symbol, bars)
+            self.store.append([(symbol, bar) for bar in bars])
             self._show(symbol, after, bars)
         self.snapshot()
         return replays
@@ -184,7 +174,7 @@ class LiveAssets:
             scored = self.train_end is None or stamp >= self.train_end
             windows = [after.window(symbol) for symbol in bars if scored and after.ready(symbol)]
             after.push_many(bars, forecast=False)
-            replays += [Replay(window, after.streams[window.symbol].columns) for window in windows]
+            replays += [(window, after.streams[window.symbol].columns) for window in windows]
         return after, replays
 
     def _count_train(self, frames: Mapping[str, pl.DataFrame]) -> None:
@@ -204,6 +194,10 @@ class LiveAssets:
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
         self.monitors.setdefault(symbol, AssetMonitor(self.alert_bits))
         self.online = after
+
+    def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
+        self.monitors[symbol].add(settled)
+        self.frequency.learn(settled)
 
     def _describe(self, symbol: str) -> AssetAnswer:
         stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)

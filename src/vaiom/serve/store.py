@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,7 @@ CREATE TABLE IF NOT EXISTS scored (
 ) WITHOUT ROWID;
 """
 _BAR = "stamp, open, high, low, close, volume"
-_INSERT_BAR = f"INSERT INTO bars (symbol, {_BAR}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _SETTLED = "as_of, target, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit"
-_INSERT_SETTLED = f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_INSERT_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
 
 class Store:
@@ -50,21 +46,16 @@ class Store:
         self.num_since_snapshot = 0
         self._lock = threading.Lock()
         try:
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
+            # What is written inside `with self._db` is one transaction.
+            self._db = sqlite3.connect(self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0)
             # The first write takes the file for this process; a second one is refused there.
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_TABLES)
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("COMMIT")
+            self._db.executescript(f"{_TABLES} BEGIN IMMEDIATE; COMMIT;")
         except sqlite3.OperationalError as error:
-            raise ConfigError(
-                "the state folder cannot be opened",
-                where=self.path,
-                got=str(error),
-                fix="one service holds a state folder at a time: stop the other, or choose another --state",
-            ) from error
+            fix = "one service holds a state folder at a time: stop the other, or choose another --state"
+            raise ConfigError("the state folder cannot be opened", where=self.path, got=str(error), fix=fix) from error
         except sqlite3.DatabaseError as error:
             raise DataError(
                 "not a state that vaiom wrote", where=self.path, got=str(error), fix="choose another --state"
@@ -80,16 +71,18 @@ class Store:
         return json.loads(found[0][0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        with self._transaction() as database:
-            database.execute(_INSERT_FACT, (name, json.dumps(value)))
+        with self._lock, self._db:
+            self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
-    def append(self, symbol: str, bars: Sequence[Bar], settled: Sequence[SettledForecast] = ()) -> None:
-        """All of it or nothing; on the disk when this returns."""
-        rows = [(symbol, seconds_of(bar.datetime), *bar.as_row()[1:]) for bar in bars]
+    def append(self, bars: Sequence[tuple[str, Bar]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
+        """Bars and settled forecasts with their symbols, all or none; on the disk when this returns."""
+        bar_rows = [(symbol, seconds_of(bar.datetime), *bar.as_row()[1:]) for symbol, bar in bars]
+        settled_rows = [(symbol, self.model, *_row(each)) for symbol, each in settled]
         try:
-            with self._transaction() as database:
-                database.executemany(_INSERT_BAR, rows)
-                database.executemany(_INSERT_SETTLED, [self._settled_row(symbol, each) for each in settled])
+            with self._lock, self._db:
+                self._db.executemany(f"INSERT INTO bars (symbol, {_BAR}) VALUES ({_marks(7)})", bar_rows)
+                query = f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VALUES ({_marks(11)})"
+                self._db.executemany(query, settled_rows)
         except sqlite3.Error as error:
             raise RefusalError(
                 503,
@@ -99,20 +92,16 @@ class Store:
                 retry_after=10,
                 fix="look at the disk of the service, then push them again",
             ) from error
-        self.num_since_snapshot += len(rows)
-
-    def put_settled(self, settled: Iterable[tuple[str, SettledForecast]]) -> None:
-        """Record settled forecasts of several assets."""
-        with self._transaction() as database:
-            database.executemany(_INSERT_SETTLED, [self._settled_row(symbol, each) for symbol, each in settled])
+        self.num_since_snapshot += len(bars)
 
     def put_snapshot(self, states: dict[str, dict[str, Any]]) -> None:
         """Record the state of every asset after the last bar that arrived."""
         rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
-        with self._transaction() as database:
-            database.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", rows)
-            last = database.execute("SELECT coalesce(max(arrival), 0) FROM bars").fetchone()[0]
-            database.execute(_INSERT_FACT, ("snapshot", json.dumps(last)))
+        with self._lock, self._db:
+            self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", rows)
+            self._db.execute(
+                "INSERT OR REPLACE INTO facts SELECT 'snapshot', CAST(coalesce(max(arrival), 0) AS TEXT) FROM bars"
+            )
         self.num_since_snapshot = 0
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
@@ -122,7 +111,7 @@ class Store:
     def bars_since_snapshot(self) -> list[tuple[str, Bar]]:
         """Symbols and bars in the order of their arrival."""
         query = f"SELECT symbol, {_BAR} FROM bars WHERE arrival > ? ORDER BY arrival"
-        found = [(row[0], _bar(row[1:])) for row in self._rows(query, self.fact("snapshot") or 0)]
+        found = [(symbol, _bar(row)) for symbol, *row in self._rows(query, self.fact("snapshot") or 0)]
         self.num_since_snapshot = len(found)
         return found
 
@@ -136,25 +125,9 @@ class Store:
         query = f"SELECT {_SETTLED} FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of DESC LIMIT ?"
         return [_settled(row) for row in self._rows(query, symbol, self.model, number)][::-1]
 
-    def _settled_row(self, symbol: str, each: SettledForecast) -> tuple[Any, ...]:
-        as_of, target, replayed, quantiles, *rest = vars(each).values()
-        return (symbol, self.model, seconds_of(as_of), seconds_of(target), replayed, json.dumps(quantiles), *rest)
-
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._db.execute(query, values).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
 
 
 def seconds_of(moment: datetime) -> int:
@@ -165,8 +138,17 @@ def moment_of(seconds: int) -> datetime:
     return _EPOCH + timedelta(seconds=seconds)
 
 
+def _marks(number: int) -> str:
+    return ", ".join("?" * number)
+
+
 def _bar(row: Sequence[Any]) -> Bar:
     return Bar.of((moment_of(row[0]), *row[1:]))
+
+
+def _row(each: SettledForecast) -> tuple[Any, ...]:
+    as_of, target, replayed, quantiles, *rest = vars(each).values()
+    return (seconds_of(as_of), seconds_of(target), replayed, json.dumps(quantiles), *rest)
 
 
 def _settled(row: Sequence[Any]) -> SettledForecast:

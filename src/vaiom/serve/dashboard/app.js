@@ -78,7 +78,7 @@ function show(asset) {
     ? `Bar of ${charts.stamp(forecast.target_time)}, from ${forecast.context} bars through ${charts.stamp(forecast.as_of)}`
     : `${asset.num_bars} bars so far: too few for a forecast`;
   by("notes").replaceChildren(...(forecast?.notes ?? []).map((each) => panels.node("li", {}, each)));
-  for (const id of ["figures", "law", "beyond"]) by(id).closest("section, dl").hidden = !forecast;
+  for (const id of ["figures", "distribution", "beyond"]) by(id).closest("section, dl").hidden = !forecast;
   if (forecast) {
     panels.figures(by("figures"), forecast);
     const slider = by("beyond");
@@ -111,7 +111,7 @@ function beyond() {
     by(id).dataset.value = share;
   }
   by("beyond-at").textContent = `${(BP * at).toFixed(1)} bp`;
-  charts.law(by("law"), page.forecast, at);
+  charts.distribution(by("distribution"), page.forecast, at);
 }
 
 function read(index) {

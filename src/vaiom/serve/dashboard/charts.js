@@ -111,7 +111,7 @@ export function candles(box, history, forecast) {
 }
 
 // The mass of the next return in even bins; what lies beyond the chosen move is darker.
-export function law(box, forecast, beyond) {
+export function distribution(box, forecast, beyond) {
   const spread = 1.15 * Math.max(-forecast.quantiles["0.01"], forecast.quantiles["0.99"]);
   const { root, width, height } = svg(box, "Probability of the next return, in basis points");
   const bins = width < 420 ? 41 : 61, bottom = height - 22, step = 2 * spread / bins;

@@ -4,8 +4,8 @@ const survival = (tail, excess) => tail.shape === 0
   ? Math.exp(-excess / tail.scale)
   : Math.exp(-Math.log1p(tail.shape * excess / tail.scale) / tail.shape);
 
-export function cdf(law, x) {
-  const { knots, cumulative, lower, upper } = law, last = knots.length - 1;
+export function cdf(distribution, x) {
+  const { knots, cumulative, lower, upper } = distribution, last = knots.length - 1;
   if (x < knots[0]) return cumulative[0] * survival(lower, knots[0] - x);
   if (x > knots[last]) return 1 - (1 - cumulative[last]) * survival(upper, x - knots[last]);
   let low = 0, high = last;
@@ -17,5 +17,5 @@ export function cdf(law, x) {
   return cumulative[low] + share * (cumulative[high] - cumulative[low]);
 }
 
-export const above = (law, x) => 1 - cdf(law, Math.abs(x));
-export const below = (law, x) => cdf(law, -Math.abs(x));
+export const above = (distribution, x) => 1 - cdf(distribution, Math.abs(x));
+export const below = (distribution, x) => cdf(distribution, -Math.abs(x));
