@@ -17,9 +17,8 @@ import polars as pl
 
 from audit.markets import Market, real_market, simulated_market
 from vaiom.audit.audit import audit_pipeline
-from vaiom.audit.config import AuditConfig
 from vaiom.audit.pipeline import Bars, Events, Fitted, Pipeline, ProductPipeline, widest_model
-from vaiom.audit.proof import FAILED
+from vaiom.audit.proof import FAILED, AuditConfig
 from vaiom.events.build import CorpusConfig
 from vaiom.events.splits import SplitConfig
 from vaiom.files import sha256_of

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from vaiom.audit import plain
 from vaiom.audit.forecasts import Forecasts, clipped, forecast_figures, grid_of
-from vaiom.audit.proof import PASSED, Proof
+from vaiom.audit.proof import PASSED, Claim, Proof
 from vaiom.audit.recompute import compare_figures, figures_of, prove_figures
 from vaiom.audit.states import state_figures
 from vaiom.evaluation.backtests import outer_moments, tail_tests, tail_tests_by_group
@@ -181,7 +181,7 @@ def random_events(rng: np.random.Generator, count: int, num_assets: int, num_mon
 
 
 def agree(ours: Any, theirs: Any) -> int:
-    proof = Proof(name="", about="")
+    proof = Proof(claim=Claim("", ""))
     compare_figures(proof, ours, json.loads(json.dumps(theirs)), "")
     assert proof.findings == []
     return proof.count

@@ -12,7 +12,7 @@ from audit.leaky import AUDIT, LEAKS, Honest, Leak, failed_proofs
 from audit.markets import Market
 from strategies import frame_of, price_pairs
 from vaiom.audit.audit import audit_pipeline
-from vaiom.audit.future import VANDALS, vandalise
+from vaiom.audit.leakage import DAMAGES, damage_after
 from vaiom.audit.proof import PASSED
 
 
@@ -30,14 +30,14 @@ def test_a_leak_is_caught(leak: Leak, market: str, request: pytest.FixtureReques
     assert leak.caught_by in failed_proofs(request.getfixturevalue(market), leak)
 
 
-@given(price_pairs(min_rows=2), st.sampled_from(sorted(VANDALS)), st.integers(0, 2**32 - 1), st.data())
+@given(price_pairs(min_rows=2), st.sampled_from(sorted(DAMAGES)), st.integers(0, 2**32 - 1), st.data())
 def test_damage_begins_after_the_cut_and_spares_no_bar(
     prices: tuple[np.ndarray, np.ndarray], how: str, seed: int, data: st.DataObject
 ) -> None:
     bars = frame_of(*prices)
     cut = data.draw(st.integers(0, len(bars) - 2))
     moment = bars["Datetime"].to_numpy()[cut]
-    damaged = vandalise({"EURUSD": bars}, moment, how, np.random.default_rng(seed))["EURUSD"]
+    damaged = damage_after({"EURUSD": bars}, moment, how, np.random.default_rng(seed))["EURUSD"]
     assert damaged[: cut + 1].equals(bars[: cut + 1])
     assert damaged["Datetime"].is_sorted()
     kept = (

@@ -13,8 +13,7 @@ from evaluation.simulated_market import TINY_SPLITS
 from strategies import random_bars
 from training.tiny_runs import TINY
 from vaiom.audit.audit import audit_path
-from vaiom.audit.config import AuditConfig
-from vaiom.audit.proof import FAILED, NOT_RUN
+from vaiom.audit.proof import FAILED, NOT_RUN, AuditConfig
 from vaiom.errors import CheckpointError
 from vaiom.events.append import append_bars
 from vaiom.events.build import CorpusConfig, build_corpus

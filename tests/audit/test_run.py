@@ -13,8 +13,7 @@ import pytest
 
 from vaiom.audit.audit import audit_path
 from vaiom.audit.chain import prove_provenance
-from vaiom.audit.config import AuditConfig
-from vaiom.audit.proof import FAILED, PASSED
+from vaiom.audit.proof import FAILED, PASSED, AuditConfig
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.append import append_bars
 from vaiom.events.corpus import open_corpus

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vaiom.audit import boundaries, chain, chronology, future, neighbours, prices, rebuild, recompute, refit
-from vaiom.audit.config import AuditConfig
+from vaiom.audit import boundaries, chain, leakage, rebuild, recompute
 from vaiom.audit.pipeline import Bars, Pipeline, ProductPipeline, widest_model
-from vaiom.audit.proof import Proof, not_run
+from vaiom.audit.proof import AuditConfig, Proof, not_run
 from vaiom.errors import DataError
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import DEFAULT_CONTEXT, MANIFEST_NAME, Corpus, open_corpus
@@ -33,13 +32,13 @@ def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig | None = 
     fitted = pipeline.fit(bars)
     events = pipeline.transform(bars, fitted)
     proofs = [
-        prices.prove_prices(bars),
-        future.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed),
-        refit.prove_refit(pipeline, bars, fitted, seed=config.seed),
-        chronology.prove_chronology(events, pipeline.train_end),
+        leakage.prove_prices(bars),
+        leakage.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed),
+        leakage.prove_refit(pipeline, bars, fitted, seed=config.seed),
+        leakage.prove_chronology(events, pipeline.train_end),
     ]
     if events.predict is not None:
-        proofs.append(neighbours.prove_neighbours(events, seed=config.seed))
+        proofs.append(leakage.prove_neighbours(events, seed=config.seed))
     return proofs
 
 
@@ -79,10 +78,10 @@ class _Audit:
         out = self._with_bars(self.bars) if self.bars else self._without_bars()
         events = self.pipeline.events(self.seen)
         self.say("the splits and the sampler's stream")
-        out.append(chronology.prove_chronology(events, self.pipeline.train_end))
+        out.append(leakage.prove_chronology(events, self.pipeline.train_end))
         if self.model is not None:
             self.say("batch neighbours")
-            out.append(neighbours.prove_neighbours(events, seed=self.config.seed))
+            out.append(leakage.prove_neighbours(events, seed=self.config.seed))
         if self.run is not None and self.model is not None:
             out.append(self._figures(self.run, self.model))
         self.say("provenance")
@@ -95,21 +94,23 @@ class _Audit:
         fitted = self.pipeline.fit(bars)
         out = [rebuild.prove_rebuild(self.corpus, self.seen, folder, bars, self.pipeline, fitted)]
         self.say("the prices")
-        out.append(prices.prove_prices(bars))
+        out.append(leakage.prove_prices(bars))
         self.say(f"the future after {self.config.cuts} cuts")
-        out.append(future.prove_future(self.pipeline, bars, fitted, cuts=self.config.cuts, seed=self.config.seed))
+        out.append(leakage.prove_future(self.pipeline, bars, fitted, cuts=self.config.cuts, seed=self.config.seed))
         self.say("fitting again without what came after Train")
-        out.append(refit.prove_refit(self.pipeline, bars, fitted, seed=self.config.seed))
+        out.append(leakage.prove_refit(self.pipeline, bars, fitted, seed=self.config.seed))
         return out
 
     def _without_bars(self) -> list[Proof]:
-        return [not_run(proof.NAME, proof.ABOUT, "needs --bars") for proof in (rebuild, prices, future, refit)]
+        return [
+            not_run(claim, "needs --bars") for claim in (rebuild.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
+        ]
 
     def _figures(self, run: Path, model: ModelPredictor) -> Proof:
         if not recompute.evaluated_splits(run):
             for_use = model.checkpoint.provenance.purpose == USE
             why = _FOR_USE if for_use else _NOT_EVALUATED
-            return not_run(recompute.NAME, recompute.ABOUT, why)
+            return not_run(recompute.FIGURES, why)
         self.say("the figures of its evaluations")
         return recompute.prove_figures(run, self.seen, model, rescore=self.config.rescore)
 

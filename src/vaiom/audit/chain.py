@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.audit.proof import Proof, proving
+from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.audit.recompute import evaluated_splits
 from vaiom.audit.repeat import experiment_of_run
 from vaiom.errors import DataError
@@ -33,8 +33,9 @@ from vaiom.training.experiment import Experiment
 from vaiom.training.loop import BEST_NAME, CONFIG_NAME, METRICS_NAME
 from vaiom.training.state import checkpoint_path
 
-NAME = "f. provenance"
-ABOUT = "hashes from bars to manifest, arrays, tokenizer, checkpoint, selected step, evaluation and events"
+PROVENANCE = Claim(
+    "f. provenance", "hashes from bars to manifest, arrays, tokenizer, checkpoint, selected step, evaluation and events"
+)
 
 RESCORED = 64
 """Events of an evaluation that are scored again."""
@@ -46,7 +47,7 @@ def prove_provenance(
     corpus: Corpus, bars: Path | None, model: ModelPredictor | None, run: Path | None, seen: Corpus | None = None
 ) -> Proof:
     seen = seen or corpus
-    with proving(NAME, ABOUT) as proof:
+    with proving(PROVENANCE) as proof:
         _corpus_links(proof, corpus)
         if bars is not None:
             _input_links(proof, corpus, bars)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from vaiom.audit.config import QUICK_BASELINES
+from vaiom.audit.proof import QUICK_BASELINES
 from vaiom.baselines.base import Baseline, Predictor
 from vaiom.baselines.registry import baseline
 from vaiom.events.build import CorpusConfig, Part, fit_tokenizer, joined_columns

@@ -1,27 +1,44 @@
-"""What a proof leaves behind: a verdict, how much was checked, and every exception that was found.
-
-Enters: the checks of one proof as they are made. Leaves: a `Proof`, one line of the audit's table.
-"""
+"""What an audit is asked to do, and what a proof leaves behind: a verdict, how much was checked, what was found."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 PASSED, FAILED, NOT_RUN = "passed", "FAILED", "not run"
 MAX_FINDINGS = 8
+QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")
+"""Those that fit in seconds; the others can be named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    cuts: int = 6
+    """Random moments after which the bars are damaged."""
+    seed: int = 17
+    context: int | None = None
+    """Rows of a window where there is no model to say it; None is the corpus's default."""
+    baselines: Sequence[str] = QUICK_BASELINES
+    """Which baselines are fitted again."""
+    rescore: int = 8_192
+    """Splits with up to so many events are scored again, for figures that need whole forecasts."""
+
+
+class Claim(NamedTuple):
+    """What a proof is called, and what it checks in a sentence."""
+
+    name: str
+    about: str
 
 
 @dataclass(kw_only=True)
 class Proof:
-    """One proof; it is open while its checks are made."""
+    """One line of the audit's table; it is open while its checks are made."""
 
-    name: str
-    about: str
-    """What is checked, in a sentence."""
+    claim: Claim
     count: int = 0
     """How many comparisons were made."""
     seconds: float = 0.0
@@ -30,6 +47,10 @@ class Proof:
     num_findings: int = 0
     notes: list[str] = field(default_factory=list)
     """Measured figures, and why a proof was not run."""
+
+    @property
+    def name(self) -> str:
+        return self.claim.name
 
     @property
     def verdict(self) -> str:
@@ -45,10 +66,10 @@ class Proof:
                 self.findings.append(otherwise)
         return holds
 
-    def to_json(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
+        """As `vaiom audit --json` shows it."""
         return {
-            "name": self.name,
-            "about": self.about,
+            **self.claim._asdict(),
             "verdict": self.verdict.lower(),
             "count": self.count,
             "seconds": round(self.seconds, 3),
@@ -59,12 +80,12 @@ class Proof:
 
 
 @contextmanager
-def proving(name: str, about: str) -> Iterator[Proof]:
+def proving(claim: Claim) -> Iterator[Proof]:
     """A proof whose time is taken while its checks are made."""
-    proof, start = Proof(name=name, about=about), time.perf_counter()
+    proof, start = Proof(claim=claim), time.perf_counter()
     yield proof
     proof.seconds = time.perf_counter() - start
 
 
-def not_run(name: str, about: str, why: str) -> Proof:
-    return Proof(name=name, about=about, notes=[f"not run: {why}"])
+def not_run(claim: Claim, why: str) -> Proof:
+    return Proof(claim=claim, notes=[f"not run: {why}"])

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from vaiom.audit.pipeline import Bars, Fitted, ProductPipeline
-from vaiom.audit.proof import Proof, proving
+from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 
-NAME = "rebuild"
-ABOUT = "building the corpus again from these bars gives its hash, and the examined pipeline its columns"
+REBUILD = Claim(
+    "rebuild", "building the corpus again from these bars gives its hash, and the examined pipeline its columns"
+)
 
 
 def config_of(corpus: Corpus) -> CorpusConfig:
@@ -30,7 +31,7 @@ def config_of(corpus: Corpus) -> CorpusConfig:
 def prove_rebuild(
     corpus: Corpus, seen: Corpus, folder: Path, bars: Bars, pipeline: ProductPipeline, fitted: Fitted
 ) -> Proof:
-    with proving(NAME, ABOUT) as proof:
+    with proving(REBUILD) as proof:
         with tempfile.TemporaryDirectory() as name:
             again = build_corpus(folder, Path(name) / "corpus", config_of(corpus))
             proof.check(again.sha256 == corpus.sha256, f"the bars of {folder} give another corpus")

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit import plain
-from vaiom.audit.config import RESCORE
 from vaiom.audit.forecasts import Forecasts, clipped, forecast_figures, grid_of
 from vaiom.audit.page import check_page
-from vaiom.audit.proof import Proof, proving
+from vaiom.audit.proof import AuditConfig, Claim, Proof, proving
 from vaiom.audit.states import state_figures
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events
@@ -31,8 +30,10 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SEALED, TRAIN, VALIDATION
 from vaiom.files import read_json
 
-NAME = "e. figures"
-ABOUT = "every figure of evaluation-*.json from the per-event files, the corpus and the model; report.html shows them"
+FIGURES = Claim(
+    "e. figures",
+    "every figure of evaluation-*.json from the per-event files, the corpus and the model; report.html shows them",
+)
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
 SAME_BITS = 1e-9
 """Up to here the checkpoint answers as it did; beyond, another machine or precision answered, and ranks may differ."""
@@ -61,8 +62,8 @@ def evaluated_splits(run: Path) -> list[str]:
     return sorted(file.stem.removeprefix("evaluation-") for file in run.glob("evaluation-*.json"))
 
 
-def prove_figures(run: Path, corpus: Corpus, model: ModelPredictor, *, rescore: int = RESCORE) -> Proof:
-    with proving(NAME, ABOUT) as proof:
+def prove_figures(run: Path, corpus: Corpus, model: ModelPredictor, *, rescore: int = AuditConfig.rescore) -> Proof:
+    with proving(FIGURES) as proof:
         for name in evaluated_splits(run):
             stored, events = read_json(run / f"evaluation-{name}.json"), read_events(run, name)
             split = Scored(name=name, stored=stored, events=events)

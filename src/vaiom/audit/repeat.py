@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from vaiom.audit.boundaries import seen_by
-from vaiom.audit.proof import Proof, proving
+from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import load_checkpoint
@@ -24,8 +24,7 @@ from vaiom.training.experiment import Experiment
 from vaiom.training.loop import BEST_NAME, CONFIG_NAME, train
 from vaiom.training.precision import resolve_device
 
-NAME = "repeat"
-ABOUT = "the run's configuration trained twice with one seed: the same parameters"
+REPEAT = Claim("repeat", "the run's configuration trained twice with one seed: the same parameters")
 FIRST_STEPS = 20
 GPU_TOLERANCE = 1e-2
 """Largest difference of one parameter after the first steps on a GPU."""
@@ -61,7 +60,7 @@ def prove_repeat(run: Path, corpus: Corpus, *, full: bool = False, device: str =
         steps = min(FIRST_STEPS, experiment.train.steps)
         experiment = experiment.with_changes(steps=steps, validate_every=steps)
     on_cpu = resolve_device(device).type == "cpu"
-    with proving(NAME, ABOUT) as proof:
+    with proving(REPEAT) as proof:
         first, second = (_train(seen, experiment, device) for _ in range(2))
         largest = max(
             float((first.tensors[name].double() - second.tensors[name].double()).abs().max()) for name in first.tensors

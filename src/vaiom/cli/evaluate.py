@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vaiom.audit.config import CUTS, QUICK_BASELINES, RESCORE, SEED, AuditConfig
+from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli.console import (
     Answer,
     CorpusPath,
@@ -141,8 +141,8 @@ def audit(
         Path | None, typer.Option(help="The bars that the corpus was built from; without them less can be proven.")
     ] = None,
     corpus: RunCorpus = None,
-    cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = CUTS,
-    seed: Annotated[int, typer.Option(min=0, help="Of the cuts and the damage.")] = SEED,
+    cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = AuditConfig.cuts,
+    seed: Annotated[int, typer.Option(min=0, help="Of the cuts and the damage.")] = AuditConfig.seed,
     context: Annotated[
         int | None, typer.Option(min=1, help="Rows of a window, for a corpus; a run has its own.")
     ] = None,
@@ -151,7 +151,7 @@ def audit(
     ] = ",".join(QUICK_BASELINES),
     rescore: Annotated[
         int, typer.Option(min=0, help="Splits with up to so many events are scored again, for calibration and risk.")
-    ] = RESCORE,
+    ] = AuditConfig.rescore,
     repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train a run's first steps twice.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --repeat: all its steps.")] = False,
     device: Annotated[str, typer.Option(help="With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
@@ -184,7 +184,7 @@ def audit(
         for each in proofs
     ]
     return Answer(
-        json={"path": str(path), "passed": passed, "proofs": [proof.to_json() for proof in proofs]},
+        json={"path": str(path), "passed": passed, "proofs": [proof.summary() for proof in proofs]},
         shown=[Table(caption=f"Audit of {path}", columns=columns, rows=rows)],
         failed=not passed,
     )

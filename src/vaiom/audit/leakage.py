@@ -1,0 +1,269 @@
+"""Proofs (a) to (d) and the prices: nothing that a row knows, learns from or answers comes from its future.
+
+Enters: a pipeline, bars, what it fitted on them. Leaves: a `Proof` each.
+Paper: Methods, "Continuous dynamic features" (information time), "Corpus Construction and Split Protocol" (fitted on
+Train, never refitted) and "Supervision Scope".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
+from vaiom.audit.proof import Claim, Proof, proving
+from vaiom.events.splits import TRAIN
+from vaiom.market.check import check_bars
+from vaiom.market.folder import PRICE_COLUMNS
+
+PRICES = Claim("prices", "no bar holds the range of the hours, days or weeks that follow it")
+FUTURE = Claim(
+    "a. future",
+    "bars after random cuts scrambled, deleted, shifted: features, masks, targets, windows, probabilities up to there",
+)
+REFIT = Claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
+CHRONOLOGY = Claim(
+    "c. chronology", "splits follow each other, no event is in two, no sampled window holds a target outside Train"
+)
+NEIGHBOURS = Claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
+
+LEAKS = ("hidden_higher_timeframe_bar",)
+"""Findings of the quality report that put the future into a row: no cut shows it, because it is inside one bar."""
+ROWS_SHOWN = 8
+"""Rows of each asset whose windows and answers are compared: those next to the cut, and as many anywhere before."""
+MAX_SHIFT_HOURS = 1_000
+SAMPLED_STEPS = 200
+"""Steps of the sampler's stream that are drawn."""
+PROBABILITY_TOLERANCE = 1e-5
+"""Largest difference of a probability: matrix products of other shapes may round FP32 sums otherwise."""
+ASKED_ALONE, ASKED_TOGETHER = 12, 192
+
+
+def prove_prices(bars: Bars) -> Proof:
+    """No bar holds what happened after it; a pipeline cannot be blamed for a daily bar among the hours."""
+    with proving(PRICES) as proof:
+        for symbol, frame in bars.items():
+            leaks = [finding for finding in check_bars(symbol, frame).findings if finding.kind in LEAKS]
+            what = "; ".join(f"{leak.count} {leak.summary}, first {leak.examples[0]}" for leak in leaks)
+            proof.check(not leaks, f"{symbol}: {what}", len(frame))
+    return proof
+
+
+def _scramble(tail: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
+    """Other prices and volumes in another order; the noise matters where a single bar is left to reorder."""
+    columns = [*PRICE_COLUMNS, "Volume"]
+    noise = pl.Series(rng.lognormal(0, 0.1, len(tail)))
+    return tail.with_columns(pl.col(columns).gather(rng.permutation(len(tail))) * noise)
+
+
+def _shift(tail: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
+    return tail.with_columns(pl.col("Datetime") + timedelta(hours=int(rng.integers(1, MAX_SHIFT_HOURS))))
+
+
+DAMAGES: dict[str, Callable[[pl.DataFrame, np.random.Generator], pl.DataFrame]] = {
+    "scrambled": _scramble,
+    "deleted": lambda tail, rng: tail.clear(),
+    "shifted": _shift,
+}
+
+
+def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Generator) -> dict[str, pl.DataFrame]:
+    """The same bars up to the cut, and damaged ones after it."""
+    out = {}
+    for symbol, frame in bars.items():
+        later = frame["Datetime"].to_numpy() > cut
+        out[symbol] = pl.concat([frame.filter(~later), DAMAGES[how](frame.filter(later), rng)])
+    return out
+
+
+def prove_future(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, seed: int) -> Proof:
+    """Whatever happens to the bars of all assets after a cut, everything up to it stays the same to the bit."""
+    rng = np.random.default_rng(seed)
+    with proving(FUTURE) as proof:
+        before = pipeline.transform(bars, fitted)
+        moments = _draw_cuts(before, pipeline, cuts, rng)
+        for cut in moments:
+            for how in DAMAGES:
+                after = pipeline.transform(damage_after(bars, cut, how, rng), fitted)
+                _compare(proof, before, after, cut, f"{how} after {cut}", rng)
+        proof.notes.append(f"{len(moments)} cuts, {len(DAMAGES)} kinds of damage")
+    return proof
+
+
+def _draw_cuts(events: Events, pipeline: Pipeline, cuts: int, rng: np.random.Generator) -> list[np.datetime64]:
+    """Stamps of bars, half of them in Train and half after it, where there are any."""
+    # Every asset must have begun, or there would be nothing of it to compare.
+    begun = max(events.timestamps[rows.start] for rows in events.asset_slices.values())
+    stamps = np.unique(events.timestamps)
+    stamps = stamps[(stamps >= begun) & (stamps < stamps[-1])]
+    in_train = stamps < np.datetime64(pipeline.train_end)
+    groups = [part for part in (stamps[in_train], stamps[~in_train]) if len(part)]
+    return [rng.choice(groups[number % len(groups)]) for number in range(cuts)] if groups else []
+
+
+def _compare(
+    proof: Proof, before: Events, after: Events, cut: np.datetime64, what: str, rng: np.random.Generator
+) -> None:
+    shown: list[tuple[Rows, Rows]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for symbol, rows in before.asset_slices.items():
+        known = int((before.timestamps[rows] <= cut).sum())
+        other = after.asset_slices.get(symbol, slice(0, 0))
+        now_known = int((after.timestamps[other] <= cut).sum())
+        where = f"{symbol}, {what}"
+        if not proof.check(known == now_known, f"{where}: {now_known} rows up to the cut instead of {known}"):
+            continue
+        a, b = slice(rows.start, rows.start + known), slice(other.start, other.start + known)
+        times = before.timestamps[a]
+        _require_same(proof, {**before.known, "timestamp": before.timestamps}, _known(after), a, b, times, where)
+        # Rows are in the order of time, so the settled targets are the first ones.
+        settled = int((before.target_timestamps[a] <= cut).sum())
+        first, second = slice(a.start, a.start + settled), slice(b.start, b.start + settled)
+        times = before.target_timestamps[a]
+        _require_same(proof, before.targets, after.targets, first, second, times, f"{where}: target")
+        for name in before.splits:
+            ours, theirs = (_settled_events(events, name, part, cut) for events, part in ((before, a), (after, b)))
+            same = np.array_equal(ours, theirs)
+            proof.check(same, f"{where}: {name} holds other events up to the cut", len(ours))
+        positions = _positions_shown(known, before.context, rng)
+        shown.append((rows.start + positions, other.start + positions))
+    mine, yours = (np.concatenate(part) for part in zip(*shown, strict=True))
+    answers = {"window": (before.windows, after.windows)}
+    if before.predict and after.predict:
+        answers["probabilities"] = (before.predict, after.predict)
+    for name, (old, new) in answers.items() if len(mine) else ():
+        bad = _first_difference(old(mine), new(yours))
+        at = "" if bad is None else before.timestamps[mine[bad]]
+        proof.check(bad is None, f"{what}: {name} of the row at {at} changed", len(mine))
+
+
+def _known(events: Events) -> dict[str, Array]:
+    return {**events.known, "timestamp": events.timestamps}
+
+
+def _require_same(
+    proof: Proof,
+    old: Mapping[str, Array],
+    new: Mapping[str, Array],
+    a: slice,
+    b: slice,
+    times: Array,
+    where: str,
+) -> None:
+    for name, values in old.items():
+        bad = _first_difference(values[a], new[name][b])
+        at = "" if bad is None else times[bad]
+        proof.check(bad is None, f"{where}: {name} at {at} changed", a.stop - a.start)
+
+
+def _settled_events(events: Events, split: str, rows: slice, cut: np.datetime64) -> Rows:
+    """Positions inside the asset of the split's events whose target is not after the cut."""
+    chosen = np.sort(events.splits[split])
+    chosen = chosen[(chosen >= rows.start) & (chosen < rows.stop)]
+    positions: Rows = chosen[events.target_timestamps[chosen] <= cut] - rows.start
+    return positions
+
+
+def _positions_shown(known: int, context: int, rng: np.random.Generator) -> Rows:
+    if known < context:
+        return np.empty(0, np.int64)
+    last = np.arange(max(context - 1, known - ROWS_SHOWN), known)
+    return np.unique(np.concatenate([last, rng.integers(context - 1, known, ROWS_SHOWN)]))
+
+
+def _first_difference(old: Array, new: Array) -> int | None:
+    """The first position along the first axis where two arrays differ; NaN equals NaN."""
+    if old.shape != new.shape:
+        return 0
+    differs = (old != new) & ~((old != old) & (new != new))
+    rows = differs.reshape(len(old), -1).any(axis=1) if len(old) else np.zeros(0, bool)
+    return int(rows.argmax()) if rows.any() else None
+
+
+def prove_refit(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, seed: int) -> Proof:
+    """What Train fits is the same when the world ends with Train."""
+    rng = np.random.default_rng(seed)
+    last = np.datetime64(pipeline.train_end - timedelta(microseconds=1))
+    with proving(REFIT) as proof:
+        for how in ("deleted", "scrambled"):
+            changed = {symbol: frame for symbol, frame in damage_after(bars, last, how, rng).items() if len(frame)}
+            try:
+                again = pipeline.fit(changed).hashes
+            except Exception as error:  # whatever a pipeline misses when later bars are gone, it had used them
+                proof.check(False, f"later bars {how}: nothing could be fitted: {str(error).splitlines()[0]}")
+                continue
+            for name, digest in fitted.hashes.items():
+                proof.check(again.get(name) == digest, f"later bars {how}: {name} was fitted otherwise")
+        proof.notes.append(", ".join(fitted.hashes))
+    return proof
+
+
+def prove_chronology(events: Events, train_end: datetime) -> Proof:
+    """Splits follow each other in time, and no window of the sampler's actual stream reaches out of Train."""
+    end = np.datetime64(train_end)
+    with proving(CHRONOLOGY) as proof:
+        present = {name: events.target_timestamps[rows] for name, rows in events.splits.items() if len(rows)}
+        for (name, times), (later, later_times) in pairwise(present.items()):
+            late = int((times >= later_times.min()).sum())
+            proof.check(not late, f"{late} {name} events have a target at or after the first of {later}", len(times))
+        _require_one_split(proof, events)
+        outside = events.target_timestamps[events.splits[TRAIN]] >= end
+        proof.check(
+            not outside.any(), f"{outside.sum()} Train events have a target at or after {train_end}", len(outside)
+        )
+        for step in range(1, SAMPLED_STEPS + 1):
+            _require_inside_train(proof, events, events.draw(step), end, step)
+        proof.notes.append(f"{SAMPLED_STEPS} steps of the sampler")
+    return proof
+
+
+def _require_one_split(proof: Proof, events: Events) -> None:
+    """An event is an asset and a target time, whatever its row number."""
+    asset = np.empty(len(events.timestamps), np.int64)
+    for number, rows in enumerate(events.asset_slices.values()):
+        asset[rows] = number
+    chosen = np.concatenate(list(events.splits.values()))
+    seconds = events.target_timestamps[chosen].astype("datetime64[s]").astype(np.int64)
+    _, counts = np.unique(np.stack([asset[chosen], seconds]), axis=1, return_counts=True)
+    repeated = int((counts > 1).sum())
+    proof.check(not repeated, f"{repeated} events of an asset and a target time are there more than once", len(chosen))
+
+
+def _require_inside_train(proof: Proof, events: Events, ends: Rows, end: np.datetime64, step: int) -> None:
+    rows = ends[:, None] + np.arange(1 - events.context, 1)
+    starts = np.array([part.start for part in events.asset_slices.values()])
+    crosses = rows[:, 0] < starts[np.searchsorted(starts, ends, side="right") - 1]
+    proof.check(not crosses.any(), f"step {step}: {crosses.sum()} windows begin before their asset", len(ends))
+    targets = events.target_timestamps[np.maximum(rows, 0)]
+    outside = ~(targets < end)  # a target that is not there yet is outside too
+    where = targets[outside][0] if outside.any() else ""
+    proof.check(not outside.any(), f"step {step}: a window holds the target at {where}, after Train", rows.size)
+
+
+def prove_neighbours(events: Events, *, seed: int) -> Proof:
+    """An answer does not depend on what else is asked with it."""
+    assert events.predict is not None
+    rng = np.random.default_rng(seed)
+    with proving(NEIGHBOURS) as proof:
+        rows = np.concatenate(list(events.splits.values()))
+        rows = np.sort(rng.choice(rows, min(ASKED_TOGETHER, len(rows)), replace=False))
+        together = events.predict(rows)
+        order, half = rng.permutation(len(rows)), len(rows) // 2
+        few = rng.choice(len(rows), min(ASKED_ALONE, len(rows)), replace=False)
+        asked = {
+            "in another order": (together[order], events.predict(rows[order])),
+            "with half of its neighbours": (together[:half], events.predict(rows[:half])),
+            "with the other half": (together[half:], events.predict(rows[half:])),
+            "alone": (together[few], np.concatenate([events.predict(rows[[each]]) for each in few])),
+        }
+        largest = 0.0
+        for how, (ours, theirs) in asked.items():
+            difference = np.abs(ours - theirs).max(axis=1, initial=0)
+            bad = ~(difference <= PROBABILITY_TOLERANCE)  # written so that NaN contradicts
+            proof.check(not bad.any(), f"{bad.sum()} of {len(bad)} events have other probabilities {how}", len(bad))
+            largest = max(largest, float(difference.max(initial=0)))
+        proof.notes.append(f"largest difference of a probability {largest:.1e}, tolerance {PROBABILITY_TOLERANCE:.0e}")
+    return proof
