@@ -141,7 +141,9 @@ def audit(
         Path | None, typer.Option(help="The bars that the corpus was built from; without them less can be proven.")
     ] = None,
     corpus: RunCorpus = None,
-    cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = AuditConfig.cuts,
+    cuts: Annotated[
+        int, typer.Option(min=1, help="Random moments after which the bars are damaged.")
+    ] = AuditConfig.cuts,
     seed: Annotated[int, typer.Option(min=0, help="Of the cuts and the damage.")] = AuditConfig.seed,
     context: Annotated[
         int | None, typer.Option(min=1, help="Rows of a window, for a corpus; a run has its own.")
@@ -180,7 +182,7 @@ def audit(
         Column("what, and what was found", prose),
     ]
     rows = [
-        [each.name, each.verdict, each.count, each.seconds, "\n".join([each.about, *each.notes, *each.findings])]
+        [each.name, each.verdict, each.count, each.seconds, "\n".join([each.claim.about, *each.notes, *each.findings])]
         for each in proofs
     ]
     return Answer(
