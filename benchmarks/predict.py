@@ -21,10 +21,11 @@ from benchmarks.race import Measurement
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.tokenizer import Tokenizer
-from vaiom.forecast.engine import TOLERANCE, Card, Engine, OnnxEngine, TorchEngine
-from vaiom.forecast.export import exported_bytes
-from vaiom.forecast.forecaster import Forecaster, Window
+from vaiom.forecast.engine import TOLERANCE, Engine, ModelCard, TorchEngine
+from vaiom.forecast.export import OnnxEngine, exported_bytes
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.inputs import inputs_of, meta_of
+from vaiom.forecast.rows import Window
 from vaiom.model.checkpoint import Checkpoint, Provenance
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.heads import return_log_probs
@@ -115,12 +116,12 @@ def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
     return forecaster, forecaster.window(asset.bars, symbol)
 
 
-def _card(config: ModelConfig, tokenizer: Tokenizer) -> Card:
+def _card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:
     origin = Provenance(
         vaiom_version="", corpus_sha256="", inputs=[], splits={}, experiment="bench", train={}, seed=0, step=0,
         validation_bits=None,
     )  # fmt: skip
-    return Card(config=config, tokenizer=tokenizer, provenance=origin, sha256="")
+    return ModelCard(config=config, tokenizer=tokenizer, provenance=origin, sha256="")
 
 
 def _model(forecaster: Forecaster) -> Vaiom:

@@ -29,7 +29,7 @@ def plain_forecast(forecaster: Forecaster, request: dict[str, Any]) -> dict[str,
     with torch.no_grad():
         logits = forecaster.engine.model(torch.from_numpy(events)[None], torch.from_numpy(meta)[None])
     probs = return_log_probs(logits)[0, -1].double().exp().numpy()
-    return forecaster.distribution(window.symbol, window.columns, -1, probs / probs.sum(), len(window)).to_dict()
+    return forecaster.distribution(window, probs / probs.sum()).to_dict()
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from training.tiny_runs import SPLITS, TINY
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
-from vaiom.forecast.engine import Card, TorchEngine
+from vaiom.forecast.engine import ModelCard, TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance
@@ -42,12 +42,12 @@ def tiny_run(folder: Path, bars: Mapping[str, pl.DataFrame], **changes: object) 
 
 def untrained(corpus: Corpus, **changes: object) -> Forecaster:
     """A forecaster with random weights: enough where only the way in is looked at."""
-    config = TINY.with_changes(context=CONTEXT, **changes).model
+    config = TINY.with_changes(**{"context": CONTEXT, **changes}).model
     model = Vaiom(config, Vocabulary.of(corpus.tokenizer))
     nowhere = Provenance(
         vaiom_version="0", corpus_sha256="", inputs=[], splits={}, experiment="", train={}, seed=0, step=0,
         validation_bits=None,
     )  # fmt: skip
     return Forecaster(
-        TorchEngine(model), Card(config=config, tokenizer=corpus.tokenizer, provenance=nowhere, sha256="")
+        TorchEngine(model), ModelCard(config=config, tokenizer=corpus.tokenizer, provenance=nowhere, sha256="")
     )

@@ -104,6 +104,62 @@ def test_a_history_no_longer_than_the_context(forecaster: Forecaster) -> None:
         np.testing.assert_allclose(history.probs[-1], forecaster.predict(bars, "EURUSD").probs, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("context", [1, 7, 20, 21, 22, 23])
+def test_a_history_of_short_windows_is_aligned(tiny: TinyRun, context: int) -> None:
+    forecaster = untrained(tiny.corpus, context=context)
+    bars = read_bars(tiny.bars)["EURUSD"].head(40)
+    history = forecaster.predict_all(bars, "EURUSD")
+    assert len(history.probs) == len(history.sigma) == 40 - MIN_BARS + 1
+    for index in (0, 1, 5, -1):
+        alone = forecaster.predict(bars.head(range(len(history))[index] + MIN_BARS), "EURUSD")
+        np.testing.assert_allclose(history.probs[index], alone.probs, atol=TOLERANCE)
+        assert (history[index].as_of, history[index].context) == (alone.as_of, alone.context)
+
+
+def test_all_forecasts_of_a_history_answer_at_once(tiny: TinyRun, forecaster: Forecaster) -> None:
+    history = forecaster.predict_all(read_bars(tiny.bars)["EURUSD"].head(60), "EURUSD")
+    quantiles = history.distributions.quantile([0.05, 0.95])
+    np.testing.assert_array_equal(quantiles, [dist.quantile([0.05, 0.95]) for dist in history])
+    assert "39 forecasts" in repr(history)
+
+
+def long_frame(**frames: pl.DataFrame) -> pl.DataFrame:
+    named = [frame.with_columns(item=pl.lit(symbol)) for symbol, frame in frames.items()]
+    return pl.concat(named).sort("Datetime", maintain_order=True).rename({"Datetime": "time"})
+
+
+def test_a_long_frame_gives_a_frame_of_its_own_kind(forecaster: Forecaster) -> None:
+    pandas = pytest.importorskip("pandas")
+    parts = {"XAUUSD": random_bars(60, 1), "EURUSD": random_bars(30, 2), "NEWONE": random_bars(40, 3)}
+    table, asked = long_frame(**parts), {"id_column": "item", "timestamp_column": "time", "quantile_levels": [0.1, 0.9]}
+    alone = forecaster.predict(parts)
+    for bars in (table, table.lazy(), table.rename(str.lower)):
+        made = forecaster.predict_df(bars, **asked)
+        assert made.columns == ["item", "time", "target_name", "predictions", "0.1", "0.9", "notes"]
+        assert made["item"].to_list() == list(parts)
+        for line in made.iter_rows(named=True):
+            dist = alone[line["item"]]
+            assert (line["time"], line["notes"]) == (dist.target_time, "; ".join(dist.notes))
+            want = [dist.quantile(level) for level in (0.5, 0.1, 0.9)]
+            np.testing.assert_allclose([line["predictions"], line["0.1"], line["0.9"]], want, rtol=1e-4)
+    panda = pandas.DataFrame({name: table[name].to_numpy() for name in table.columns})
+    for bars in (panda, panda.set_index("time")):
+        theirs = forecaster.predict_df(bars, **asked)
+        assert isinstance(theirs, pandas.DataFrame)
+        assert theirs.to_dict("records") == forecaster.predict_df(table, **asked).to_dicts()
+    default = forecaster.predict_df(table.rename({"item": "symbol", "time": "Datetime"}))
+    assert default.columns[4:-1] == ["0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99"]
+    for wrong, words in (
+        (table.drop("item"), "'item' is missing"),
+        (panda.drop(columns="time"), "'time' is missing"),
+        (table.with_columns(item=pl.lit("a/b")), "not usable as a symbol"),
+        (table.reverse(), "goes back in time"),
+        ([1], "not a table"),
+    ):
+        with pytest.raises(DataError, match=words):
+            forecaster.predict_df(wrong, **asked)
+
+
 def test_pandas_and_polars_in_any_spelling_give_the_same(forecaster: Forecaster) -> None:
     pandas = pytest.importorskip("pandas")
     bars = random_bars(200)

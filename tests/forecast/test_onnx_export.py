@@ -10,7 +10,7 @@ from forecast_runs import TinyRun, untrained
 
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, VaiomError
-from vaiom.forecast import engine, export
+from vaiom.forecast import export
 from vaiom.forecast.engine import TOLERANCE, TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_bars
@@ -84,8 +84,8 @@ def test_a_discrete_model_exports_too(tiny: TinyRun, tmp_path: Path) -> None:
 def test_a_model_that_answers_otherwise_is_not_written(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = engine.OnnxEngine.probs
-    monkeypatch.setattr(engine.OnnxEngine, "probs", lambda *a: real(*a) + 1e-5)
+    real = export.OnnxEngine.probs
+    monkeypatch.setattr(export.OnnxEngine, "probs", lambda *a: real(*a) + 1e-5)
     with pytest.raises(VaiomError, match="differs from PyTorch"):
         export.export_run(tiny.run, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

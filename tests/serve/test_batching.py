@@ -10,7 +10,8 @@ import pytest
 from serve_runs import TinyRun
 
 from vaiom.errors import DataError
-from vaiom.forecast.forecaster import Forecaster, Window
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.rows import Window
 from vaiom.serve.batching import Batcher
 from vaiom.serve.errors import RefusalError
 

@@ -22,8 +22,9 @@ def predict(
 ) -> None:
     """Forecast the next return of each asset, given that it is not zero."""
     from vaiom.errors import ConfigError
+    from vaiom.forecast.bars import newest_bars
+    from vaiom.forecast.distribution import TABLE_COLUMNS, as_csv, table_row
     from vaiom.forecast.forecaster import Forecaster
-    from vaiom.forecast.summary import TABLE_COLUMNS, as_csv, newest_bars, table_row
     from vaiom.report.tables import Column, Table, text
 
     if json and csv:

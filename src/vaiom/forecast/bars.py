@@ -1,13 +1,14 @@
 """The bars a user hands over, checked: pandas or Polars, named columns, order, clock, timeframe, number.
 
-Enters: a frame of one asset, or a single bar. Leaves: the bars as a bar folder would hold them, or a `DataError` that
-names the asset, the row and the way out. Missing and non-positive prices are let through: the row masks know them.
+Enters: a frame of one asset or of many, a bar folder or file, or a single bar. Leaves: the bars as a bar folder would
+hold them, or a `DataError` that names the asset, the row and the way out. Missing and non-positive prices are let
+through: the row masks know them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ from vaiom.errors import DataError
 from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.masks import MIN_CLEAN_RETURNS
 from vaiom.forecast.live import LiveBar
-from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, conform
+from vaiom.market.folder import (
+    BAR_COLUMNS,
+    PRICE_COLUMNS,
+    check_symbol,
+    conform,
+    read_bars,
+    read_file,
+    symbols_in,
+)
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
@@ -30,9 +39,21 @@ _EPOCH = datetime(1970, 1, 1)
 _NUMBERS = (*PRICE_COLUMNS, "Volume")
 
 
-def checked_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
+def newest_bars(path: Path, symbol: str | None = None, others: Sequence[str] = ()) -> dict[str, pl.DataFrame]:
+    """The bars of a folder, of one asset in it and the `others` that it has, or of a file, which `symbol` may name."""
+    if symbol is None:
+        return read_bars(path)
+    if path.is_file():
+        return {check_symbol(symbol): read_file(path)}
+    known = symbols_in(path)
+    if symbol not in known:
+        raise DataError("no such asset in the bar folder", where=path, expected=", ".join(known), got=symbol)
+    return {each: read_file(path / f"{each}.parquet") for each in known if each in (symbol, *others)}
+
+
+def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
     """One asset's bars as a Polars frame with `BAR_COLUMNS`."""
-    where = f"bars of {symbol}"
+    where = f"bars of {check_symbol(symbol)}"
     bars = conform(_as_polars(frame, where), Path(where))
     require_ordered(bars["Datetime"], where)
     for name in PRICE_COLUMNS:
@@ -53,14 +74,44 @@ def checked_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BA
             got=len(bars),
             fix="bring in a longer history",
         )
-    _require_timeframe(bars["Datetime"], timeframe, where)
+    seen, wanted = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
+    # A few bars may lie around a weekend: too far apart is then no proof, too close always is.
+    if seen is not None and (seen < wanted or (seen > wanted and len(bars) >= MIN_BARS)):
+        raise wrong_timeframe(where, timeframe, seen)
     return bars
+
+
+def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:
+    """A long frame as a frame for each asset, in the order in which assets appear."""
+    if isinstance(frame, pl.LazyFrame):
+        frame = frame.collect()
+    if not (is_pandas(frame) or isinstance(frame, pl.DataFrame)):
+        raise _no_table("bars of many assets", frame)
+    if is_pandas(frame) and timestamp_column == frame.index.name:
+        frame = frame.reset_index()
+    names = {timestamp_column: "Datetime"}
+    missing = [name for name in (id_column, timestamp_column) if name not in frame.columns]
+    if missing:
+        got = ", ".join(map(str, frame.columns))
+        raise DataError(f"column {missing[0]!r} is missing", expected=f"{id_column}, {timestamp_column}", got=got)
+    if is_pandas(frame):
+        groups = frame.rename(columns=names).groupby(id_column, sort=False, dropna=False)
+        parts = {symbol: part.drop(columns=id_column) for symbol, part in groups}
+    else:
+        groups = frame.rename(names).partition_by(id_column, as_dict=True, include_key=False, maintain_order=True)
+        parts = {symbol: part for (symbol,), part in groups.items()}
+    return {check_symbol(str(symbol)): part for symbol, part in parts.items()}
+
+
+def is_pandas(frame: Any) -> bool:
+    """Whether it is a pandas frame, without importing pandas."""
+    return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 
 def live_bar(bar: Mapping[str, Any], symbol: str) -> LiveBar:
     """One bar as plain numbers; names in any case, High, Low and Volume as in a bar folder."""
     values = {str(name).lower(): value for name, value in bar.items()}
-    where = f"a bar of {symbol}"
+    where = f"a bar of {check_symbol(symbol)}"
     missing = [name for name in ("Datetime", *PRICE_COLUMNS) if name.lower() not in values]
     if missing:
         raise DataError(f"{missing[0]!r} is missing", where=where, expected=", ".join(("Datetime", *PRICE_COLUMNS)))
@@ -71,6 +122,18 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> LiveBar:
 def moment_of(seconds: int) -> datetime:
     """A stored stamp as a naive datetime."""
     return _EPOCH + timedelta(seconds=seconds)
+
+
+def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
+    """The refusal of bars that are not the model's."""
+    finer = seen < timeframe_of(timeframe)
+    return DataError(
+        "the bars are of another timeframe than the model's",
+        where=where,
+        expected=f"{timeframe} bars",
+        got=f"bars mostly {seen} apart",
+        fix="`vaiom data resample` makes coarser bars" if finer else "bring in finer bars, or train a model on these",
+    )
 
 
 def _seconds(stamp: object, where: str) -> int:
@@ -93,83 +156,60 @@ def _number(value: object, where: str) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _require_timeframe(stamps: pl.Series, timeframe: str, where: str) -> None:
-    seen, wanted = infer_timeframe(stamps.tail(_CHECKED_STEPS)), timeframe_of(timeframe)
-    # A few bars may lie around a weekend: too far apart is then no proof, too close always is.
-    if seen is not None and (seen < wanted or (seen > wanted and len(stamps) >= MIN_BARS)):
-        raise wrong_timeframe(where, timeframe, seen)
-
-
-def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
-    finer = seen < timeframe_of(timeframe)
-    return DataError(
-        "the bars are of another timeframe than the model's",
-        where=where,
-        expected=f"{timeframe} bars",
-        got=f"bars mostly {seen} apart",
-        fix="`vaiom data resample` makes coarser bars" if finer else "bring in finer bars, or train a model on these",
-    )
-
-
 def _as_polars(frame: Any, where: str) -> pl.DataFrame:
+    """A frame with our column names, whatever their case; other columns are left out."""
     if isinstance(frame, pl.LazyFrame):
         frame = frame.collect()
-    if isinstance(frame, pl.DataFrame):
-        names = _canonical(frame.columns, where)
-        # A query costs more than a short frame does, and waits for the library's threads.
-        named = frame
-        if frame.columns != list(names):
-            named = frame.select(pl.col(old).alias(new) for new, old in names.items())
-        stamps = named.schema.get("Datetime")
-        if isinstance(stamps, pl.Datetime) and stamps.time_zone is not None:
-            raise _zoned(where, stamps.time_zone)
-        return named
-    if type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns"):
-        return _from_pandas(frame, where)
-    raise DataError("not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(frame))
+    if is_pandas(frame):
+        frame = _from_pandas(frame, where)
+    if not isinstance(frame, pl.DataFrame):
+        raise _no_table(where, frame)
+    names, bars = _canonical(frame.columns, where), frame
+    # A query costs more than a short frame does, and waits for the library's threads.
+    if frame.columns != list(names):
+        bars = frame.select(pl.col(old).alias(new) for new, old in names.items())
+    stamps = bars.schema.get("Datetime")
+    if isinstance(stamps, pl.Datetime) and stamps.time_zone is not None:
+        raise DataError(
+            "stamps must be naive, on the clock that the model was trained on",
+            where=f"{where}, column Datetime",
+            got=f"stamps with the zone {stamps.time_zone}",
+            fix="convert them to that clock and drop the zone: tz_convert('UTC').tz_localize(None) for bars in UTC",
+        )
+    return bars
 
 
 def _from_pandas(frame: Any, where: str) -> pl.DataFrame:
-    names = _canonical([str(name) for name in frame.columns], where)
-    columns = dict(zip(map(str, frame.columns), (frame.iloc[:, i] for i in range(frame.shape[1])), strict=True))
-    out: dict[str, pl.Series] = {}
-    stamps = columns[names["Datetime"]] if "Datetime" in names else frame.index
-    if getattr(stamps.dtype, "kind", "") == "M":
-        if getattr(stamps.dtype, "tz", None) is not None:
-            raise _zoned(where, stamps.dtype.tz)
-        out["Datetime"] = pl.Series("Datetime", stamps.to_numpy().astype("datetime64[us]"))
-    elif "Datetime" in names:
-        raise DataError(
-            "stamps must be datetimes",
-            where=f"{where}, column {names['Datetime']}",
-            got=stamps.dtype,
-            fix="convert them with pandas.to_datetime",
-        )
+    """The columns that we know; the index holds the stamps where no column does."""
+    frame = frame.rename(columns=str)
+    names = _canonical(list(frame.columns), where)
+    if "Datetime" not in names and frame.index.dtype.kind == "M":
+        frame, names = frame.reset_index(names="Datetime"), {**names, "Datetime": "Datetime"}
     for new, old in names.items():
-        if new == "Datetime":
-            continue
-        if columns[old].dtype.kind not in "iuf":
-            raise DataError("a price column must be numeric", where=f"{where}, column {old}", got=columns[old].dtype)
-        out[new] = pl.Series(new, columns[old].to_numpy(dtype=np.float64, na_value=np.nan))
-    return pl.DataFrame(out)
+        if new == "Datetime" and frame[old].dtype.kind != "M":
+            raise DataError(
+                "stamps must be datetimes",
+                where=f"{where}, column {old}",
+                got=frame[old].dtype,
+                fix="convert them with pandas.to_datetime",
+            )
+        if new != "Datetime" and frame[old].dtype.kind not in "iuf":
+            raise DataError("a price column must be numeric", where=f"{where}, column {old}", got=frame[old].dtype)
+    return pl.from_pandas(frame[list(names.values())])
 
 
 def _canonical(names: list[str], where: str) -> dict[str, str]:
     """Our column names and what the frame calls them, whatever the case."""
+    ours = {name.lower(): name for name in BAR_COLUMNS}
     found: dict[str, str] = {}
     for name in names:
-        ours = next((known for known in BAR_COLUMNS if known.lower() == name.lower()), None)
-        if ours in found:
-            raise DataError("a column is there twice", where=where, got=f"{found[ours]} and {name}")
-        if ours is not None:
-            found[ours] = name
+        known = ours.get(name.lower())
+        if known in found:
+            raise DataError("a column is there twice", where=where, got=f"{found[known]} and {name}")
+        if known is not None:
+            found[known] = name
     return found
 
 
-def _zoned(where: str, zone: object) -> DataError:
-    return DataError(
-        "stamps must be naive, on the clock that the model was trained on",
-        where=f"{where}, column Datetime",
-        got=f"stamps with the zone {zone}",
-        fix="convert them to that clock and drop the zone: tz_convert('UTC').tz_localize(None) for bars in UTC",
-    )
+def _no_table(where: str, got: object) -> DataError:
+    return DataError("not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(got))

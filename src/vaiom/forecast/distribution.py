@@ -1,17 +1,24 @@
-"""The forecast a user holds: the distribution of the next log return of one asset.
+"""The forecast a user holds: the distribution of the next log return of one asset, and how it is shown.
 
 Enters: a distribution as `events.distribution` computes it, and what the forecast was made from. Leaves: a
-`ReturnDistribution` with its origin, its cautions and its looks.
+`ReturnDistribution` with its origin and its cautions; text, HTML, a drawing, rows of a table, CSV. Returns are shown in
+basis points.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vaiom.errors import ConfigError
 from vaiom.events.distribution import SIDES, BucketDistribution, Floats
 
 if TYPE_CHECKING:
@@ -19,6 +26,17 @@ if TYPE_CHECKING:
 
 SHOWN_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 RISK_LEVELS = (0.95, 0.99)
+BASIS_POINTS = 1e4
+TABLE_COLUMNS = (
+    "asset", "bar", "chances", "caution", "up", "5%", "50%", "95%",
+    "VaR99 long", "ES99 long", "VaR99 short", "ES99 short", "zero",
+)  # fmt: skip
+
+_SHORT_LEVELS = (0.05, 0.5, 0.95)
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_BAR_WIDTH = 30
+_DRAWN_RANGE = (0.002, 0.998)
+_DRAWN_POINTS = 800
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -38,11 +56,13 @@ class ReturnDistribution(BucketDistribution[float]):
     """Bars that the model saw."""
     stale: bool = False
     """The last row is masked, or its bar too old for the `now` that was given."""
+    masked: bool = False
+    """The last row is masked: its bar is not to be trusted."""
     unknown_asset: bool = False
     """The model never saw the asset and treats it as an average one."""
     missing_assets: tuple[str, ...] = ()
     """Assets that the model reads and did not get."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """Why the forecast deserves caution, in words."""
 
     @property
@@ -71,12 +91,14 @@ class ReturnDistribution(BucketDistribution[float]):
             "quantiles": dict(
                 zip(map(str, SHOWN_LEVELS), np.asarray(self.quantile(SHOWN_LEVELS)).tolist(), strict=True)
             ),
-            "value_at_risk": self._risks("value_at_risk"),
-            "expected_shortfall": self._risks("expected_shortfall"),
+            **{
+                measure: {side: {str(p): getattr(self, measure)(p, side) for p in RISK_LEVELS} for side in SIDES}
+                for measure in ("value_at_risk", "expected_shortfall")
+            },
         }
 
     def __repr__(self) -> str:
-        low, high = 1e4 * self.quantile(0.05), 1e4 * self.quantile(0.95)
+        low, high = (BASIS_POINTS * each for each in self.interval(0.9))
         flags = "".join(f", {name}" for name in ("stale", "unknown_asset", "missing_assets") if getattr(self, name))
         return (
             f"<ReturnDistribution {self.symbol}, bar after {self.as_of}, given a non-zero return: "
@@ -84,21 +106,122 @@ class ReturnDistribution(BucketDistribution[float]):
         )
 
     def __str__(self) -> str:
-        from vaiom.forecast.display import as_text
-
-        return as_text(self)
+        ranges, top = self._ranges(), float(self.probs.max())
+        width = max(map(len, ranges))
+        bars = [
+            f"  {range_:>{width}}  {'█' * round(_BAR_WIDTH * p / top):<{_BAR_WIDTH}} {p:6.1%}"
+            for range_, p in zip(ranges, self.probs, strict=True)
+        ]
+        return "\n".join([self._headline(), *bars, *(f"  {name}: {value}" for name, value in self._facts())])
 
     def _repr_html_(self) -> str:
-        from vaiom.forecast.display import as_html
-
-        return as_html(self)
+        top = float(self.probs.max())
+        bars = "".join(
+            f"<tr><td style='text-align:right;white-space:nowrap'>{escape(range_)}</td>"
+            f"<td style='text-align:left;width:14em'><div style='background:#4878a8;height:0.8em;"
+            f"width:{100 * p / top:.1f}%'></div></td><td style='text-align:right'>{p:.1%}</td></tr>"
+            for range_, p in zip(self._ranges(), self.probs, strict=True)
+        )
+        facts = "".join(f"<div><b>{escape(name)}</b>: {escape(value)}</div>" for name, value in self._facts())
+        return f"<div><div><b>{escape(self._headline())}</b></div><table>{bars}</table>{facts}</div>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the density in basis points; needs matplotlib."""
-        from vaiom.forecast.display import draw
+        """Draw the density in basis points, with the median and the central 90%; needs matplotlib."""
+        if ax is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as error:
+                raise ConfigError("plotting needs matplotlib", fix="pip install matplotlib") from error
+            ax = pyplot.subplots()[1]
+        low, high = (self.quantile(level) for level in _DRAWN_RANGE)
+        x = np.linspace(low, high, _DRAWN_POINTS)
+        ax.fill_between(BASIS_POINTS * x, np.asarray(self.pdf(x)) / BASIS_POINTS, alpha=0.4, step="mid")
+        for level, style in zip(_SHORT_LEVELS, (":", "-", ":"), strict=True):
+            ax.axvline(BASIS_POINTS * self.quantile(level), linestyle=style, linewidth=1, color="black")
+        ax.set_title(self._headline(), fontsize="medium")
+        ax.set_xlabel("log return of the next bar, basis points; lines at 5%, 50%, 95%")
+        ax.set_ylabel("density, given a non-zero return")
+        return ax
 
-        return draw(self, ax)
+    def _headline(self) -> str:
+        made = f"from {self.context} bars through {self.as_of:%Y-%m-%d %H:%M}"
+        return f"{self.symbol}, bar of {self.target_time:%Y-%m-%d %H:%M}, {made}"
 
-    def _risks(self, name: str) -> dict[str, dict[str, float]]:
-        measure = getattr(self, name)
-        return {side: {str(level): measure(level, side) for level in RISK_LEVELS} for side in SIDES}
+    def _facts(self) -> list[tuple[str, str]]:
+        long_var, long_es, short_var, short_es = _risks(self)
+        return [
+            ("given a non-zero return", f"up {self.prob_up:.1%}, mean {BASIS_POINTS * self.mean():+.2f} bp"),
+            ("5%, 50%, 95% quantile in bp", ", ".join(_quantiles(self))),
+            (
+                "99% value at risk / expected shortfall in bp",
+                f"long {long_var} / {long_es}, short {short_var} / {short_es}",
+            ),
+            ("exactly zero", f"{self.prob_zero:.2%} of this asset's Train returns"),
+            *(("note", note) for note in self.notes),
+        ]
+
+    def _ranges(self) -> list[str]:
+        """The buckets in basis points."""
+        inner = [f"{BASIS_POINTS * edge:+.1f}" for edge in self.return_edges[1:-1]]
+        between = [f"{low} to {high}" for low, high in pairwise(inner)]
+        return [f"below {inner[0]}", *between, f"above {inner[-1]}"]
+
+
+def table_row(dist: ReturnDistribution) -> list[str]:
+    """What a person reads first, in the order of `TABLE_COLUMNS`."""
+    cautions = {"stale": dist.stale, "unknown": dist.unknown_asset, "incomplete": bool(dist.missing_assets)}
+    steps = (len(_HEIGHTS) * dist.probs / dist.probs.max()).astype(int)
+    return [
+        dist.symbol,
+        f"{dist.target_time:%Y-%m-%d %H:%M}",
+        "".join(_HEIGHTS[min(step, len(_HEIGHTS) - 1)] for step in steps),
+        " ".join(word for word, true in cautions.items() if true),
+        f"{dist.prob_up:.1%}",
+        *_quantiles(dist),
+        *_risks(dist),
+        f"{dist.prob_zero:.1%}",
+    ]
+
+
+def as_csv(dists: Sequence[ReturnDistribution]) -> str:
+    """A header and a line per forecast, in log returns and full precision."""
+    names = (
+        "symbol",
+        "as_of",
+        "target_time",
+        "context",
+        "stale",
+        "unknown_asset",
+        "sigma",
+        "prob_zero",
+        "prob_up",
+        "mean",
+    )
+    records = []
+    for dist in dists:
+        value = dist.to_dict()
+        record = {name: value[name] for name in names} | {"missing_assets": " ".join(dist.missing_assets)}
+        record |= {f"q{level}": each for level, each in value["quantiles"].items()}
+        for name, short in (("value_at_risk", "var"), ("expected_shortfall", "es")):
+            record |= {
+                f"{short}{level}_{side}": value[name][side][str(level)] for side in SIDES for level in RISK_LEVELS
+            }
+        records.append(record | {f"p{bucket}": p for bucket, p in enumerate(value["probs"], start=1)})
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()
+
+
+def _quantiles(dist: ReturnDistribution) -> list[str]:
+    return [f"{BASIS_POINTS * dist.quantile(level):+.1f}" for level in _SHORT_LEVELS]
+
+
+def _risks(dist: ReturnDistribution) -> list[str]:
+    """Value at risk and expected shortfall of each side, at 99%."""
+    return [
+        f"{BASIS_POINTS * measure(0.99, side):.1f}"
+        for side in SIDES
+        for measure in (dist.value_at_risk, dist.expected_shortfall)
+    ]

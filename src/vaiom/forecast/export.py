@@ -1,47 +1,47 @@
-"""A checkpoint as an ONNX file that other runtimes load, checked before it is put in place.
+"""A model as an ONNX file that other runtimes load: written once it answers as PyTorch does, and read back.
 
-Enters: a checkpoint and windows to check on. Leaves: one file with inputs `events` (batch, time, fields) float32 and
-`meta` (batch, 3) int64 and the output `log_probs` (batch, 16); batch is free, time is anything up to the context.
-Configuration, tokenizer and provenance travel in its metadata, so that `Forecaster.load` takes it as it is.
+Enters: a checkpoint and windows to check on; or such a file. Leaves: one file with inputs `events` (batch, time,
+fields) float32 and `meta` (batch, 3) int64 and the output `log_probs` (batch, 16), where batch is free and time is
+anything up to the context; or an engine. Configuration, tokenizer, provenance and the answer to a known window travel
+in the file's metadata.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from vaiom.errors import ConfigError, DataError, VaiomError
+from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
 from vaiom.events.boundaries import under_splits
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
-from vaiom.files import write_bytes
-from vaiom.forecast.engine import (
-    TOLERANCE,
-    Card,
-    Events,
-    Meta,
-    OnnxEngine,
-    TorchEngine,
-    header_of,
-    made_up_windows,
-    onnx_library,
-    probe_window,
-)
-from vaiom.forecast.forecaster import EXPORTED_SUFFIX
-from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.events.tokenizer import Tokenizer
+from vaiom.files import canonical_json, sha256_of, write_bytes
+from vaiom.forecast.engine import TOLERANCE, Engine, Events, Meta, ModelCard, Probabilities, TorchEngine, normalise
+from vaiom.model.checkpoint import USE, Checkpoint, Provenance, load_checkpoint
+from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.loop import BEST_NAME, corpus_of_run
+from vaiom.run import Run
 from vaiom.training.windows import model_inputs
 
+EXPORTED_SUFFIX = ".onnx"
+FORMAT = "vaiom-onnx"
+FORMAT_VERSION = 1
+
+_PROBE_SEED, _CHECK_SEED = 0, 1
 _RANDOM_WINDOWS = 8
 _REAL_WINDOWS = 32
 _OPSET = 18
@@ -59,6 +59,33 @@ class Exported:
     """Of any probability on any of the windows."""
 
 
+class OnnxEngine(Engine):
+    """An exported network in ONNX Runtime, on CPUs."""
+
+    name = "onnxruntime"
+
+    def __init__(self, model: Path | bytes, threads: int | None = None) -> None:
+        runtime = _library("onnxruntime")
+        options = runtime.SessionOptions()
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        source = model if isinstance(model, bytes) else str(model)
+        self.session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    def probs(self, events: Events, meta: Meta) -> Probabilities:
+        [log_probs] = self.session.run(["log_probs"], {"events": events, "meta": meta})
+        return normalise(log_probs.astype(np.float64))
+
+    def probs_of_beginnings(self, events: Events, meta: Meta) -> Probabilities:
+        beginnings = (events[None, :stop] for stop in range(1, len(events) + 1))
+        return np.concatenate([self.probs(beginning, meta[None]) for beginning in beginnings])
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        found: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
+        return found
+
+
 class LastPosition(nn.Module):
     """The part of a model that an exported file holds."""
 
@@ -70,17 +97,17 @@ class LastPosition(nn.Module):
         return self.model.log_probs(events, meta)
 
 
-def export_run(run: Path, file: Path, corpus: Path | None = None) -> Exported:
+def export_run(run: str | Path, file: str | Path, corpus: str | Path | None = None) -> Exported:
     """Export the selected model of a run; real windows come from its corpus where that is still at hand."""
-    checkpoint = load_checkpoint(run if run.is_file() else run / BEST_NAME)
-    windows: list[tuple[Events, Meta]] = []
+    run, windows = Path(run), []
+    checkpoint = load_checkpoint(run if run.is_file() else Run(run).best)
     if corpus is not None:
-        windows = real_windows(open_corpus(corpus), checkpoint)
+        windows = real_windows(open_corpus(Path(corpus)), checkpoint)
     elif not run.is_file():
         # A corpus that has moved on is no reason to refuse: the caller is told how many windows were compared.
         with suppress(DataError):
-            windows = real_windows(open_corpus(corpus_of_run(run), verify=False), checkpoint)
-    return export_onnx(checkpoint, file, windows)
+            windows = real_windows(open_corpus(Run(run).corpus_path(), verify=False), checkpoint)
+    return export_onnx(checkpoint, Path(file), windows)
 
 
 def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events, Meta]] = ()) -> Exported:
@@ -89,7 +116,9 @@ def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events,
         raise ConfigError("an exported file must be recognisable", expected=f"*{EXPORTED_SUFFIX}", got=file)
     data = exported_bytes(checkpoint)
     engine, reference = OnnxEngine(data), TorchEngine(checkpoint.model)
-    made_up = random_windows(Card.of(checkpoint))
+    events, meta = _made_up_windows(ModelCard.of(checkpoint), _RANDOM_WINDOWS, _CHECK_SEED)
+    short = np.ascontiguousarray(events[:, : max(1, events.shape[1] // 3)])
+    made_up = [(events, meta), (events[:1], meta[:1]), (short, meta)]
     worst = max(float(np.abs(engine.probs(*window) - reference.probs(*window)).max()) for window in [*made_up, *real])
     if not worst <= TOLERANCE:
         raise VaiomError(f"the exported model differs from PyTorch by {worst:.2g}; {TOLERANCE:g} is allowed")
@@ -111,21 +140,55 @@ def exported_bytes(checkpoint: Checkpoint) -> bytes:
             got=f"backbone={checkpoint.model.config.backbone}",
             fix="load the run folder itself",
         )
-    card = Card.of(checkpoint)
-    proto = _convert(checkpoint.model)
-    [probe] = TorchEngine(checkpoint.model).probs(*probe_window(card))
-    for key, value in header_of(card, probe).items():
+    proto, card = _convert(checkpoint.model), ModelCard.of(checkpoint)
+    [probe] = TorchEngine(checkpoint.model).probs(*_made_up_windows(card, 1, _PROBE_SEED))
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "model": card.config.to_json(),
+        "tokenizer": card.tokenizer.to_json(),
+        "provenance": asdict(card.provenance),
+        "tensors_sha256": card.sha256,
+        "probe": probe.tolist(),
+    }
+    text = canonical_json(header)
+    for key, value in (("vaiom", text.decode()), ("vaiom_sha256", sha256_of(text))):
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, value
     data: bytes = proto.SerializeToString()
     return data
 
 
-def random_windows(card: Card) -> list[tuple[Events, Meta]]:
-    """Made-up windows, together and one alone, of full and of short context."""
-    events, meta = made_up_windows(card, _RANDOM_WINDOWS, seed=1)
-    short = max(1, card.config.context // 3)
-    return [(events, meta), (events[:1], meta[:1]), (np.ascontiguousarray(events[:, :short]), meta)]
+def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
+    """Load a file that `vaiom export` wrote; it must still answer a known window as it did then."""
+    try:
+        engine = OnnxEngine(path, threads)
+    except ConfigError:
+        raise
+    except Exception as error:  # the runtime's own errors have no common base below this
+        raise CheckpointError(
+            "not readable as an ONNX model", where=path, got=str(error).splitlines()[0], fix="export it again"
+        ) from error
+    try:
+        card, probe = _read_header(engine.metadata, path)
+    except (KeyError, TypeError, ValueError, DataError) as error:
+        raise CheckpointError(
+            "a file of another kind or schema",
+            where=path,
+            expected=f"{FORMAT} version {FORMAT_VERSION}",
+            got=str(error).splitlines()[0],
+            fix="export the run again with this version of vaiom",
+        ) from error
+    difference = np.abs(engine.probs(*_made_up_windows(card, 1, _PROBE_SEED)) - probe).max()
+    if not difference <= TOLERANCE:
+        raise CheckpointError(
+            "the model does not answer as it did when it was exported",
+            where=path,
+            expected=f"probabilities within {TOLERANCE:g}",
+            got=f"a difference of {difference:.2g}",
+            fix="export it again",
+        )
+    return engine, card
 
 
 def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, Meta]]:
@@ -145,9 +208,40 @@ def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, M
     return [(np.stack(events), corpus.meta[chosen].astype(np.int64))]
 
 
+def _read_header(metadata: dict[str, str], path: Path) -> tuple[ModelCard, Probabilities]:
+    """What an exported file says of itself, and its answer to the known window."""
+    text = metadata.get("vaiom", "")
+    if not text or sha256_of(text.encode()) != metadata.get("vaiom_sha256"):
+        raise ValueError("an ONNX model without an intact vaiom header")
+    header = json.loads(text)
+    if (header["format"], header["format_version"]) != (FORMAT, FORMAT_VERSION):
+        raise ValueError(f"{header['format']} version {header['format_version']}")
+    card = ModelCard(
+        config=ModelConfig.from_json(header["model"]),
+        tokenizer=Tokenizer.from_json(header["tokenizer"], path),
+        provenance=Provenance(**header["provenance"]),
+        sha256=header["tensors_sha256"],
+    )
+    return card, np.array(header["probe"], np.float64)
+
+
+def _made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:
+    """Windows of full context with values that the model's input branch can meet."""
+    draw, config = np.random.default_rng(seed), card.config
+    shape = (count, config.context, len(config.input_fields))
+    events: npt.NDArray[Any]
+    if config.input == "disc":
+        sizes = card.tokenizer.vocabulary_sizes
+        events = draw.integers(0, [sizes[name] for name in config.input_fields], shape)
+    else:
+        events = 3 * draw.standard_normal(shape)
+    assets = draw.integers(0, len(card.tokenizer.symbols) + 1, count)
+    return events.astype(np.float32), np.stack([assets, np.zeros_like(assets), np.zeros_like(assets)], axis=1)
+
+
 def _convert(model: Vaiom) -> Any:
-    onnx_library("onnx")
-    onnx_library("onnxscript")
+    for name in ("onnx", "onnxscript"):
+        _library(name)
     config = model.config
     events = torch.zeros(2, config.context, len(config.input_fields))
     batch = torch.export.Dim("batch")
@@ -178,3 +272,12 @@ def _quiet_exporter() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def _library(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"exported models need {name}, which is not installed", fix="pip install 'vaiom[export]'"
+        ) from error

@@ -8,35 +8,31 @@ Paper: Methods, "Input Representations" and "Evaluation and Ablation Protocol" (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import numpy.typing as npt
+import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.events.inputs import MASK_BITS, timestamps_of
-from vaiom.forecast import company
-from vaiom.forecast.bars import MIN_BARS, checked_bars
-from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.engine import Card, Engine, Probabilities, TorchEngine, open_exported
+from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, split_assets
+from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
+from vaiom.forecast.engine import BATCH, Engine, ModelCard, Probabilities, TorchEngine
+from vaiom.forecast.export import EXPORTED_SUFFIX, open_exported
 from vaiom.forecast.history import History
 from vaiom.forecast.inputs import Columns, RowMaker, inputs_of, meta_of
-from vaiom.market.folder import check_symbol
+from vaiom.forecast.rows import Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.stamps import timeframe_of
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.training.loop import BEST_NAME
+from vaiom.run import Run
 
 if TYPE_CHECKING:
     from vaiom.forecast.online import OnlineForecaster
 
-EXPORTED_SUFFIX = ".onnx"
-
-# Windows that go through the model together.
-_BATCH = 32
 # A last bar older than this many timeframes has a successor that should be there.
 _STALE_AFTER = 2
 _MASK_WORDS = {
@@ -48,23 +44,10 @@ _MASK_WORDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Window:
-    """The last rows of one asset, at most as many as the model's context: all that a forecast depends on."""
-
-    symbol: str
-    columns: Columns
-    missing_assets: tuple[str, ...] = ()
-    """Assets that the model reads and that had no bar at the last stamp."""
-
-    def __len__(self) -> int:
-        return len(self.columns["timestamp"])
-
-
 class Forecaster:
     """A trained model that forecasts from bars: the next one, every one of a history, or a live stream."""
 
-    def __init__(self, engine: Engine, card: Card) -> None:
+    def __init__(self, engine: Engine, card: ModelCard) -> None:
         self.engine, self.card = engine, card
         self.tokenizer, self.config = card.tokenizer, card.config
         self.rows = RowMaker(card.config, card.tokenizer)
@@ -79,7 +62,14 @@ class Forecaster:
                 raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
             return cls(*open_exported(file, threads))
         checkpoint = load_checkpoint(file)
-        return cls(TorchEngine(checkpoint.model, device, threads), Card.of(checkpoint))
+        return cls(TorchEngine(checkpoint.model, device, threads), ModelCard.of(checkpoint))
+
+    def __repr__(self) -> str:
+        origin = self.card.provenance
+        return (
+            f"<Forecaster {origin.experiment}, {self.tokenizer.timeframe} bars of {len(self.symbols)} assets, "
+            f"context {self.context}, {self.engine.name}>"
+        )
 
     @property
     def context(self) -> int:
@@ -134,9 +124,41 @@ class Forecaster:
         With frames of many and a `symbol`, that asset alone is forecast, and a model that reads the others reads them.
         `now`, a moment of the bars' clock, lets a forecast say that its last bar is stale.
         """
-        frames = _frames(bars, symbol)
-        dists = {dist.symbol: dist for dist in self.forecast(self.windows(frames, symbol), now)}
+        windows = self.windows(_frames(bars, symbol), symbol)
+        dists = {dist.symbol: dist for dist in self.forecast(windows, now)}
         return dists if symbol is None else dists[symbol]
+
+    def predict_df(
+        self,
+        frame: Any,
+        *,
+        id_column: str = "symbol",
+        timestamp_column: str = "Datetime",
+        quantile_levels: Sequence[float] = SHOWN_LEVELS,
+        now: datetime | None = None,
+    ) -> Any:
+        """Forecast each asset of a long frame of bars: a line per asset with the next bar's time and its quantiles.
+
+        pandas in, pandas out; Polars likewise. `predictions` are medians, all in log returns; `notes` say why a
+        forecast deserves caution.
+        """
+        dists = self.predict(split_assets(frame, id_column, timestamp_column), now=now)
+        lines = [
+            {
+                id_column: symbol,
+                timestamp_column: dist.target_time,
+                "target_name": "log_return",
+                "predictions": dist.quantile(0.5),
+                **{str(level): dist.quantile(level) for level in quantile_levels},
+                "notes": "; ".join(dist.notes),
+            }
+            for symbol, dist in dists.items()
+        ]
+        if is_pandas(frame):
+            import pandas as pd
+
+            return pd.DataFrame(lines)
+        return pl.DataFrame(lines)
 
     @overload
     def predict_all(self, bars: Mapping[str, Any]) -> dict[str, History]: ...
@@ -161,14 +183,7 @@ class Forecaster:
     def windows(self, bars: Mapping[str, Any], symbol: str | None = None) -> list[Window]:
         """The windows of many assets, or of one of them, with what a model reads of the others."""
         assets = self._rows_of(bars, symbol)
-        return [
-            Window(
-                symbol=each,
-                columns={name: column[-self.context :] for name, column in assets[each].items()},
-                missing_assets=company.named(self._absent(assets, each, -1)[0], self.reads),
-            )
-            for each in ([symbol] if symbol else assets)
-        ]
+        return [cut_window(assets, self.reads, each, self.context) for each in ([symbol] if symbol else assets)]
 
     def forecast(self, windows: Iterable[Window], now: datetime | None = None) -> list[ReturnDistribution]:
         """Forecasts in the order of the windows; those of one length share passes through the model."""
@@ -180,65 +195,55 @@ class Forecaster:
                     where=f"bars of {window.symbol}",
                     fix="bring in a longer history",
                 )
-        probs: list[Probabilities] = [np.empty(0)] * len(windows)
-        by_length: dict[int, list[int]] = {}
-        for index, window in enumerate(windows):
-            by_length.setdefault(len(window), []).append(index)
-        for indices in by_length.values():
-            for start in range(0, len(indices), _BATCH):
-                part = indices[start : start + _BATCH]
+        answers: dict[int, Probabilities] = {}
+        lengths = [len(window) for window in windows]
+        for _, same in groupby(sorted(range(len(windows)), key=lengths.__getitem__), key=lengths.__getitem__):
+            indices = list(same)
+            for start in range(0, len(indices), BATCH):
+                part = indices[start : start + BATCH]
                 metas = [meta_of(self.tokenizer, windows[index].symbol) for index in part]
                 events = [inputs_of(self.config, windows[i].columns, meta) for i, meta in zip(part, metas, strict=True)]
-                answers = self.engine.probs(np.stack(events), np.stack(metas))
-                for index, answer in zip(part, answers, strict=True):
-                    probs[index] = answer
-        return [
-            self.distribution(
-                window.symbol, window.columns, -1, answer, len(window), now, missing_assets=window.missing_assets
-            )
-            for window, answer in zip(windows, probs, strict=True)
-        ]
+                answers |= zip(part, self.engine.probs(np.stack(events), np.stack(metas)), strict=True)
+        return [self.distribution(window, answers[index], now) for index, window in enumerate(windows)]
 
     def distribution(
         self,
-        symbol: str,
-        columns: Columns,
-        row: int,
+        window: Window,
         probs: Probabilities,
-        context: int,
         now: datetime | None = None,
         *,
-        missing_assets: tuple[str, ...] = (),
+        row: int = -1,
+        context: int | None = None,
     ) -> ReturnDistribution:
-        """Put probabilities that were made at a row into returns."""
+        """Put probabilities that were made at a row, the last unless told, into returns."""
+        symbol, columns, missing = window.symbol, window.columns, window.missing_assets
+        context = len(window) if context is None else context
         as_of: datetime = timestamps_of(columns)[row].astype("datetime64[us]").item()
-        unknown = symbol not in self.tokenizer.symbols
-        shares = self.tokenizer.zero_share
-        flags = columns["flags"][row]
-        notes = [f"masked: {_MASK_WORDS[name]}" for name, bit in MASK_BITS.items() if flags & bit]
-        if now is not None and now - as_of > _STALE_AFTER * self.timeframe:
-            notes.append(f"stale: the last bar is of {as_of}, and now is {now}")
-        stale = bool(notes)
-        if unknown:
-            notes.append("unknown asset: the model never saw it and treats it as an average one")
-        if missing_assets:
-            notes.append(f"without other assets: no bar at {as_of} of {', '.join(missing_assets)}")
-        if context < self.context:
-            notes.append(f"short context: {context} bars where the model can use {self.context}")
+        unknown, shares = symbol not in self.symbols, self.tokenizer.zero_share
+        masks = [name for name, bit in MASK_BITS.items() if columns["flags"][row] & bit]
+        old = now is not None and now - as_of > _STALE_AFTER * self.timeframe
+        notes = {
+            **{f"masked: {_MASK_WORDS[name]}": True for name in masks},
+            f"stale: the last bar is of {as_of}, and now is {now}": old,
+            "unknown asset: the model never saw it and treats it as an average one": unknown,
+            f"without other assets: no bar at {as_of} of {', '.join(missing)}": bool(missing),
+            f"short context: {context} bars where the model can use {self.context}": context < self.context,
+        }
         return ReturnDistribution(
             symbol=symbol,
             probs=probs,
             edges=self.tokenizer.edges["return"],
             sigma=float(columns["sigma20"][row]),
             shape=self.tokenizer.return_shape,
-            prob_zero=float(np.mean(shares)) if unknown else shares[self.tokenizer.symbols.index(symbol)],
+            prob_zero=float(np.mean(shares)) if unknown else shares[self.symbols.index(symbol)],
             as_of=as_of,
             target_time=as_of + self.timeframe,
             context=context,
-            stale=stale,
+            stale=bool(masks) or old,
+            masked=bool(masks),
             unknown_asset=unknown,
-            missing_assets=missing_assets,
-            notes=tuple(notes),
+            missing_assets=missing,
+            notes=tuple(note for note, applies in notes.items() if applies),
         )
 
     def _rows_of(self, bars: Mapping[str, Any], symbol: str | None) -> dict[str, Columns]:
@@ -246,28 +251,20 @@ class Forecaster:
         assets = {}
         for each in [symbol] if symbol and not self.reads_other_assets else bars:
             wanted = MIN_BARS if symbol in (None, each) else 1
-            frame = checked_bars(bars[each], check_symbol(each), self.tokenizer.timeframe, wanted)
+            frame = check_bars(bars[each], each, self.tokenizer.timeframe, wanted)
             assets[each], _ = self.rows(frame, self.rows.start(), f"bars of {each}")
-        return company.with_others(assets, self.symbols) if self.reads_other_assets else assets
-
-    def _absent(self, assets: Mapping[str, Columns], symbol: str, first: int) -> npt.NDArray[np.bool_]:
-        """(rows, assets read): who had no bar at the stamps of an asset's rows from `first` on."""
-        return company.absent(assets, self.reads, symbol, assets[symbol]["timestamp"][first:])
+        return add_cross_fields(assets, self.symbols) if self.reads_other_assets else assets
 
     def _history(self, assets: Mapping[str, Columns], symbol: str) -> History:
         meta = meta_of(self.tokenizer, symbol)
-        events = inputs_of(self.config, assets[symbol], meta)
-        probs = [self.engine.growing_probs(events[: self.context], meta)[MIN_BARS - 1 :]]
-        windows = np.lib.stride_tricks.sliding_window_view(events, min(self.context, len(events)), axis=0)
-        for start in range(1, len(windows), _BATCH):
-            batch = windows[start : start + _BATCH].swapaxes(1, 2).copy()
-            probs.append(self.engine.probs(batch, np.repeat(meta[None], len(batch), axis=0)))
+        probs = self.engine.probs_after_each(inputs_of(self.config, assets[symbol], meta), meta, self.context)
+        columns = {name: column[MIN_BARS - 1 :] for name, column in assets[symbol].items()}
         return History(
             forecaster=self,
             symbol=symbol,
-            columns={name: column[MIN_BARS - 1 :] for name, column in assets[symbol].items()},
-            probs=np.concatenate(probs),
-            absent=self._absent(assets, symbol, MIN_BARS - 1),
+            columns=columns,
+            probs=probs[MIN_BARS - 1 :],
+            absent=find_absent(assets, self.reads, symbol, columns["timestamp"]),
         )
 
 
@@ -286,15 +283,15 @@ def _model_file(path: Path) -> Path:
     """The model that a path stands for: itself, a run's selected checkpoint, or a folder's one exported file."""
     if path.is_file():
         return path
-    if (path / BEST_NAME).is_file():
-        return path / BEST_NAME
+    if (best := Run(path).best).is_file():
+        return best
     exported = sorted(path.glob(f"*{EXPORTED_SUFFIX}")) if path.is_dir() else []
     if len(exported) == 1:
         return exported[0]
     raise CheckpointError(
         "no model to load here",
         where=path,
-        expected=f"a run folder with {BEST_NAME}, a folder with one {EXPORTED_SUFFIX} file, or such a file",
+        expected=f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file",
         got=f"{len(exported)} exported files" if exported else "neither",
         fix="`vaiom train` makes a run; name the file where there are several",
     )

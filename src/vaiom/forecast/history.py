@@ -1,30 +1,32 @@
 """The forecasts of a whole history, each made from what was known at its time.
 
 Enters: the rows of an asset and the probabilities that a model gave after each. Leaves: a sequence of
-`ReturnDistribution`s, made when they are asked for, and a table.
+`ReturnDistribution`s, made when they are asked for, all of them at once, and a table.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.inputs import ANY_MASK, has_flag, timestamps_of
-from vaiom.forecast import company
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.engine import Probabilities
 from vaiom.forecast.inputs import Columns
+from vaiom.forecast.rows import Window
 
 if TYPE_CHECKING:
     from vaiom.forecast.forecaster import Forecaster
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class History:
     """Forecasts made after each bar of one asset, oldest first; `history[i]` is a `ReturnDistribution`."""
 
@@ -39,6 +41,10 @@ class History:
 
     def __len__(self) -> int:
         return len(self.probs)
+
+    def __repr__(self) -> str:
+        span = f", {self.as_of[0]} to {self.as_of[-1]}" if len(self) else ""
+        return f"<History {self.symbol}, {len(self):,} forecasts{span}>"
 
     @property
     def as_of(self) -> npt.NDArray[np.datetime64]:
@@ -60,27 +66,26 @@ class History:
         """Forecasts made at a masked row, which are not to be trusted."""
         return has_flag(self.columns["flags"], ANY_MASK)
 
+    @property
+    def distributions(self) -> ReturnDistributions:
+        """All of them at once, for quantiles, risk and PIT of many."""
+        shape = self.forecaster.tokenizer.return_shape
+        return ReturnDistributions(probs=self.probs, sigma=self.sigma, shape=shape)
+
     def __getitem__(self, index: int) -> ReturnDistribution:
         """One of the forecasts."""
-        index = range(len(self))[index]
-        return self.forecaster.distribution(
-            self.symbol,
-            self.columns,
-            index,
-            self.probs[index],
-            int(self.context[index]),
-            missing_assets=company.named(self.absent[index], self.forecaster.reads),
-        )
+        at = range(len(self))[index]
+        missing = tuple(compress(self.forecaster.reads, self.absent[at]))
+        window = Window(symbol=self.symbol, columns=self.columns, missing_assets=missing)
+        return self.forecaster.distribution(window, self.probs[at], row=at, context=int(self.context[at]))
 
     def to_frame(self) -> pl.DataFrame:
         """One row per forecast: as_of, context, sigma, masked, num_missing_assets, p1 to p16."""
-        probs = {f"p{bucket}": self.probs[:, bucket - 1] for bucket in range(1, self.probs.shape[1] + 1)}
-        as_of = self.as_of.astype("datetime64[us]")
         about = {
-            "as_of": as_of,
+            "as_of": self.as_of.astype("datetime64[us]"),
             "context": self.context,
             "sigma": self.sigma,
             "masked": self.masked,
             "num_missing_assets": self.absent.sum(axis=1),
         }
-        return pl.DataFrame({**about, **probs})
+        return pl.DataFrame({**about, **{f"p{bucket}": probs for bucket, probs in enumerate(self.probs.T, start=1)}})

@@ -18,12 +18,11 @@ import numpy as np
 
 from vaiom.errors import DataError
 from vaiom.events.schema import CROSS_FIELDS
-from vaiom.forecast import company
-from vaiom.forecast.bars import MIN_BARS, checked_bars, live_bar, moment_of, wrong_timeframe
+from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.forecaster import Forecaster, Window
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.inputs import ROW_TYPES, Columns, RowState
-from vaiom.market.folder import check_symbol
+from vaiom.forecast.rows import Window, cut_window, refresh_cross_fields
 
 STATE_VERSION = 2
 
@@ -47,7 +46,9 @@ class AssetStream:
 
     def to_json(self) -> dict[str, Any]:
         # Single-precision values survive as the doubles they equal; an undefined return is null.
-        columns = {name: _plain(column) for name, column in self.columns.items()}
+        columns = {
+            name: [None if item != item else item for item in column.tolist()] for name, column in self.columns.items()
+        }
         return {"rows": self.rows.to_json(), "num_bars": self.num_bars, "columns": columns}
 
     @classmethod
@@ -78,7 +79,7 @@ class OnlineForecaster:
         self, bars: Mapping[str, Mapping[str, Any]], *, forecast: bool = True, now: datetime | None = None
     ) -> dict[str, ReturnDistribution]:
         """Take the bars of one stamp, all or none; the forecasts after them of the assets that are ready."""
-        checked = {symbol: live_bar(bar, check_symbol(symbol)) for symbol, bar in bars.items()}
+        checked = {symbol: live_bar(bar, symbol) for symbol, bar in bars.items()}
         stamps = {bar.seconds for bar in checked.values()}
         if len(stamps) > 1:
             raise DataError(
@@ -100,7 +101,7 @@ class OnlineForecaster:
     def extend_many(self, bars: Mapping[str, Any]) -> dict[str, int]:
         """Take histories of several assets, all or none; those that read each other must come together."""
         frames = {
-            symbol: checked_bars(frame, check_symbol(symbol), self.forecaster.tokenizer.timeframe, min_bars=1)
+            symbol: check_bars(frame, symbol, self.forecaster.tokenizer.timeframe, min_bars=1)
             for symbol, frame in bars.items()
         }
         for symbol, frame in frames.items():
@@ -128,14 +129,8 @@ class OnlineForecaster:
             raise DataError(
                 "too few bars for a forecast", where=symbol, expected=f"{MIN_BARS} moving bars at least", got=had
             )
-        columns, known = self.streams[symbol].columns, self.forecaster.reads
-        rows = {other: self.streams[other].columns for other in known if other in self.streams}
-        absent = company.absent(rows, known, symbol, columns["timestamp"][-1:])
-        return Window(
-            symbol=symbol,
-            columns={name: column[-self.forecaster.context :] for name, column in columns.items()},
-            missing_assets=company.named(absent[0], known),
-        )
+        rows = {each: stream.columns for each, stream in self.streams.items()}
+        return cut_window(rows, self.forecaster.reads, symbol, self.forecaster.context)
 
     def copy(self) -> OnlineForecaster:
         """Another that goes on from here by itself, in a moment: what was taken so far is shared and never changed."""
@@ -145,10 +140,7 @@ class OnlineForecaster:
 
     def to_json(self) -> dict[str, Any]:
         """All streams as JSON values that `restore` takes back, every bit kept."""
-        return {
-            **self._identity(),
-            "assets": {symbol: stream.to_json() for symbol, stream in self.streams.items()},
-        }
+        return {**self._identity(), "assets": {symbol: stream.to_json() for symbol, stream in self.streams.items()}}
 
     def restore(self, value: dict[str, Any]) -> None:
         """Go on from a state that a forecaster with the same tokenizer, context and fields left."""
@@ -184,7 +176,7 @@ class OnlineForecaster:
         if self.forecaster.reads_other_assets and arrived:
             every = {symbol: stream.columns for symbol, stream in self.streams.items()} | joined
             stamps = np.unique(np.concatenate([columns["timestamp"] for columns, _ in arrived.values()]))
-            joined |= company.refreshed(every, self.forecaster.symbols, stamps)
+            joined |= refresh_cross_fields(every, self.forecaster.symbols, stamps)
         streams = dict(self.streams)
         for symbol, columns in joined.items():
             if symbol not in arrived:
@@ -216,7 +208,3 @@ class OnlineForecaster:
             raise DataError(f"a stamp {kind}", where=where, expected=f"a bar after {last}", got=stamp)
         if stamp - last < self.forecaster.timeframe:
             raise wrong_timeframe(where, self.forecaster.tokenizer.timeframe, stamp - last)
-
-
-def _plain(column: Any) -> list[Any]:
-    return [None if item != item else item for item in column.tolist()]

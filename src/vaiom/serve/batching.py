@@ -21,7 +21,8 @@ import torch
 
 from vaiom.errors import UserError
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.forecaster import Forecaster, Window
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.rows import Window
 from vaiom.serve.errors import RefusalError
 
 MAX_BATCH = 8

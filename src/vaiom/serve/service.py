@@ -23,7 +23,8 @@ from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import generate_latest
 
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.forecaster import Forecaster, Window
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.rows import Window
 from vaiom.market.folder import BAR_SCHEMA
 from vaiom.serve import schemas
 from vaiom.serve.batching import MAX_BATCH, Batcher
@@ -178,9 +179,7 @@ class Service:
         """The same forecast at a moment of the bars' clock, when its last bar may be stale."""
         if now is None:
             return dist
-        return self.forecaster.distribution(
-            dist.symbol, window.columns, -1, dist.probs, dist.context, now, missing_assets=dist.missing_assets
-        )
+        return self.forecaster.distribution(window, dist.probs, now)
 
     async def _warm_up(self) -> None:
         """Make the first forecasts, which are slow; then, while serving, those of the bars that were brought in."""

@@ -22,8 +22,9 @@ import polars as pl
 from vaiom.errors import DataError, UserError
 from vaiom.events.inputs import MASK_BITS
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.forecaster import Forecaster, Window
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import AssetStream, OnlineForecaster
+from vaiom.forecast.rows import Window
 from vaiom.market.folder import read_bars
 from vaiom.serve.errors import RefusalError, details_of
 from vaiom.serve.monitor import WINDOW, AssetMonitor, Columns, FrequencyBaseline, count_train, settle
