@@ -17,7 +17,6 @@ import polars as pl
 import vaiom
 from vaiom.baselines.counts import Frequency
 from vaiom.evaluation.likelihood import event_bits
-from vaiom.events.corpus import open_corpus
 
 in_notebook = "ipykernel" in sys.modules
 FOLDER = Path("runs/demo" if in_notebook or len(sys.argv) < 2 else sys.argv[1])
@@ -69,7 +68,7 @@ print(f"by simulation, long 99%: VaR {-BASIS_POINTS * np.quantile(draws, 0.01):.
 # Validation: whoever plays with a test split has used it up, and here no ledger would count it.
 
 # %%
-corpus = open_corpus(FOLDER / "corpus")
+corpus = vaiom.open_corpus(FOLDER / "corpus")
 validation_end = corpus.splits.validation[1]
 past = {name: frame.filter(pl.col("Datetime") < validation_end).tail(1_500) for name, frame in bars.items()}
 history = forecaster.predict_all(past, symbol)
@@ -102,7 +101,7 @@ print(f"     gain: {gain.mean():+.4f}; `vaiom evaluate` says how sure that is")
 
 # %%
 shown = at[-72:]
-fan = BASIS_POINTS * np.array([history[i].quantile([0.05, 0.25, 0.5, 0.75, 0.95]) for i in shown])
+fan = BASIS_POINTS * history.distributions.quantile([0.05, 0.25, 0.5, 0.75, 0.95])[shown]
 returns = BASIS_POINTS * corpus.log_ret_next[events[-72:]]
 hours = np.arange(len(shown))
 

@@ -17,13 +17,14 @@ WIDTH = 100
 INTRODUCTION = f"""\
 # What you can call
 
-Written by `{COMMAND}` from the signatures and docstrings, in the order in which data flows. `vaiom.Forecaster`,
-`vaiom.ReturnDistribution` and `vaiom.read_bars` are all that most programs need; a class or function below is imported
-from the module above it. Names that are not on this page may change without notice. What a forecast means, and what it
+Written by `{COMMAND}` from the signatures and docstrings, in the order in which data flows. The whole job is there as
+`vaiom.read_bars`, `vaiom.train`, `vaiom.Forecaster` and so on; a class or function below is imported from the module
+above it. Names that are not on this page may change without notice. What a forecast means, and what it
 does not, is in [forecasting.md](forecasting.md); the same steps on the command line are in [tutorial.md](tutorial.md).
 """
 
 CONTENTS: dict[str, dict[str, Sequence[str]]] = {
+    "The whole job": {"vaiom": ["simulate", "build_corpus", "train", "fit_baselines", "evaluate", "audit"]},
     "Prices": {
         "vaiom.market.imports": ["import_files"],
         "vaiom.market.download": ["download"],
@@ -82,7 +83,8 @@ class Module:
     def __init__(self, name: str) -> None:
         path = ROOT / "src" / Path(*name.split("."))
         self.name = name
-        self.source = path.with_suffix(".py").read_text(encoding="utf-8")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        self.source = file.read_text(encoding="utf-8")
         self.tree = ast.parse(self.source)
 
     def entry(self, name: str) -> str:

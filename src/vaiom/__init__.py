@@ -1,19 +1,169 @@
-"""VAIOM: the distribution of the next volatility-normalised return, from continuous market events."""
+"""VAIOM: the distribution of the next volatility-normalised return, from continuous market events.
+
+The whole job from Python: `read_bars` or `simulate`, `build_corpus`, `train`, `fit_baselines`, `evaluate`, `audit`,
+`Forecaster`. Rooms are imported when they are used, so that `import vaiom` costs nothing and needs no heavy library.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vaiom.audit.proof import Proof
+    from vaiom.evaluation.evaluate import Evaluation
+    from vaiom.events.corpus import Corpus, open_corpus
+    from vaiom.events.splits import SplitConfig
+    from vaiom.forecast.distribution import ReturnDistribution
+    from vaiom.forecast.forecaster import Forecaster
+    from vaiom.market.folder import Bars, read_bars
+    from vaiom.training.experiment import Experiment
+    from vaiom.training.loop import TrainResult
 
 __version__ = "0.1.0"
 
-# Public names are imported on first use, so that `import vaiom` costs nothing and needs no heavy library.
 _LAZY = {
+    "Corpus": "vaiom.events.corpus",
     "Forecaster": "vaiom.forecast.forecaster",
     "ReturnDistribution": "vaiom.forecast.distribution",
+    "SplitConfig": "vaiom.events.splits",
+    "open_corpus": "vaiom.events.corpus",
     "read_bars": "vaiom.market.folder",
 }
-__all__ = ["Forecaster", "ReturnDistribution", "__version__", "read_bars"]
+__all__ = [
+    "Corpus", "Forecaster", "ReturnDistribution", "SplitConfig", "__version__", "audit", "build_corpus", "evaluate",
+    "fit_baselines", "open_corpus", "read_bars", "simulate", "train",
+]  # fmt: skip
+
+
+def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> Bars:
+    """Simulate a market into a bar folder, with its true distributions beside the bars; the bars come back by symbol.
+
+    Options are those of `vaiom.simulate.market.MarketConfig`: assets, bars, seed, end and others.
+    """
+    from vaiom.market.folder import Bars
+    from vaiom.simulate.market import MarketConfig, simulate, write_market
+
+    config = MarketConfig(**options)
+    market = simulate(config)
+    write_market(market, config, Path(out), overwrite=overwrite)
+    return Bars({symbol: asset.bars for symbol, asset in market.items()})
+
+
+def build_corpus(
+    bars: str | Path,
+    out: str | Path,
+    *,
+    timeframe: str = "1h",
+    splits: SplitConfig | None = None,
+    classes: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+) -> Corpus:
+    """Build a corpus folder from a bar folder: causal events, buckets fitted on Train, splits."""
+    from vaiom.events.build import CorpusConfig, build_corpus
+    from vaiom.events.splits import SplitConfig
+
+    config = CorpusConfig(timeframe=timeframe, splits=splits or SplitConfig(), classes=classes or {})
+    return build_corpus(Path(bars), Path(out), config, overwrite=overwrite)
+
+
+def train(
+    corpus: Corpus | str | Path,
+    out: str | Path,
+    *,
+    experiment: Experiment | str = "main",
+    device: str = "auto",
+    resume: bool = False,
+    **changes: Any,
+) -> TrainResult:
+    """Train an experiment into a run folder and select on Validation; `changes` are settings such as seed and steps."""
+    from vaiom.experiments.registry import experiment as named
+    from vaiom.training.loop import train
+
+    chosen = named(experiment) if isinstance(experiment, str) else experiment
+    return train(_opened(corpus), chosen.with_changes(**changes), Path(out), device=device, resume=resume)
+
+
+def fit_baselines(
+    corpus: Corpus | str | Path,
+    out: str | Path,
+    *,
+    only: Sequence[str] | None = None,
+    split: str = "validation",
+    context: int = 512,
+    unseal: str | None = None,
+) -> dict[str, float]:
+    """Fit baselines on Train and score them: mean bits per event by name; `out` keeps what `evaluate` reads."""
+    from vaiom.baselines.registry import usual_baselines
+    from vaiom.evaluation.baseline_scores import score_baselines
+
+    names = usual_baselines() if only is None else only
+    return score_baselines(_opened(corpus), names, Path(out), split, context, _silent, unseal=unseal)
+
+
+def evaluate(
+    run: TrainResult | str | Path,
+    *,
+    split: str = "validation",
+    corpus: Corpus | str | Path | None = None,
+    baselines: str | Path | None = None,
+    unseal: str | None = None,
+    device: str = "auto",
+) -> Evaluation:
+    """Score a run's selected model on a split, beside baselines on the same events; a look at a test is recorded."""
+    from vaiom.evaluation.evaluate import evaluate_run
+    from vaiom.run import Run
+
+    folder, stored = _folder(run), None if baselines is None else Path(baselines)
+    opened = _opened(Run(folder).corpus_path() if corpus is None else corpus)
+    return evaluate_run(folder, opened, split, baselines=stored, unseal=unseal, device=device)
+
+
+def audit(
+    path: Corpus | TrainResult | str | Path,
+    *,
+    bars: str | Path | None = None,
+    corpus: str | Path | None = None,
+    **options: Any,
+) -> list[Proof]:
+    """Prove that a corpus or a run does not see the future and is what it says; more is proved with its bars.
+
+    Options are those of `vaiom.audit.config.AuditConfig`: cuts, seed, baselines and others.
+    """
+    from vaiom.audit.audit import audit_path
+    from vaiom.audit.config import AuditConfig
+
+    where = [None if each is None else Path(each) for each in (bars, corpus)]
+    return audit_path(_folder(path), bars=where[0], corpus=where[1], config=AuditConfig(**options))
+
+
+class CallableRoom(ModuleType):
+    """A room whose name is also a function here: importing the room must not take the function away."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return _ROOMS[self.__name__](*args, **options)
+
+
+_ROOMS: dict[str, Callable[..., Any]] = {"vaiom.audit": audit, "vaiom.simulate": simulate}
+
+
+def _opened(corpus: Corpus | str | Path) -> Corpus:
+    from vaiom.events.corpus import open_corpus
+
+    return open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
+
+
+def _folder(given: Any) -> Path:
+    """The folder of a run, a finished training or a corpus."""
+    return Path(given if isinstance(given, str | Path) else getattr(given, "run", None) or given.path)
+
+
+def _silent(name: str) -> Any:
+    return nullcontext(lambda *progress: None)
 
 
 def __getattr__(name: str) -> Any:

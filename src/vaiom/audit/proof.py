@@ -48,6 +48,9 @@ class Proof:
     notes: list[str] = field(default_factory=list)
     """Measured figures, and why a proof was not run."""
 
+    def __repr__(self) -> str:
+        return f"<Proof {self.name}: {self.verdict}, {self.count:,} comparisons>"
+
     @property
     def name(self) -> str:
         return self.claim.name

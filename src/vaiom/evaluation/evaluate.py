@@ -103,6 +103,10 @@ class Evaluation:
     caveats: list[str]
     """What weakens these figures, in words."""
 
+    def __repr__(self) -> str:
+        bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
+        return f"<Evaluation of {self.experiment} on {self.split}, {self.num_events:,} events, bits: {bits}>"
+
 
 def evaluation_path(run: Path, split: str) -> Path:
     return run / f"evaluation-{split}.json"

@@ -58,6 +58,10 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
 
+    def __repr__(self) -> str:
+        assets, timeframe = len(self.tokenizer.symbols), self.tokenizer.timeframe
+        return f"<Corpus of {assets} assets, {timeframe} bars, {len(self):,} rows, {self.path or 'in memory'}>"
+
     # What a row knows at its own time.
 
     @property

@@ -135,11 +135,18 @@ def require_bars(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     return frame
 
 
-def read_bars(path: str | Path) -> dict[str, pl.DataFrame]:
+class Bars(dict[str, pl.DataFrame]):
+    """The bars of assets by symbol."""
+
+    def __repr__(self) -> str:
+        return f"<Bars of {len(self)} assets, {sum(map(len, self.values())):,} rows: {', '.join(self)}>"
+
+
+def read_bars(path: str | Path) -> Bars:
     """All bars of a bar folder, or of one Parquet file named by its symbol: {symbol: frame}."""
     path = Path(path)
     files = [path] if path.is_file() else [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
-    bars = {check_symbol(file.stem): read_file(file) for file in files}
+    bars = Bars({check_symbol(file.stem): read_file(file) for file in files})
     for file in files:
         require_ordered(bars[file.stem]["Datetime"], file)
     return bars

@@ -1,0 +1,78 @@
+"""The whole job through the public names, on a tiny simulated market."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vaiom
+from training.tiny_runs import TINY
+
+CONTEXT = 16
+SPLITS = vaiom.SplitConfig(
+    train_end=datetime(2025, 11, 1),
+    validation=(datetime(2025, 11, 15), datetime(2025, 12, 1)),
+    tests=((datetime(2025, 12, 1), datetime(2025, 12, 20)),),
+    seal=datetime(2025, 12, 20),
+)
+
+
+def test_the_whole_job(tmp_path: Path) -> None:
+    market = vaiom.simulate(tmp_path / "bars", assets=2, bars=3_000)
+    bars = vaiom.read_bars(str(tmp_path / "bars"))
+    assert all(bars[symbol].equals(frame) for symbol, frame in market.items())
+    assert repr(bars) == repr(market) == f"<Bars of 2 assets, 6,000 rows: {', '.join(bars)}>"
+
+    corpus = vaiom.build_corpus(tmp_path / "bars", tmp_path / "corpus", splits=SPLITS)
+    assert vaiom.open_corpus(tmp_path / "corpus").sha256 == corpus.sha256
+    assert repr(corpus) == f"<Corpus of 2 assets, 1h bars, 6,000 rows, {tmp_path / 'corpus'}>"
+
+    trained = vaiom.train(corpus, tmp_path / "run", experiment=TINY, steps=6, context=CONTEXT, device="cpu")
+    assert trained.last_step == 6
+
+    bits = vaiom.fit_baselines(tmp_path / "corpus", tmp_path / "baselines", only=["frequency"], context=CONTEXT)
+    result = vaiom.evaluate(trained, baselines=tmp_path / "baselines", device="cpu")
+    assert result.bits["frequency"] == bits["frequency"]
+    assert len(repr(result)) < 200
+    assert "validation" in repr(result)
+    assert vaiom.evaluate(str(tmp_path / "run"), corpus=corpus, device="cpu").bits["model"] == result.bits["model"]
+
+    for path in (corpus, trained):
+        proofs = vaiom.audit(path, bars=tmp_path / "bars", cuts=1, baselines=["frequency"])
+        assert {proof.verdict for proof in proofs} <= {"passed", "not run"}
+        assert all(len(repr(proof)) < 120 for proof in proofs)
+
+    forecaster = vaiom.Forecaster.load(trained.run)
+    dists = forecaster.predict(bars)
+    assert dists.keys() == bars.keys()
+    assert all(isinstance(dist, vaiom.ReturnDistribution) for dist in dists.values())
+    assert f"context {CONTEXT}" in repr(forecaster)
+    assert np.isfinite(dists[min(dists)].ppf(0.01))
+    json.dumps(dists[min(dists)].to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", [name for name in vaiom.__all__ if not name.startswith("__")])
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    assert name in dir(vaiom)
+    assert inspect.getdoc(getattr(vaiom, name))
+
+
+def test_rooms_do_not_take_functions_away() -> None:
+    from vaiom.audit.proof import Proof
+    from vaiom.simulate.market import MarketConfig
+
+    assert callable(vaiom.audit)
+    assert callable(vaiom.simulate)
+    assert (Proof.__name__, MarketConfig.__name__) == ("Proof", "MarketConfig")
+    with pytest.raises(TypeError):
+        vaiom.simulate()
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(AttributeError, match="Forecaster"):
+        _ = vaiom.Nonsense
