@@ -63,7 +63,7 @@ def test_rooms_import_only_to_their_left(path: Path) -> None:
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[1])
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[1])
 
 
 HEAVY = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotlib", "torch", "fastapi", "pydantic")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # A last bar older than this many timeframes has a successor that should be there.
 _STALE_AFTER = 2
+_DESCRIBED = ("corpus_sha256", "experiment", "seed", "step", "validation_bits", "splits", "vaiom_version")
 _MASK_WORDS = {
     "missing": "a price of the last bar is missing",
     "stale": "the last close repeats the one before",
@@ -98,13 +99,7 @@ class Forecaster:
             "engine": self.engine.name,
             "sha256": self.card.sha256,
             "tokenizer_sha256": self.tokenizer.sha256,
-            "corpus_sha256": origin.corpus_sha256,
-            "experiment": origin.experiment,
-            "seed": origin.seed,
-            "step": origin.step,
-            "validation_bits": origin.validation_bits,
-            "splits": origin.splits,
-            "vaiom_version": origin.vaiom_version,
+            **{name: getattr(origin, name) for name in _DESCRIBED},
             "timeframe": self.tokenizer.timeframe,
             "context": self.context,
             "symbols": list(self.symbols),
