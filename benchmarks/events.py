@@ -15,8 +15,8 @@ import polars as pl
 
 from benchmarks.race import Measurement, race, reference_library
 from vaiom.errors import VaiomError
+from vaiom.events.fields import CONT_FIELDS
 from vaiom.events.rows import cont_of_market
-from vaiom.events.schema import CONT_FIELDS
 from vaiom.market.folder import read_bars
 
 REPEATS = 7

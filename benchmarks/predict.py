@@ -20,11 +20,12 @@ import torch
 from benchmarks.race import Measurement
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events.fields import inputs_of
+from vaiom.events.fit import Tokenizer
+from vaiom.events.rows import meta_of
 from vaiom.forecast.engine import TOLERANCE, Engine, ModelCard, TorchEngine
 from vaiom.forecast.export import OnnxEngine, exported_bytes
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.inputs import inputs_of, meta_of
 from vaiom.forecast.rows import Window
 from vaiom.model.checkpoint import Checkpoint, Provenance
 from vaiom.model.config import ModelConfig, Vocabulary

@@ -14,9 +14,10 @@ import polars as pl
 import torch
 import uvicorn
 
+from vaiom.events.fields import inputs_of
+from vaiom.events.rows import meta_of
 from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.inputs import inputs_of, meta_of
 from vaiom.model.heads import return_log_probs
 
 

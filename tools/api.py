@@ -35,9 +35,8 @@ CONTENTS: dict[str, dict[str, Sequence[str]]] = {
         "vaiom.market.folder": ["read_bars", "write_symbol"],
     },
     "Corpora": {
-        "vaiom.events.build": ["CorpusConfig", "build_corpus"],
+        "vaiom.events.build": ["CorpusConfig", "build_corpus", "append_bars"],
         "vaiom.events.splits": ["SplitConfig"],
-        "vaiom.events.append": ["append_bars"],
         "vaiom.events.corpus": ["open_corpus", "Corpus"],
         "vaiom.events.pack": ["pack", "unpack"],
     },

@@ -15,8 +15,7 @@ from training.tiny_runs import TINY
 from vaiom.audit.audit import audit_path
 from vaiom.audit.proof import FAILED, NOT_RUN, AuditConfig
 from vaiom.errors import CheckpointError
-from vaiom.events.append import append_bars
-from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.experiments.refit import refit
 from vaiom.market.folder import read_file, write_symbol
 from vaiom.training.loop import train

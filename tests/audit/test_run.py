@@ -15,7 +15,7 @@ from vaiom.audit.audit import audit_path
 from vaiom.audit.chain import prove_provenance
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.append import append_bars
+from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus
 from vaiom.market.folder import read_file, write_symbol
 from vaiom.training.loop import BEST_NAME

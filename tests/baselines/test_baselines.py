@@ -13,7 +13,7 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.likelihood import asset_months, event_bits, paired_gain
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
-from vaiom.events.inputs import ANY_MASK, BAD_RETURN
+from vaiom.events.fields import ANY_MASK, BAD_RETURN
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.simulate.oracle import Oracle
 

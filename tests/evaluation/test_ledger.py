@@ -15,7 +15,7 @@ from vaiom.baselines.store import load_losses
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.baseline_scores import score_baselines
 from vaiom.evaluation.ledger import LEDGER_NAME, is_recorded, looks, read_ledger, record_look
-from vaiom.events.append import append_bars
+from vaiom.events.build import append_bars
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.pack import pack, unpack
 from vaiom.market.folder import read_bars, write_symbol

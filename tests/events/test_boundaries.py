@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from strategies import random_bars
-from vaiom.events.boundaries import under_splits
 from vaiom.events.build import CorpusConfig, build_corpus, corpus_in_memory
-from vaiom.events.corpus import Corpus
+from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import write_symbol
 

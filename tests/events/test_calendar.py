@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits, step_seconds
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS
+from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS
 from vaiom.market.stamps import TIMEFRAMES, timeframe_of
 
 stamps = st.lists(st.datetimes(datetime(1970, 1, 1), datetime(2105, 12, 31)), min_size=1, max_size=20)

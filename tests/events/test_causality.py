@@ -14,19 +14,23 @@ from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.events.build import CorpusConfig, corpus_in_memory
-from vaiom.events.extra import AssetState, asset_rows
-from vaiom.events.rows import cont_of_bars, rows_of
-from vaiom.events.schema import OWN_FIELDS
+from vaiom.events.fields import OWN_FIELDS
+from vaiom.events.rows import Columns, bars_of, cont_of_bars, rows_of
+from vaiom.events.scales import AssetState
 from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import read_bars, write_symbol
 
 TRAIN_END = datetime(2023, 12, 1)
 SYMBOLS = ("EURUSD", "USDJPY", "XAUUSD")
 HOUR = timedelta(hours=1)
-DAMAGES = ("scale", "shuffle", "delete", "null", "shift")
+VANDALS = ("scale", "shuffle", "delete", "null", "shift")
 
 
-def damage_after(bars: pl.DataFrame, cut: int, how: str, rng: np.random.Generator) -> pl.DataFrame:
+def all_fields(bars: pl.DataFrame) -> Columns:
+    return rows_of(bars_of(bars), AssetState.empty(HOUR))[0]
+
+
+def vandalise(bars: pl.DataFrame, cut: int, how: str, rng: np.random.Generator) -> pl.DataFrame:
     """Do something terrible to every bar after the first `cut`."""
     head, tail = bars[:cut], bars[cut:]
     if not len(tail):
@@ -50,10 +54,10 @@ def test_rows_do_not_see_the_future(prices: tuple[np.ndarray, np.ndarray], data:
     bars = frame_of(*prices)
     cut = data.draw(st.integers(1, len(bars)))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    changed = damage_after(bars, cut, data.draw(st.sampled_from(DAMAGES)), rng)
-    before, after = rows_of(bars)[0], rows_of(changed)[0]
-    for name in vars(before):
-        np.testing.assert_array_equal(getattr(before, name)[:cut], getattr(after, name)[:cut], err_msg=name)
+    changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
+    before, after = all_fields(bars), all_fields(changed)
+    for name in before:
+        np.testing.assert_array_equal(before[name][:cut], after[name][:cut], err_msg=name)
     np.testing.assert_array_equal(cont_of_bars(bars)[:cut], cont_of_bars(changed)[:cut])
 
 
@@ -61,8 +65,8 @@ def test_rows_do_not_see_the_future(prices: tuple[np.ndarray, np.ndarray], data:
 def test_own_extra_fields_do_not_see_the_future(bars: pl.DataFrame, data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(bars)))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    changed = damage_after(bars, cut, data.draw(st.sampled_from(DAMAGES)), rng)
-    before, after = (asset_rows(frame, AssetState.empty(HOUR))[1] for frame in (bars, changed))
+    changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
+    before, after = all_fields(bars), all_fields(changed)
     for name in OWN_FIELDS:
         np.testing.assert_array_equal(before[name][:cut], after[name][:cut], err_msg=name)
 
@@ -84,10 +88,10 @@ def test_no_field_of_a_corpus_sees_the_future(
     """After Train, where nothing is fitted: all three schemas, the scales and every target that was known by then."""
     cut = data.draw(st.datetimes(TRAIN_END, TRAIN_END + timedelta(days=8)))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    how = data.draw(st.sampled_from(DAMAGES))
-    folder = tmp_path_factory.mktemp("damage_afterd")
+    how = data.draw(st.sampled_from(VANDALS))
+    folder = tmp_path_factory.mktemp("vandalised")
     for symbol, bars in read_bars(market).items():
-        write_symbol(folder, symbol, damage_after(bars, int((bars["Datetime"] <= cut).sum()), how, rng))
+        write_symbol(folder, symbol, vandalise(bars, int((bars["Datetime"] <= cut).sum()), how, rng))
     config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
     before, after = corpus_in_memory(market, config), corpus_in_memory(folder, config)
     assert before.tokenizer.sha256 == after.tokenizer.sha256
@@ -102,14 +106,14 @@ def test_no_field_of_a_corpus_sees_the_future(
             np.testing.assert_array_equal(getattr(before, name)[settled_a], getattr(after, name)[settled_b], name)
 
 
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("how", VANDALS)
 def test_what_another_asset_does_later_changes_nothing(market: Path, tmp_path: Path, how: str) -> None:
     """One asset is spoiled after the cut; up to it every asset keeps its fields, and the others their own for good."""
     cut = TRAIN_END + timedelta(days=4)
     rng = np.random.default_rng(29)
     for symbol, bars in read_bars(market).items():
         known = int((bars["Datetime"] <= cut).sum())
-        write_symbol(tmp_path, symbol, damage_after(bars, known, how, rng) if symbol == "USDJPY" else bars)
+        write_symbol(tmp_path, symbol, vandalise(bars, known, how, rng) if symbol == "USDJPY" else bars)
     config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
     before, after = corpus_in_memory(market, config), corpus_in_memory(tmp_path, config)
     for symbol in SYMBOLS:
@@ -126,10 +130,10 @@ def test_no_field_of_real_bars_sees_the_future(shared_data: Path) -> None:
     rng = np.random.default_rng(17)
     for symbol, bars in read_bars(shared_data / "bars_1h").items():
         bars = bars.tail(6000)
-        whole, own = cont_of_bars(bars), asset_rows(bars, AssetState.empty(HOUR))[1]
-        for how in DAMAGES:
+        whole, own = cont_of_bars(bars), all_fields(bars)
+        for how in VANDALS:
             cut = int(rng.integers(100, len(bars)))
-            changed = damage_after(bars, cut, how, rng)
+            changed = vandalise(bars, cut, how, rng)
             np.testing.assert_array_equal(whole[:cut], cont_of_bars(changed)[:cut], symbol)
-            for name, values in asset_rows(changed, AssetState.empty(HOUR))[1].items():
+            for name, values in all_fields(changed).items():
                 np.testing.assert_array_equal(own[name][:cut], values[:cut], f"{symbol} {name}")

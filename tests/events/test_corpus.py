@@ -12,17 +12,17 @@ import pytest
 
 from strategies import frame_of, random_bars
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.append import append_bars
-from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.events.corpus import FORMAT_VERSION, Corpus, open_corpus
+from vaiom.events.fields import COLUMN_TYPES, DISC_FIELDS, EXTRA_FIELDS
 from vaiom.events.pack import pack, unpack
 from vaiom.events.quality import split_quality
-from vaiom.events.schema import DISC_FIELDS, EXTRA_FIELDS, STORED_EXTRA_FIELDS
 from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.folder import read_bars, write_symbol
 
 TRAIN_END = datetime(2023, 12, 1)
+STORED_EXTRA = [name for name in EXTRA_FIELDS if name in COLUMN_TYPES]
 CONFIG = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
 ROWS = {"EURUSD": 6000, "USDJPY": 5500, "XAUUSD": 40}
 
@@ -118,7 +118,7 @@ def test_less_than_64_bytes_a_row(built: Path) -> None:
 
 def test_an_extra_field_per_stored_column_and_the_wait_from_the_stamps(built: Path) -> None:
     corpus = open_corpus(built)
-    for index, name in enumerate(STORED_EXTRA_FIELDS):
+    for index, name in enumerate(STORED_EXTRA):
         np.testing.assert_array_equal(corpus.extra[:, index], corpus.columns[name].astype(np.float32), err_msg=name)
     waits = corpus.extra[:, EXTRA_FIELDS.index("log_wait")]
     for rows in corpus.asset_slices.values():
@@ -129,7 +129,7 @@ def test_an_extra_field_per_stored_column_and_the_wait_from_the_stamps(built: Pa
 def test_the_manifest_describes_the_corpus(built: Path, bars: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
     assert manifest["format_version"] == FORMAT_VERSION
-    assert set(STORED_EXTRA_FIELDS) < set(manifest["arrays"])
+    assert set(STORED_EXTRA) < set(manifest["arrays"])
     assert manifest["classes"] == {"EURUSD": "FX", "USDJPY": "FX", "XAUUSD": "SPOT"}
     assert [entry["symbol"] for entry in manifest["inputs"]] == sorted(ROWS)
     for entry in manifest["inputs"]:

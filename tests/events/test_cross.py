@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from reference import extra_fields as reference
 from strategies import random_bars
-from vaiom.events.cross import cross_fields, cross_now, dollar_sign
-from vaiom.events.inputs import ANY_MASK, Columns, has_flag
-from vaiom.events.rows import rows_of
-from vaiom.events.schema import CROSS_FIELDS
+from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, Columns, cross_columns, dollar_sign, has_flag, stored
+from vaiom.events.rows import bars_of, rows_of
+from vaiom.events.scales import AssetState
 from vaiom.market.folder import read_bars
 
 SYMBOLS = ("EURJPY", "EURUSD", "USDCHF", "USDJPY", "XAUUSD")
@@ -40,7 +39,7 @@ def markets(draw: st.DrawFn) -> dict[str, Columns]:
 
 
 def columns_of(bars: pl.DataFrame) -> Columns:
-    return rows_of(bars)[0].numeric_columns()
+    return stored(rows_of(bars_of(bars), AssetState.empty(None))[0])
 
 
 def require_reference(assets: dict[str, Columns]) -> None:
@@ -55,7 +54,7 @@ def require_reference(assets: dict[str, Columns]) -> None:
         )
         for symbol, columns in assets.items()
     }
-    ours, theirs = cross_fields(assets), reference.cross_fields(frames)
+    ours, theirs = cross_columns(assets), reference.cross_fields(frames)
     for symbol in assets:
         for name in CROSS_FIELDS:
             assert ours[symbol][name].dtype == np.float16
@@ -86,32 +85,30 @@ def test_the_order_of_assets_does_not_matter() -> None:
         for symbol, value in wildness.items()
     }
     made = {
-        cross_fields({name: assets[name] for name in order})["EURJPY"]["cross_vol"][0] for order in permutations(assets)
+        cross_columns({name: assets[name] for name in order})["EURJPY"]["cross_vol"][0]
+        for order in permutations(assets)
     }
     assert len(made) == 1
 
 
 @given(markets())
 def test_a_live_stamp_gives_the_bits_of_the_history(assets: dict[str, Columns]) -> None:
-    history = cross_fields(assets)
+    history = cross_columns(assets)
     for stamp in np.unique(np.concatenate([columns["timestamp"] for columns in assets.values()])):
-        latest = {
-            symbol: {name: column[columns["timestamp"] <= stamp] for name, column in columns.items()}
+        present = {
+            symbol: {name: column[columns["timestamp"] == stamp] for name, column in columns.items()}
             for symbol, columns in assets.items()
-            if (columns["timestamp"] <= stamp).any()
+            if (columns["timestamp"] == stamp).any()
         }
-        now = cross_now(latest, SYMBOLS)
-        present = {symbol for symbol, columns in latest.items() if columns["timestamp"][-1] == stamp}
-        assert set(now.fields) == present
-        assert set(now.absent) == set(SYMBOLS) - present
+        now = cross_columns(present)
         for symbol in present:
             row = int((assets[symbol]["timestamp"] == stamp).argmax())
             for name in CROSS_FIELDS:
-                np.testing.assert_array_equal(now.fields[symbol][name], history[symbol][name][[row]], err_msg=name)
+                np.testing.assert_array_equal(now[symbol][name], history[symbol][name][[row]], err_msg=name)
 
 
 def test_an_asset_alone_has_no_cross_fields() -> None:
-    fields = cross_fields({"EURUSD": columns_of(random_bars(100))})
+    fields = cross_columns({"EURUSD": columns_of(random_bars(100))})
     assert not any(fields["EURUSD"][name].any() for name in CROSS_FIELDS)
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from reference import extra_fields as reference
 from strategies import random_bars
-from vaiom.events.extra import AssetState, asset_rows
-from vaiom.events.inputs import EXTRA_LIMIT, Halves
-from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS, OWN_FIELDS
+from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS, EXTRA_LIMIT, OWN_FIELDS
+from vaiom.events.rows import Columns, bars_of, rows_of
+from vaiom.events.scales import AssetState
 from vaiom.market.folder import read_bars
 from vaiom.simulate.market import MarketConfig, simulate
 
@@ -26,8 +26,9 @@ HOUR = timedelta(hours=1)
 RANGE_FIELDS = ("range_z", "close_location", "range_vol20", "range_vol480", "next_slot_range")
 
 
-def fields_of(bars: pl.DataFrame, step: timedelta = HOUR) -> dict[str, Halves]:
-    return asset_rows(bars, AssetState.empty(step))[1]
+def fields_of(bars: pl.DataFrame, step: timedelta = HOUR) -> Columns:
+    rows, _ = rows_of(bars_of(bars), AssetState.empty(step))
+    return {name: rows[name] for name in OWN_FIELDS}
 
 
 def require_reference(bars: pl.DataFrame, step: timedelta = HOUR) -> None:
@@ -64,15 +65,15 @@ def test_real_bars(shared_data: Path) -> None:
 @settings(max_examples=60)
 @given(full_bars(max_rows=200), st.data())
 def test_a_history_in_pieces_gives_the_same_bits(bars: pl.DataFrame, data: st.DataObject) -> None:
-    _, whole, end = asset_rows(bars, AssetState.empty(HOUR))
+    whole, end = rows_of(bars_of(bars), AssetState.empty(HOUR))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(bars)), max_size=6)))
     state, pieces = AssetState.empty(HOUR), []
     for start, stop in zip([0, *cuts], [*cuts, len(bars)], strict=True):
         state = AssetState.from_json(json.loads(json.dumps(state.to_json())))  # as a corpus keeps it
-        rows, piece, state = asset_rows(bars[start:stop], state)
-        assert len(rows) == stop - start
+        piece, state = rows_of(bars_of(bars[start:stop]), state)
+        assert len(piece["timestamp"]) == stop - start
         pieces.append(piece)
-    for name in OWN_FIELDS:
+    for name in whole:
         np.testing.assert_array_equal(np.concatenate([piece[name] for piece in pieces]), whole[name], err_msg=name)
     assert state.to_json() == end.to_json()
 
@@ -80,16 +81,16 @@ def test_a_history_in_pieces_gives_the_same_bits(bars: pl.DataFrame, data: st.Da
 def test_bar_by_bar_gives_the_same_bits(shared_data: Path) -> None:
     bars = read_bars(shared_data / "bars_1h")["EURUSD"].tail(3000)
     whole = fields_of(bars)
-    _, _, state = asset_rows(bars[:2700], AssetState.empty(HOUR))
+    _, state = rows_of(bars_of(bars[:2700]), AssetState.empty(HOUR))
     for row in range(2700, len(bars)):
-        _, live, state = asset_rows(bars[row : row + 1], state)
-        assert {name: values[0] for name, values in live.items()} == {name: whole[name][row] for name in whole}
+        live, state = rows_of(bars_of(bars[row : row + 1]), state)
+        assert {name: live[name][0] for name in whole} == {name: whole[name][row] for name in whole}
 
 
 def test_a_block_border_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     bars = random_bars(2000)
     whole = fields_of(bars)
-    monkeypatch.setattr("vaiom.events.seasons.BLOCK_ROWS", 77)
+    monkeypatch.setattr("vaiom.events.fields.BLOCK_ROWS", 77)
     for name, values in fields_of(bars).items():
         np.testing.assert_array_equal(values, whole[name], err_msg=name)
 

@@ -19,8 +19,9 @@ from strategies import frame_of, price_pairs, random_bars
 from vaiom.errors import DataError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus, count_events
-from vaiom.events.inputs import ANY_MASK, MASK_BITS, has_flag
-from vaiom.events.rows import Rows, rows_of
+from vaiom.events.fields import ANY_MASK, MASK_BITS, has_flag
+from vaiom.events.rows import Columns, bars_of, rows_of
+from vaiom.events.scales import AssetState
 from vaiom.events.splits import TRAIN, SplitConfig
 from vaiom.market.folder import read_bars, write_symbol
 
@@ -37,13 +38,13 @@ def require_close(ours: object, theirs: object, name: str, absolute: float = 0.0
     np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=absolute, equal_nan=True, err_msg=name)
 
 
-def require_same_rows(ours: Rows, theirs: pd.DataFrame) -> None:
+def require_same_rows(ours: Columns, theirs: pd.DataFrame) -> None:
     for name in DIMENSIONLESS:
-        require_close(getattr(ours, name), theirs[name], name, absolute=TOLERANCE)
+        require_close(ours[name], theirs[name], name, absolute=TOLERANCE)
     for name in SCALES:
-        require_close(getattr(ours, name), theirs[name], name)
+        require_close(ours[name], theirs[name], name)
     for name, bit in {**MASK_BITS, "any": ANY_MASK}.items():
-        np.testing.assert_array_equal(has_flag(ours.flags, bit), theirs[f"mask_{name}"], err_msg=name)
+        np.testing.assert_array_equal(has_flag(ours["flags"], bit), theirs[f"mask_{name}"], err_msg=name)
 
 
 def require_same_corpus(corpus: Corpus, bars: Mapping[str, pl.DataFrame]) -> None:
@@ -80,7 +81,7 @@ def require_same_corpus(corpus: Corpus, bars: Mapping[str, pl.DataFrame]) -> Non
 @given(price_pairs())
 def test_rows_of_any_series(prices: tuple[np.ndarray, np.ndarray]) -> None:
     bars = frame_of(*prices)
-    require_same_rows(rows_of(bars)[0], reference.features(bars.to_pandas()))
+    require_same_rows(rows_of(bars_of(bars), AssetState.empty(None))[0], reference.features(bars.to_pandas()))
 
 
 @settings(max_examples=40)
@@ -106,7 +107,7 @@ def test_the_real_bars(shared_data: Path) -> None:
     bars = read_bars(shared_data / "bars_1h")
     assert len(bars) == 11
     for frame in bars.values():
-        require_same_rows(rows_of(frame)[0], reference.features(frame.to_pandas()))
+        require_same_rows(rows_of(bars_of(frame), AssetState.empty(None))[0], reference.features(frame.to_pandas()))
     corpus = corpus_in_memory(shared_data / "bars_1h")
     require_same_corpus(corpus, bars)
     counts = {split: sum(of_assets.values()) for split, of_assets in count_events(corpus).items()}

@@ -1,3 +1,5 @@
+"""The averages and the state that they leave: against a plain loop, in pieces, value by value and at once."""
+
 from __future__ import annotations
 
 import json
@@ -11,39 +13,47 @@ from hypothesis import strategies as st
 from reference.ewma_loop import ewma_loop
 from strategies import price_pairs
 from vaiom.events import scales
-from vaiom.events.scales import EwmaState, ScaleState, ewma, run_scales
+from vaiom.events.scales import AssetState, Bars, Ewma, Series, average
 
 values = st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e-4), st.just(1e-6)), max_size=80)
 
 
+def series_of(open_: np.ndarray, close: np.ndarray, state: AssetState | None = None) -> Series:
+    nothing = np.full(len(close), math.nan)
+    with np.errstate(invalid="ignore"):
+        return Series(
+            Bars(np.arange(len(close)), open_, nothing, nothing, close, nothing), state or AssetState.empty(None)
+        )
+
+
 @given(values, st.sampled_from([20, 120]))
-def test_ewma_equals_a_plain_loop(series: list[float], span: int) -> None:
-    ours, _ = ewma(np.array(series, float), span, EwmaState())
-    np.testing.assert_allclose(ours, ewma_loop(series, span), rtol=1e-12, atol=1e-300)
+def test_the_average_equals_a_plain_loop(series: list[float], span: int) -> None:
+    ours, _ = average(np.array(series, float), span, Ewma())
+    np.testing.assert_allclose(ours.through, ewma_loop(series, span), rtol=1e-12, atol=1e-300)
+    np.testing.assert_array_equal(ours.before[1:], ours.through[:-1])
 
 
 @given(price_pairs(), st.data())
 def test_a_history_in_pieces_gives_the_same_bits(prices: tuple[np.ndarray, np.ndarray], data: st.DataObject) -> None:
     open_, close = prices
-    whole, end = run_scales(open_, close)
+    whole = series_of(open_, close)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(close)), max_size=5)))
-    state, pieces = ScaleState(), []
+    state, pieces = AssetState.empty(None), []
     for start, stop in zip([0, *cuts], [*cuts, len(close)], strict=True):
         # Through JSON, as a corpus keeps it.
-        state = ScaleState.from_json(json.loads(json.dumps(state.to_json())))
-        piece, state = run_scales(open_[start:stop], close[start:stop], state)
-        pieces.append(piece)
-    for name in vars(whole):
+        state = AssetState.from_json(json.loads(json.dumps(state.to_json())))
+        pieces.append(series_of(open_[start:stop], close[start:stop], state))
+        state = pieces[-1].after
+    for name in ("missing", "log_ret", "log_gap", "clean", "num_clean_prev", "sigma20", "sigma20_prev", "sigma120"):
         joined = np.concatenate([getattr(piece, name) for piece in pieces])
         np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name)
-    assert state.to_json() == end.to_json()
+    assert state.to_json() == whole.after.to_json()
 
 
 def test_the_scale_is_past_only_where_it_divides() -> None:
     close = np.array([1.0, 1.1, 1.21, 0.9])
-    scales, _ = run_scales(close, close)
-    np.testing.assert_array_equal(scales.sigma20_prev[1:], scales.sigma20[:-1])
-    np.testing.assert_array_equal(scales.ret_z[1:], scales.log_ret[1:] / scales.sigma20[:-1])
+    series = series_of(close, close)
+    np.testing.assert_array_equal(series.sigma20_prev[1:], series.sigma20[:-1])
 
 
 def test_a_non_positive_price_is_a_missing_one() -> None:
@@ -51,10 +61,10 @@ def test_a_non_positive_price_is_a_missing_one() -> None:
     for bad in (0.0, -1.0, math.nan):
         close = good.copy()
         close[2] = bad
-        scales, _ = run_scales(good, close)
-        assert scales.missing.tolist() == [False, False, True, False]
-        assert np.isnan(scales.log_ret[2:]).all()
-        assert np.isfinite(scales.sigma20[1:]).all()
+        series = series_of(good, close)
+        assert series.missing.tolist() == [False, False, True, False]
+        assert np.isnan(series.log_ret[2:]).all()
+        assert np.isfinite(series.sigma20[1:]).all()
 
 
 @given(
@@ -66,10 +76,10 @@ def test_few_values_and_many_go_through_the_same_bits(
     values: list[float], span: int, before: tuple[float, int] | None
 ) -> None:
     """Short series run value by value, long ones in Polars."""
-    state = EwmaState(mean=before[0], num_missing=before[1]) if before else EwmaState()
-    few, after_few = scales.ewma(np.array(values), span, state)
+    state = Ewma(*before) if before else Ewma()
+    few, after_few = average(np.array(values), span, state)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scales, "FEW_VALUES", -1)
-        many, after_many = scales.ewma(np.array(values), span, state)
+        patch.setattr(scales, "LONG_SERIES", -1)
+        many, after_many = average(np.array(values), span, state)
     np.testing.assert_array_equal(few, many)
     assert after_few == after_many

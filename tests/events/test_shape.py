@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from vaiom.events.build import build_corpus, corpus_in_memory
 from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import PIECES, ReturnDistributions, ReturnShape, Tail
-from vaiom.events.shape import fit_shape
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events.fit import Tokenizer, fit_shape
 from vaiom.market.folder import read_file, write_symbol
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.simulate.oracle import Oracle

@@ -10,7 +10,7 @@ import pytest
 
 from reproduction.paper import COMPARISONS
 from vaiom.errors import ConfigError
-from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS, META_FIELDS
+from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS, META_FIELDS
 from vaiom.experiments.registry import EXPERIMENTS, experiment
 from vaiom.model.config import AUXILIARIES, PAPER_VOCABULARY, RUNGS, ModelConfig
 from vaiom.model.vaiom import count_parameters

@@ -15,7 +15,7 @@ from training.tiny_runs import TINY
 from vaiom.baselines.store import load_losses
 from vaiom.errors import UserError
 from vaiom.evaluation.events_file import read_events
-from vaiom.events.append import append_bars
+from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus
 from vaiom.experiments.records import read_record
 from vaiom.market.folder import read_bars

@@ -96,7 +96,7 @@ def test_what_killed_runs_left_is_swept_and_what_is_in_use_is_not(tmp_path: Path
 
 def test_rows_that_a_killed_append_left_are_not_believed(known: dict[str, Stage], tmp_path: Path) -> None:
     """They are written again: a byte that was changed meanwhile does not get into the corpus."""
-    from vaiom.events.append import append_bars
+    from vaiom.events.build import append_bars
 
     stage = known["append"]
     later = Path(stage.start[-1])

@@ -11,7 +11,7 @@ import polars as pl
 from training.tiny_runs import SPLITS, TINY
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.forecast.engine import ModelCard, TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol

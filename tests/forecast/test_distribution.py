@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.shape import fit_shape
+from vaiom.events.fit import fit_shape
 from vaiom.forecast.distribution import ReturnDistribution
 
 EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.3, 0.01, 0.3, 0.6, 1, 2, 3, 5, 8, np.inf])

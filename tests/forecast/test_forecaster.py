@@ -14,10 +14,9 @@ from strategies import frame_of, price_pairs, random_bars
 from vaiom import Forecaster, ReturnDistribution, read_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.fields import inputs_of
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
-from vaiom.forecast.inputs import inputs_of
-from vaiom.training.windows import model_inputs
 
 
 def changed(bars: pl.DataFrame, row: int, **values: object) -> pl.DataFrame:
@@ -52,7 +51,7 @@ OWN = ("ret_z", "range_z", "mask_any", "next_slot_vol")
 )
 def test_inputs_from_bars_are_the_corpus_to_the_bit(tiny: TinyRun, branch: str, fields: tuple[str, ...]) -> None:
     forecaster = untrained(tiny.corpus, input=branch, fields=fields)
-    wanted = model_inputs(tiny.corpus, forecaster.config)
+    wanted = tiny.corpus.inputs(forecaster.config)
     bars = read_bars(tiny.bars)
     for symbol, rows in tiny.corpus.asset_slices.items():
         columns, _ = forecaster.rows(bars[symbol], forecaster.rows.start(), symbol)

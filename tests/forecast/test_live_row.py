@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from events.full_bars import full_bars
 from strategies import random_bars
+from vaiom.events.rows import RowMaker
 from vaiom.forecast.bars import live_bar
-from vaiom.forecast.inputs import RowMaker
 from vaiom.market.folder import read_file
 
 
@@ -78,5 +78,5 @@ def test_real_bars_with_holes(tiny: TinyRun, shared_data: Path, symbol: str) -> 
 
 def test_slots_of_finer_bars(tiny: TinyRun) -> None:
     forecaster = untrained(tiny.corpus, fields=WORLDLY_FIELDS)
-    maker = RowMaker(forecaster.config, replace(forecaster.tokenizer, timeframe="10min"))
+    maker = RowMaker(forecaster.config.input_fields, replace(forecaster.tokenizer, timeframe="10min"))
     assert_same_bits(maker, random_bars(3_000, step=timedelta(minutes=10)))

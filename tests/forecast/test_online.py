@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.errors import DataError
+from vaiom.events.fields import inputs_of
+from vaiom.events.rows import meta_of
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.inputs import inputs_of, meta_of
 from vaiom.market.folder import read_file
 
 

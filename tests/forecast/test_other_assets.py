@@ -17,14 +17,13 @@ from forecast_runs import CONTEXT, TinyRun, untrained
 from strategies import random_bars
 from vaiom.errors import DataError
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.schema import CROSS_FIELDS
+from vaiom.events.fields import CROSS_FIELDS, inputs_of
+from vaiom.events.rows import meta_of
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.inputs import inputs_of, meta_of
 from vaiom.forecast.online import OnlineForecaster
 from vaiom.market.folder import read_bars
-from vaiom.training.windows import model_inputs
 
 Bars = dict[str, pl.DataFrame]
 
@@ -40,7 +39,7 @@ def stamp(value: np.datetime64) -> datetime:
 
 def test_inputs_and_probabilities_are_those_of_the_corpus(world: TinyRun) -> None:
     corpus, forecaster, bars = world.corpus, Forecaster.load(world.run), read_bars(world.bars)
-    inputs = model_inputs(corpus, forecaster.config)
+    inputs = corpus.inputs(forecaster.config)
     histories = forecaster.predict_all(bars)
     model = ModelPredictor.load(world.run / "best.safetensors", "cpu")
     for symbol, rows in corpus.asset_slices.items():

@@ -109,7 +109,7 @@ class _Folder:
         return self.seal(json.dumps({**self.value, "tokenizer_sha256": digest}).encode())
 
     def state(self, data: bytes) -> object:
-        from vaiom.events.append import append_bars
+        from vaiom.events.build import append_bars
 
         (self.rows / STATE_NAME).write_bytes(data)
         self.seal(json.dumps({**self.value, "state_sha256": sha256_of(data)}).encode())

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vaiom.events.schema import DISC_FIELDS, META_FIELDS
+from vaiom.events.fields import DISC_FIELDS, META_FIELDS
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom
 

@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save, save_file
 from small_models import TINY, events
 
 from vaiom.errors import CheckpointError
-from vaiom.events.shape import fit_shape
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events.fit import Tokenizer, fit_shape
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Provenance, load_checkpoint, save_checkpoint
 from vaiom.model.config import ModelConfig, Vocabulary

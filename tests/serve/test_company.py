@@ -13,7 +13,7 @@ import torch
 from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
 
 from training.tiny_runs import TINY
-from vaiom.events.schema import CROSS_FIELDS
+from vaiom.events.fields import CROSS_FIELDS
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint

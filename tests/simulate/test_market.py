@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 
 from vaiom.errors import DataError
 from vaiom.events.build import build_corpus
-from vaiom.events.schema import default_class
+from vaiom.events.fields import default_class
 from vaiom.market.folder import BAR_SCHEMA, read_bars
 from vaiom.simulate.market import (
     MarketConfig,

@@ -12,28 +12,24 @@ import torch
 from tiny_runs import CPU, SPLITS
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.buckets import bucket_of
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN, SplitConfig
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.model.config import ModelConfig
 from vaiom.training.experiment import Experiment
-from vaiom.training.windows import DeviceCorpus, Sampler, model_inputs, train_sampler
+from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler
 
 CONTEXT = 16
 
 
 def test_a_model_reads_its_fields_in_its_order(corpus: Corpus) -> None:
     chosen = ModelConfig(input="disc", fields=("hour", "return_bucket"))
-    np.testing.assert_array_equal(
-        model_inputs(corpus, chosen), np.stack([corpus.disc[:, 11], corpus.disc[:, 0]], axis=1)
-    )
+    np.testing.assert_array_equal(corpus.inputs(chosen), np.stack([corpus.disc[:, 11], corpus.disc[:, 0]], axis=1))
     chosen = ModelConfig(fields=("mask_any", "ret_z"))
-    np.testing.assert_array_equal(
-        model_inputs(corpus, chosen), np.stack([corpus.cont[:, -1], corpus.cont[:, 0]], axis=1)
-    )
+    np.testing.assert_array_equal(corpus.inputs(chosen), np.stack([corpus.cont[:, -1], corpus.cont[:, 0]], axis=1))
     with pytest.raises(ValueError, match="fields must be among"):
         ModelConfig(fields=("return_bucket",))
     with pytest.raises(ValueError, match="must not repeat"):

@@ -13,12 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from vaiom.audit.pipeline import Bars, ProductPipeline
-from vaiom.events.boundaries import under_splits
-from vaiom.events.buckets import bucket_of
-from vaiom.events.corpus import Corpus
-from vaiom.events.schema import INVALID
+from vaiom.events.corpus import Corpus, under_splits
+from vaiom.events.fields import INVALID
+from vaiom.events.fit import Tokenizer, bucket_of
 from vaiom.events.splits import SplitConfig
-from vaiom.events.tokenizer import Tokenizer
 from vaiom.model.checkpoint import Checkpoint
 
 STORED_ROUNDED = {"gap_bucket": ("gap", "gap_z"), "vol_regime": ("vol_regime", "relative_log_vol")}

@@ -23,14 +23,12 @@ import torch
 from vaiom.audit.proof import QUICK_BASELINES
 from vaiom.baselines.base import Baseline, Predictor
 from vaiom.baselines.registry import baseline
-from vaiom.events.build import CorpusConfig, Part, fit_tokenizer, joined_columns
-from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, slices_of
-from vaiom.events.extra import AssetState, asset_rows
-from vaiom.events.schema import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
+from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import sha256_of
-from vaiom.market.stamps import timeframe_of
 from vaiom.model.config import ModelConfig
 from vaiom.training.config import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler
@@ -114,26 +112,11 @@ class ProductPipeline:
         return self.events(self.corpus(bars, fitted.state))
 
     def tokenizer(self, bars: Bars) -> Tokenizer:
-        return fit_tokenizer({symbol: part.rows for symbol, part in self._parts(bars).items()}, self.config)
+        return corpus_in_memory(bars, self.config).tokenizer
 
     def corpus(self, bars: Bars, tokenizer: Tokenizer) -> Corpus:
         """The corpus of these bars with a tokenizer that was fitted before."""
-        parts = self._parts(bars)
-        return Corpus(
-            manifest={},
-            tokenizer=tokenizer,
-            splits=self.config.splits,
-            columns=joined_columns({symbol: part.columns(tokenizer) for symbol, part in parts.items()}),
-            asset_slices=slices_of({symbol: len(part.rows) for symbol, part in parts.items()}),
-        )
-
-    def _parts(self, bars: Bars) -> dict[str, Part]:
-        state = AssetState.empty(timeframe_of(self.config.timeframe))
-        parts = {}
-        for symbol in sorted(bars):
-            rows, own, after = asset_rows(bars[symbol], state, symbol)
-            parts[symbol] = Part(rows=rows, own=own, state=after, source={})
-        return parts
+        return corpus_in_memory(bars, self.config, tokenizer=tokenizer)
 
     def events(self, corpus: Corpus) -> Events:
         """A corpus, open or in memory, as the proofs see it."""

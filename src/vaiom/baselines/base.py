@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
-from vaiom.events.inputs import BAD_RETURN, has_flag
-from vaiom.events.schema import INVALID
+from vaiom.events.fields import BAD_RETURN, INVALID, has_flag
 from vaiom.files import read_json, write_json
 
 Rows = npt.NDArray[np.integer]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, num_return_buckets, smooth
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import DISC_FIELDS
+from vaiom.events.fields import DISC_FIELDS
 
 HOURS_PER_WEEK = 168
 PRIOR_WEIGHTS = tuple(2.0**power for power in range(-1, 17))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from vaiom.baselines.base import Floats, Rows, clean_returns, rows_by_asset
 from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS
+from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS
 
 RETURN_LAGS = (0, 1, 2, 3, 4, 5, 11, 22, 23, 24)
 WINDOWS = (3, 6, 12, 24, 48, 120, 480, 2_400)

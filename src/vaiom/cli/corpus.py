@@ -50,7 +50,7 @@ def append(
     bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="New bars, with or without the old ones.")],
 ) -> Answer:
     """Add new bars; history is not rebuilt, and the result equals a full build."""
-    from vaiom.events.append import append_bars
+    from vaiom.events.build import append_bars
     from vaiom.events.corpus import open_corpus
 
     before = len(open_corpus(corpus, verify=False))

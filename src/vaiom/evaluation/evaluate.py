@@ -44,7 +44,7 @@ from vaiom.evaluation.rivals import (
     diebold_mariano,
 )
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import DISC_FIELDS, NUM_RETURN_BUCKETS
+from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED, TRAIN
 from vaiom.files import read_json, write_json
 from vaiom.model.checkpoint import USE

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import NUM_RETURN_BUCKETS
+from vaiom.events.fields import NUM_RETURN_BUCKETS
 
 Floats = npt.NDArray[np.float64]
 Buckets = npt.NDArray[np.integer]

@@ -15,7 +15,7 @@ from vaiom.baselines.base import Baseline
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.evaluation.likelihood import Floats, asset_months, event_bits, paired_gain
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS
+from vaiom.events.fields import CONT_FIELDS
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.simulate.oracle import Oracle
 

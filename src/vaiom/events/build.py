@@ -1,14 +1,16 @@
-"""Bars -> corpus folder, one pass per asset.
+"""Bars -> corpus: a folder, whole or not at all, or in memory; and new bars appended to a folder.
 
-Enters: a bar folder and the configuration. Leaves: a corpus folder, whole or not at all.
-Paper: Methods, "Corpus Construction and Split Protocol"; everything fitted is fitted on Train events alone.
+Enters: bars by asset, and the configuration. Leaves: a corpus. An append touches no history and equals a full build;
+what an asset's late bars change in other assets' rows, the cross fields at their stamps, is made anew.
+Paper: Methods, "Corpus Construction and Split Protocol": everything fitted is fitted on Train events alone and never
+again; recursive states go on.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import polars as pl
 
 from vaiom import __version__
 from vaiom.errors import ConfigError, DataError
+from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import (
     FORMAT,
     FORMAT_VERSION,
@@ -26,19 +29,17 @@ from vaiom.events.corpus import (
     TOKENIZER_NAME,
     Corpus,
     count_events,
+    damaged,
     keep_ledger,
     open_corpus,
     slices_of,
 )
-from vaiom.events.cross import cross_fields
-from vaiom.events.extra import AssetState, asset_rows
-from vaiom.events.fit import fit_on_train
-from vaiom.events.inputs import Halves
-from vaiom.events.rows import COLUMN_TYPES, Rows
-from vaiom.events.schema import CLASSES, default_class
+from vaiom.events.fields import CLASSES, COLUMN_TYPES, CROSS_FIELDS, cross_columns, default_class
+from vaiom.events.fit import Tokenizer, fit_on_train
+from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
+from vaiom.events.scales import AssetState
 from vaiom.events.splits import SplitConfig
-from vaiom.events.tokenizer import Tokenizer
-from vaiom.files import canonical_json, sha256_file, sha256_of, staged_folder, write_json
+from vaiom.files import canonical_json, read_json, sha256_file, sha256_of, staged_folder, write_json
 from vaiom.market.check_prices import find_higher_timeframe_bars
 from vaiom.market.folder import read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
@@ -65,17 +66,15 @@ class CorpusConfig:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
-    """The rows of one asset, their own extra fields, the state after them and where they came from."""
+class _Part:
+    """The rows of one asset, the state after them and the file that they came from."""
 
-    rows: Rows
-    own: Mapping[str, Halves]
+    rows: Columns
     state: AssetState
-    source: dict[str, Any]
+    source: dict[str, Any] = field(default_factory=dict)
 
-    def columns(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """All stored columns but those that need the other assets."""
-        return {**self.rows.columns(tokenizer), **self.own}
+    def __len__(self) -> int:
+        return len(self.rows["timestamp"])
 
 
 def build_corpus(
@@ -93,57 +92,116 @@ def build_corpus(
         corpus = _assemble(parts, config)
         write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
         states = {symbol: part.state for symbol, part in parts.items()}
-        write_generation(staged, corpus, states, [part.source for part in parts.values()])
+        _write_generation(staged, corpus, states, [part.source for part in parts.values()])
         keep_ledger(out, staged)
     return open_corpus(out, verify=False)
 
 
-def corpus_in_memory(bars: Path, config: CorpusConfig | None = None, progress: Progress | None = None) -> Corpus:
-    """The corpus that `build_corpus` would write, without a folder or a manifest."""
+def corpus_in_memory(
+    bars: Path | Mapping[str, pl.DataFrame],
+    config: CorpusConfig | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress | None = None,
+) -> Corpus:
+    """The corpus that `build_corpus` would write of a bar folder, or that of frames by symbol, which are not checked.
+
+    Nothing is fitted where a tokenizer is given.
+    """
     config = config or CorpusConfig()
-    return _assemble(_read_parts(bars, config, progress), config)
+    if isinstance(bars, Path):
+        return _assemble(_read_parts(bars, config, progress), config, tokenizer)
+    start = AssetState.empty(timeframe_of(config.timeframe))
+    parts = {symbol: _part(bars[symbol], start, symbol) for symbol in sorted(bars)}
+    return _assemble(parts, config, tokenizer)
 
 
-def _assemble(parts: Mapping[str, Part], config: CorpusConfig) -> Corpus:
-    tokenizer = fit_tokenizer({symbol: part.rows for symbol, part in parts.items()}, config)
-    return Corpus(
-        manifest={},
-        tokenizer=tokenizer,
-        splits=config.splits,
-        columns=joined_columns({symbol: part.columns(tokenizer) for symbol, part in parts.items()}),
-        asset_slices=slices_of({symbol: len(part.rows) for symbol, part in parts.items()}),
-    )
+def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> Corpus:
+    """Add the bars after a corpus's last rows; what it holds already must agree and stays as it is."""
+    old = open_corpus(path)
+    symbols = old.tokenizer.symbols
+    classes = dict(zip(symbols, old.tokenizer.classes, strict=True))
+    config = CorpusConfig(timeframe=old.tokenizer.timeframe, splits=old.splits, classes=classes)
+    states = _read_states(old, path / old.manifest["folder"] / STATE_NAME)
+    new_symbols = symbols_in(bars)
+    unknown = [symbol for symbol in new_symbols if symbol not in symbols]
+    if unknown:
+        raise DataError(
+            "an asset that the corpus does not have cannot be appended",
+            where=bars / f"{unknown[0]}.parquet",
+            expected=", ".join(symbols),
+            fix="build the corpus again: asset ids and the tokenizer are fitted on all assets",
+        )
+    parts = {}
+    for done, symbol in enumerate(new_symbols):
+        if progress:
+            progress(done, len(new_symbols), symbol)
+        file = bars / f"{symbol}.parquet"
+        parts[symbol] = _part(_new_bars(old, symbol, file, config), states[symbol], file, symbol)
+    if any(map(len, parts.values())):
+        assets = {}
+        for symbol, rows in old.asset_slices.items():
+            assets[symbol] = {name: old.columns[name][rows] for name in COLUMN_TYPES if name not in CROSS_FIELDS}
+            if symbol in parts:
+                fresh = stored_columns(parts[symbol].rows, old.tokenizer)
+                assets[symbol] = {name: np.concatenate([known, fresh[name]]) for name, known in assets[symbol].items()}
+        sizes = {symbol: len(columns["timestamp"]) for symbol, columns in assets.items()}
+        grown = replace(old, columns=_join(assets), asset_slices=slices_of(sizes))
+        sources = [*old.manifest["inputs"], *(part.source for part in parts.values() if len(part))]
+        _write_generation(path, grown, states | {symbol: part.state for symbol, part in parts.items()}, sources)
+        old = open_corpus(path, verify=False)
+    # Rows that the manifest no longer names, or that a killed append wrote and never named.
+    for stale in path.glob("rows-*"):
+        if stale.name != old.manifest["folder"]:
+            shutil.rmtree(stale, ignore_errors=True)
+    return old
 
 
-def joined_columns(assets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Stored columns of all assets, one after another; the fields that need the other assets are made here."""
-    cross = cross_fields(assets)
-    pieces = [{**columns, **cross[symbol]} for symbol, columns in assets.items()]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMN_TYPES}
-
-
-def fit_tokenizer(rows: Mapping[str, Rows], config: CorpusConfig) -> Tokenizer:
-    """What Train fits, under the configuration's boundaries and classes."""
-    classes = {symbol: config.class_of(symbol) for symbol in rows}
-    return fit_on_train(rows, config.splits.train_end, config.timeframe, classes)
-
-
-def _read_parts(bars: Path, config: CorpusConfig, progress: Progress | None) -> dict[str, Part]:
+def _read_parts(bars: Path, config: CorpusConfig, progress: Progress | None) -> dict[str, _Part]:
     symbols = symbols_in(bars)
     parts = {}
     for done, symbol in enumerate(symbols):
         if progress:
             progress(done, len(symbols), symbol)
         file = bars / f"{symbol}.parquet"
-        frame = ordered_bars(file, config)
-        rows, own, state = asset_rows(frame, AssetState.empty(timeframe_of(config.timeframe)), file)
-        parts[symbol] = Part(rows=rows, own=own, state=state, source=source_entry(symbol, file, len(rows)))
+        start = AssetState.empty(timeframe_of(config.timeframe))
+        parts[symbol] = _part(_read_ordered(file, config), start, file, symbol)
     if progress:
         progress(len(symbols), len(symbols), "")
     return parts
 
 
-def ordered_bars(file: Path, config: CorpusConfig) -> pl.DataFrame:
+def _part(frame: pl.DataFrame, state: AssetState, where: Path | str, symbol: str = "") -> _Part:
+    """Rows of an asset's bars that follow `state`."""
+    rows, after = rows_of(bars_of(frame, where), state)
+    source: dict[str, Any] = {}
+    if isinstance(where, Path):
+        source = {"symbol": symbol, "file": where.name, "sha256": sha256_file(where), "rows_taken": len(frame)}
+    return _Part(rows=rows, state=after, source=source)
+
+
+def _assemble(parts: Mapping[str, _Part], config: CorpusConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    rows = {symbol: part.rows for symbol, part in parts.items()}
+    if tokenizer is None:
+        classes = {symbol: config.class_of(symbol) for symbol in rows}
+        tokenizer = fit_on_train(rows, config.splits.train_end, config.timeframe, classes)
+    return Corpus(
+        manifest={},
+        tokenizer=tokenizer,
+        splits=config.splits,
+        columns=_join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()}),
+        asset_slices=slices_of({symbol: len(part) for symbol, part in parts.items()}),
+    )
+
+
+def _join(assets: Mapping[str, Columns]) -> Columns:
+    """Stored columns of all assets, one after another; the fields that need the other assets are made here."""
+    cross = cross_columns(assets)
+    joined = [{**columns, **cross[symbol]} for symbol, columns in assets.items()]
+    return {name: np.concatenate([columns[name] for columns in joined]) for name in COLUMN_TYPES}
+
+
+def _read_ordered(file: Path, config: CorpusConfig) -> pl.DataFrame:
     frame = read_file(file)
     require_ordered(frame["Datetime"], file)
     seen, wanted = infer_timeframe(frame["Datetime"]), timeframe_of(config.timeframe)
@@ -168,7 +226,56 @@ def ordered_bars(file: Path, config: CorpusConfig) -> pl.DataFrame:
     return frame
 
 
-def write_generation(
+def _read_states(old: Corpus, file: Path) -> dict[str, AssetState]:
+    """Where the recursions of each asset stand."""
+    values = read_json(file)
+    if not isinstance(values, dict) or list(values) != list(old.asset_slices):
+        raise damaged(file)
+    states = {symbol: AssetState.from_json(value) for symbol, value in values.items()}
+    step = step_seconds(old.tokenizer.timeframe)
+    if any(state.slots is None or state.slots.step != step for state in states.values()):
+        raise damaged(file)
+    return states
+
+
+def _new_bars(old: Corpus, symbol: str, file: Path, config: CorpusConfig) -> pl.DataFrame:
+    """The bars of a file after a corpus's last row; those that it has already must be the same bars."""
+    frame = _read_ordered(file, config)
+    history = old.asset_slices[symbol]
+    last = old.timestamps[history.stop - 1].astype("datetime64[us]").item()
+    fresh = frame.filter(pl.col("Datetime") > last)
+    _require_same_history(old, history, frame.filter(pl.col("Datetime") <= last), file)
+    if len(fresh) and fresh["Datetime"][0] < config.splits.train_end:
+        raise DataError(
+            "bars before the end of Train cannot be appended: bucket edges would have to be fitted again",
+            where=f"{file}, {fresh['Datetime'][0]}",
+            expected=f"new bars at or after {config.splits.train_end}",
+            fix="build the corpus again from all bars",
+        )
+    return fresh
+
+
+def _require_same_history(old: Corpus, history: slice, overlap: pl.DataFrame, file: Path) -> None:
+    """Same stamps, same close-to-close returns."""
+    if not len(overlap):
+        return
+    count = min(len(overlap), history.stop - history.start)
+    known = slice(history.stop - count, history.stop)
+    close = overlap["Close"].tail(count).to_numpy()
+    close = np.where(close > 0, close, np.nan)
+    same = overlap["Datetime"].tail(count).to_numpy().astype("datetime64[s]") == old.timestamps[known]
+    log_ret, known_ret = np.log(close[1:] / close[:-1]), old.columns["log_ret"][known][1:]
+    same[1:] &= (log_ret == known_ret) | (np.isnan(log_ret) & np.isnan(known_ret))
+    if len(overlap) > count or not same.all():
+        row = 0 if len(overlap) > count else int((~same).argmax())
+        raise DataError(
+            "the bars differ from the history that the corpus was built from",
+            where=f"{file}, {overlap['Datetime'].tail(count)[row]}",
+            fix="build the corpus again, or append a folder with the new bars alone",
+        )
+
+
+def _write_generation(
     path: Path, corpus: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
 ) -> None:
     """Write the columns to a folder of their own, then the manifest that names it: until then the old one stands."""
@@ -220,7 +327,3 @@ def _save_array(file: Path, array: npt.NDArray[Any]) -> None:
     with file.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
         stream.write(array.data)
-
-
-def source_entry(symbol: str, file: Path, rows: int) -> dict[str, Any]:
-    return {"symbol": symbol, "file": file.name, "sha256": sha256_file(file), "rows_taken": rows}

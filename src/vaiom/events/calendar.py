@@ -12,8 +12,17 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.events.schema import MAX_YEARS_SINCE_2000, PERIODIC_FIELDS
-
+# (name, number of steps in a cycle, value of the first step); order is that of both schemas.
+PERIODIC_FIELDS = (
+    ("month", 12, 1),
+    ("day_of_month", 31, 1),
+    ("day_of_week", 7, 0),
+    ("day_of_year", 366, 1),
+    ("hour", 24, 0),
+    ("minute", 60, 0),
+    ("second", 60, 0),
+)
+MAX_YEARS_SINCE_2000 = 63
 LAST_SECOND = np.iinfo(np.uint32).max
 """The last storable moment, early in 2106."""
 
@@ -46,7 +55,7 @@ def log_waits(seconds: Seconds, step: int) -> npt.NDArray[np.float32]:
 
 
 def step_seconds(timeframe: str) -> int:
-    """The length of a timeframe of `market.bars`, here without a dataframe library."""
+    """The length of a timeframe, here without a dataframe library."""
     unit = timeframe.lstrip("0123456789")
     return int(timeframe.removesuffix(unit)) * _UNIT_SECONDS[unit.lower()]
 

@@ -1,14 +1,18 @@
 """Open a corpus folder: memory-mapped columns, their manifest and tokenizer, and the arrays that users ask for.
 
-Enters: a path. Leaves: a `Corpus`, after every byte was checked against the manifest. NumPy alone.
+Enters: a path. Leaves: a `Corpus`, after every byte was checked against the manifest, which describes the folder and
+hashes it, itself included; the same rows under other boundaries. NumPy alone.
 Paper: Methods, "Corpus Construction and Split Protocol" and "Supervision Scope" (valid_base).
 """
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,26 +21,31 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.buckets import Edges
-from vaiom.events.calendar import step_seconds
-from vaiom.events.inputs import (
+from vaiom.events.calendar import log_waits, step_seconds
+from vaiom.events.fields import (
     ANY_MASK,
     BAD_GAP,
     BAD_RETURN,
+    BUCKETED,
+    COLUMN_TYPES,
+    EXTRA_FIELDS,
+    INVALID,
+    Columns,
+    InputConfig,
     continuous_inputs,
     discrete_inputs,
-    extra_inputs,
     has_flag,
+    inputs_of,
     timestamps_of,
 )
-from vaiom.events.manifest import FORMAT as FORMAT
-from vaiom.events.manifest import FORMAT_VERSION as FORMAT_VERSION
-from vaiom.events.manifest import MANIFEST_NAME as MANIFEST_NAME
-from vaiom.events.manifest import damaged, read_manifest, value_sha256
+from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_on_train
 from vaiom.events.splits import NO_TARGET_CODE, SEALED, SplitConfig
-from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import BAD_ARRAYS, canonical_json, read_json, sha256_file, sha256_of
 
+FORMAT = "vaiom-corpus"
+FORMAT_VERSION = 2
+MANIFEST_NAME = "manifest.json"
+_FOLDER = re.compile(r"rows-[0-9a-f]{16}")
 TOKENIZER_NAME = "tokenizer.json"
 STATE_NAME = "state.json"
 LEDGER_NAME = "ledger.jsonl"
@@ -87,7 +96,18 @@ class Corpus:
     @cached_property
     def extra(self) -> npt.NDArray[np.float32]:
         """(N, extra fields), unclipped, 0 where undefined."""
-        return extra_inputs(self.columns, self.asset_slices.values(), step_seconds(self.tokenizer.timeframe))
+        return np.stack([self._row_columns[name].astype(np.float32) for name in EXTRA_FIELDS], axis=1)
+
+    def inputs(self, config: InputConfig) -> npt.NDArray[np.float32]:
+        """(N, F): the fields that a model reads, in its order."""
+        return inputs_of(config, self._row_columns, self.meta)
+
+    @cached_property
+    def _row_columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The stored columns, and the waits that follow from the stamps."""
+        stamps, step = self.columns["timestamp"], step_seconds(self.tokenizer.timeframe)
+        waits = [log_waits(stamps[rows], step) for rows in self.asset_slices.values()]
+        return {**self.columns, "log_wait": np.concatenate(waits)}
 
     @cached_property
     def disc(self) -> npt.NDArray[np.int16]:
@@ -250,3 +270,125 @@ def _map_array(file: Path, dtype: str, rows: int) -> npt.NDArray[Any]:
     if array.dtype != np.dtype(dtype) or array.shape != (rows,):
         raise damaged(file)
     return array
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a corpus folder, or why it cannot be trusted."""
+    file = path / MANIFEST_NAME
+    if not file.is_file():
+        raise DataError("not a corpus", where=path, expected=f"a folder with {MANIFEST_NAME}", fix="vaiom corpus build")
+    manifest = read_json(file)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError("not the manifest of a corpus", where=file, expected=f'"format": "{FORMAT}"')
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise DataError(
+            "a corpus of another format version",
+            where=file,
+            expected=FORMAT_VERSION,
+            got=manifest.get("format_version"),
+            fix="build it again with this version of vaiom",
+        )
+    unsealed = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
+    if value_sha256(file, unsealed, written=manifest) != manifest.get("manifest_sha256"):
+        raise damaged(file)
+    try:
+        _require_shape(manifest)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            "the manifest does not describe a corpus", where=file, got=str(error), fix="build the corpus again"
+        ) from error
+    return manifest
+
+
+def value_sha256(file: Path, value: Any, *, written: Any = None) -> str:
+    """The hash of a JSON value that was read from a file, which must hold exactly what we would write."""
+    # The same values written otherwise, such as a seventeenth digit that changes no float, are a changed file too.
+    spelled = json.dumps(value if written is None else written, indent=2).encode() + b"\n"
+    if file.read_bytes() != spelled:
+        raise damaged(file)
+    try:
+        return sha256_of(canonical_json(value))
+    except ValueError as error:  # NaN and the infinities, which we never write
+        raise damaged(file) from error
+
+
+def damaged(file: Path) -> DataError:
+    return DataError(
+        "the corpus is damaged: a file is not what was written",
+        where=file,
+        expected="the SHA-256 recorded in the manifest",
+        fix="build or unpack the corpus again",
+    )
+
+
+def _require_shape(manifest: dict[str, Any]) -> None:
+    """A manifest with the right hash may still be somebody's own: names must stay in the folder, counts must agree."""
+    _require(_FOLDER.fullmatch(manifest["folder"]) is not None, "folder")
+    types = {name: entry["dtype"] for name, entry in manifest["arrays"].items()}
+    _require(types == COLUMN_TYPES, "arrays")
+    hashes = [entry["sha256"] for entry in manifest["arrays"].values()]
+    hashes += [manifest["tokenizer_sha256"], manifest["state_sha256"]]
+    _require(all(isinstance(each, str) for each in hashes), "hashes")
+    sizes = [asset["rows"] for asset in manifest["assets"].values()]
+    _require(all(type(size) is int and size > 0 for size in sizes), "rows of an asset")
+    _require(type(manifest["rows"]) is int and sum(sizes) == manifest["rows"], "rows")
+    _require(manifest["symbols"] == list(manifest["assets"]), "symbols")
+    _require(all(isinstance(asset["last"], str) for asset in manifest["assets"].values()), "assets")
+    splits = SplitConfig.from_json(manifest["splits"])
+    _require(list(manifest["events"]) == list(splits.names), "events")
+    _require(all(type(count) is int for count in manifest["events"].values()), "events")
+    _require(all(isinstance(each, dict) for each in manifest["inputs"]), "inputs")
+    _require(isinstance(manifest["timeframe"], str), "timeframe")
+
+
+def _require(condition: bool, part: str) -> None:
+    if not condition:
+        raise ValueError(f"its {part} make no sense")
+
+
+def under_splits(corpus: Corpus, splits: SplitConfig) -> Corpus:
+    """The corpus in memory, as if it had been built with other boundaries: what Train fits is fitted anew.
+
+    Return buckets are those of a build, to the bit; gap and volatility-regime buckets are taken from the stored 32-bit
+    values, so that a value within rounding of an edge may fall on its other side.
+    """
+    rows = {symbol: _stored(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
+    old = corpus.tokenizer
+    classes = dict(zip(old.symbols, old.classes, strict=True))
+    tokenizer = fit_on_train(rows, splits.train_end, old.timeframe, classes)
+    columns = {
+        name: bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
+        for name, (of, value) in BUCKETED.items()
+    }
+    arrays = {
+        name: {"dtype": column.dtype.str, "sha256": sha256_of(column.tobytes())} for name, column in columns.items()
+    }
+    manifest = {
+        **corpus.manifest,
+        "arrays": {**corpus.manifest["arrays"], **arrays},
+        "splits": splits.to_json(),
+        "tokenizer_sha256": tokenizer.sha256,
+    }
+    return replace(
+        corpus,
+        manifest=manifest,
+        tokenizer=tokenizer,
+        splits=splits,
+        columns={**corpus.columns, **columns},
+        path=None,
+    )
+
+
+def _stored(corpus: Corpus, inside: slice) -> Columns:
+    """Own values of one asset's rows, from what a corpus stores of them."""
+    columns = {name: np.asarray(column[inside]) for name, column in corpus.columns.items()}
+
+    def defined(values: npt.NDArray[Any], bucket: str) -> npt.NDArray[np.float64]:
+        """Undefined values are stored as 0; what tells them from zeros is that they have no bucket."""
+        return np.where(columns[bucket] == INVALID, math.nan, values)
+
+    sigma_prev = np.concatenate([[math.nan], columns["sigma20"][:-1]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ret_z = columns["log_ret"] / sigma_prev
+    columns["ret_z"] = ret_z
+    return columns | {value: defined(columns[value], bucket) for bucket, (_, value) in BUCKETED.items()}

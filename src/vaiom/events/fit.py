@@ -1,48 +1,140 @@
-"""What Train fits: bucket edges, the shape inside buckets, each asset's share of zero returns.
+"""What Train fits: bucket edges, the shape inside buckets, each asset's share of zero returns; kept as a tokenizer.
 
-Enters: the own values of every asset's rows and the end of Train. Leaves: a `Tokenizer`. NumPy alone.
-Paper: Methods, "Return Bucket Construction"; the fit sets are Train events whose row is unmasked and whose own target
-is valid.
+Enters: the own values of every asset's rows and the end of Train. Leaves: a `Tokenizer`, a JSON document whose SHA-256
+every model trained on it carries. Bucket ids are 1..K, 0 invalid. NumPy alone.
+Paper: Methods, "Return Bucket Construction" and "Corpus Construction and Split Protocol" (never refitted); the fit sets
+are Train events whose row is unmasked and whose own target is valid. The shape is ours: knots inside buckets are pooled
+Train quantiles, tails are fitted by probability-weighted moments (Hosking and Wallis 1987), and a little made-up data
+gives a bucket or a tail that Train hardly met a density and a mean.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vaiom import codec
+from vaiom.codec import Stored, decode, stored
 from vaiom.errors import DataError
-from vaiom.events.buckets import fit_regime_edges, fit_signed_edges
-from vaiom.events.inputs import ANY_MASK, BAD_GAP, BAD_RETURN, has_flag
-from vaiom.events.schema import NUM_RETURN_BUCKETS
-from vaiom.events.shape import fit_shape
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events.calendar import step_seconds
+from vaiom.events.distribution import PIECES, TAIL_SHAPES, Floats, ReturnShape, Tail
+from vaiom.events.fields import (
+    ANY_MASK,
+    BAD_GAP,
+    BAD_RETURN,
+    CLASSES,
+    NUM_RETURN_BUCKETS,
+    UNKNOWN_ASSET,
+    Columns,
+    has_flag,
+    vocabulary_sizes,
+)
+from vaiom.events.scales import where
+from vaiom.files import canonical_json, sha256_of
 
-Floats = npt.NDArray[np.float64]
+TAIL_CUTOFFS = (-8.0, -5.0, -3.0, -2.0, 2.0, 3.0, 5.0, 8.0)
+INTERIOR_QUANTILES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+REGIME_QUANTILES = (0.2, 0.4, 0.6, 0.8)
+TOKENIZER_VERSION = 2
+MAX_EDGES = 255
+"""Bucket ids are bytes."""
+
+# A bucket counts this many returns more than it has, spread evenly: knots never coincide.
+_EVEN_RETURNS = PIECES
+# A tail counts this many excesses of this size (in sigmas) more than it has.
+_MADE_UP_EXCESSES = 5
+_MADE_UP_EXCESS = 2.0
+# One wrong tick must not make the tail.
+_MAX_EXCESS = 50.0
+# Fewer excesses tell nothing of the tail's shape: it is exponential.
+_MIN_EXCESSES = 50
+
+Edges = npt.NDArray[np.float64]
+
+# JSON cannot hold the infinities.
+_INNER = Stored(
+    encode=lambda edges: {name: values[1:-1] for name, values in edges.items()},
+    decode=lambda edges: {name: [-math.inf, *inner, math.inf] for name, inner in edges.items()},
+)
 
 
-class OwnValues(Protocol):
-    """What consecutive rows of one asset say of themselves; undefined values are NaN."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tokenizer:
+    """Fitted on Train alone; two tokenizers are the same when their hashes are."""
+
+    version: int = TOKENIZER_VERSION
+    timeframe: str
+    symbols: tuple[str, ...]
+    classes: tuple[str, ...]
+    zero_share: tuple[float, ...]
+    """Per symbol, the Train share of otherwise valid targets that are exactly zero."""
+    edges: Annotated[dict[str, Edges], _INNER] = field(metadata=stored("inner_edges"))
+    """With the infinities: of return, gap and vol_regime."""
+    return_shape: ReturnShape
+
+    def __post_init__(self) -> None:
+        if list(self.symbols) != sorted(set(self.symbols)):
+            raise ValueError("symbols must be sorted and unique: asset ids follow that order")
+        if not len(self.symbols) == len(self.classes) == len(self.zero_share):
+            raise ValueError("one class and one zero share per symbol")
+        if not set(self.classes) <= set(CLASSES):
+            raise ValueError(f"classes must be among {', '.join(CLASSES)}")
+        if not all(0 <= share <= 1 for share in self.zero_share):
+            raise ValueError("a zero share must lie in [0, 1]")
+        step_seconds(self.timeframe)
+        if set(self.edges) != {"return", "gap", "vol_regime"}:
+            raise ValueError("edges of return, gap and vol_regime")
+        for name, edges in self.edges.items():
+            if not (np.diff(edges) > 0).all() or len(edges) > MAX_EDGES:
+                raise ValueError(f"edges of {name} must increase")
+        if len(self.edges["return"]) != NUM_RETURN_BUCKETS + 1:
+            raise ValueError(f"{NUM_RETURN_BUCKETS} return buckets")
+
+    def asset_id(self, symbol: str) -> int:
+        """1..n in sorted-symbol order, 0 for an asset the corpus never saw."""
+        return self.symbols.index(symbol) + 1 if symbol in self.symbols else UNKNOWN_ASSET
+
+    def class_id(self, symbol: str) -> int:
+        return CLASSES.index(self.classes[self.symbols.index(symbol)])
 
     @property
-    def timestamp(self) -> npt.NDArray[np.int64]: ...
+    def num_buckets(self) -> dict[str, int]:
+        return {name: len(edges) - 1 for name, edges in self.edges.items()}
+
     @property
-    def ret_z(self) -> Floats: ...
+    def vocabulary_sizes(self) -> dict[str, int]:
+        return vocabulary_sizes(len(self.symbols), self.num_buckets["gap"], self.num_buckets["vol_regime"])
+
     @property
-    def gap_z(self) -> Floats: ...
-    @property
-    def relative_log_vol(self) -> Floats: ...
-    @property
-    def log_ret(self) -> Floats: ...
-    @property
-    def flags(self) -> npt.NDArray[np.uint8]: ...
+    def sha256(self) -> str:
+        return sha256_of(canonical_json(self.to_json()))
+
+    def to_json(self) -> dict[str, Any]:
+        plain: dict[str, Any] = codec.to_json(self)
+        return plain
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], where: object = None) -> Tokenizer:
+        if isinstance(value, dict) and value.get("version") != TOKENIZER_VERSION:
+            raise DataError(
+                "a tokenizer of another version",
+                where=where,
+                expected=TOKENIZER_VERSION,
+                got=value.get("version"),
+                fix="build the corpus again with this version of vaiom",
+            )
+        return decode(cls, value, "not the state of a tokenizer", where=where, fix="build the corpus again")
 
 
 def fit_on_train(
-    rows: Mapping[str, OwnValues], train_end: datetime, timeframe: str, classes: Mapping[str, str]
+    rows: Mapping[str, Columns], train_end: datetime, timeframe: str, classes: Mapping[str, str]
 ) -> Tokenizer:
     """Fit edges, shape and zero shares on Train events: unmasked row, valid own target, target time inside Train."""
     symbols = sorted(rows)
@@ -50,19 +142,20 @@ def fit_on_train(
     returns, gaps, regimes, zero_share = [], [], [], []
     for symbol in symbols:
         asset = rows[symbol]
-        event = ~has_flag(asset.flags[:-1], ANY_MASK) & (asset.timestamp[1:] < end)
-        flags = asset.flags[1:]
+        event = ~has_flag(asset["flags"][:-1], ANY_MASK) & (asset["timestamp"][1:] < end)
+        flags = asset["flags"][1:]
         good = event & (~has_flag(flags, BAD_RETURN))
-        zero = event & (asset.log_ret[1:] == 0)
-        returns.append(asset.ret_z[1:][good])
-        gaps.append(asset.gap_z[1:][event & (~has_flag(flags, BAD_GAP))])
-        regimes.append(asset.relative_log_vol[1:][event])
+        zero = event & (asset["log_ret"][1:] == 0)
+        returns.append(asset["ret_z"][1:][good])
+        gaps.append(asset["gap_z"][1:][event & (~has_flag(flags, BAD_GAP))])
+        regimes.append(asset["relative_log_vol"][1:][event])
         zero_share.append(float(zero.sum() / max(1, (zero | good).sum())))
-    pooled = {name: _finite(np.concatenate(values)) for name, values in (("r", returns), ("g", gaps), ("v", regimes))}
+    pooled = [np.concatenate(values) for values in (returns, gaps, regimes)]
+    return_z, gap_z, relative_log_vol = (values[np.isfinite(values)] for values in pooled)
     edges = {
-        "return": fit_signed_edges(pooled["r"]),
-        "gap": fit_signed_edges(pooled["g"]),
-        "vol_regime": fit_regime_edges(pooled["v"]),
+        "return": fit_signed_edges(return_z),
+        "gap": fit_signed_edges(gap_z),
+        "vol_regime": fit_regime_edges(relative_log_vol),
     }
     if len(edges["return"]) != NUM_RETURN_BUCKETS + 1:
         raise DataError(
@@ -77,9 +170,75 @@ def fit_on_train(
         timeframe=timeframe,
         edges=edges,
         zero_share=tuple(zero_share),
-        return_shape=fit_shape(edges["return"], pooled["r"]),
+        return_shape=fit_shape(edges["return"], return_z),
     )
 
 
-def _finite(values: Any) -> Any:
-    return values[np.isfinite(values)]
+def fit_signed_edges(values: npt.NDArray[np.float64]) -> Edges:
+    """Fixed tail cutoffs and the quantiles of what lies strictly inside the inner pair; repeated quantiles collapse."""
+    inside = values[np.abs(values) < min(np.abs(TAIL_CUTOFFS))]
+    quantiles = _quantiles(inside, INTERIOR_QUANTILES)
+    return np.unique(np.concatenate([[-np.inf, np.inf], TAIL_CUTOFFS, quantiles]))
+
+
+def fit_regime_edges(values: npt.NDArray[np.float64]) -> Edges:
+    """Plain quantiles of all values, between the infinities."""
+    return np.unique(np.concatenate([[-np.inf, np.inf], _quantiles(values, REGIME_QUANTILES)]))
+
+
+def bucket_of(edges: Edges, values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """The j with edges[j-1] < value <= edges[j]; non-finite values get 0."""
+    ids = np.searchsorted(edges[1:-1], values, side="left") + 1
+    return where(np.isfinite(values), ids, 0).astype(np.uint8)
+
+
+def _quantiles(values: npt.NDArray[np.float64], levels: tuple[float, ...]) -> npt.NDArray[np.float64]:
+    if not len(values):
+        raise DataError(
+            "Train holds no usable event to fit bucket edges on",
+            expected="bars before the end of Train with at least 21 moving closes",
+            fix="move the boundaries with --train-end, or bring in a longer history",
+        )
+    return np.quantile(values, levels)
+
+
+def fit_shape(edges: Edges, values: Floats) -> ReturnShape:
+    """Fit the knots of every bucket with two edges and the tails beyond the outermost."""
+    inner = edges[1:-1]
+    ordered = np.sort(values)
+    # A bucket holds its upper edge and not its lower one.
+    cuts = np.searchsorted(ordered, inner, side="right")
+    buckets = (ordered[a:b] for a, b in pairwise(cuts))
+    pieces = [_inner_knots(*pair) for pair in zip(inner[:-1], inner[1:], buckets, strict=True)]
+    return ReturnShape(
+        knots=np.concatenate([*pieces, inner[-1:]]),
+        lower=_fit_tail(inner[0] - ordered[: cuts[0]]),
+        upper=_fit_tail(ordered[cuts[-1] :] - inner[-1]),
+    )
+
+
+def _inner_knots(low: float, high: float, values: Floats) -> Floats:
+    """The lower edge and the knots up to, not including, the upper one."""
+    levels = np.arange(PIECES) / PIECES
+    even = low + (high - low) * levels
+    if not len(values):
+        return even
+    share = _EVEN_RETURNS / (len(values) + _EVEN_RETURNS)
+    knots: Floats = share * even + (1 - share) * np.quantile(values, levels)
+    knots[0] = low
+    return knots
+
+
+def _fit_tail(excesses: Floats) -> Tail:
+    excesses = np.minimum(excesses, _MAX_EXCESS)
+    count = len(excesses) + _MADE_UP_EXCESSES
+    mean = (float(excesses.sum()) + _MADE_UP_EXCESSES * _MADE_UP_EXCESS) / count
+    shape = 0.0
+    if len(excesses) >= _MIN_EXCESSES:
+        ordered = np.sort(excesses)
+        above = 1 - (np.arange(len(ordered)) + 0.65) / len(ordered)  # their plotting positions
+        first, second = float(ordered.mean()), float((above * ordered).mean())
+        if first > 2 * second:
+            shape = min(max(2 - first / (first - 2 * second), TAIL_SHAPES[0]), TAIL_SHAPES[1])
+    # The mean is kept whatever the shape: scale / (1 - shape).
+    return Tail(scale=mean * (1 - shape), shape=shape)

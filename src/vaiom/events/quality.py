@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from vaiom.events.corpus import Corpus
-from vaiom.events.inputs import MASK_BITS, has_flag
-from vaiom.events.schema import MASK_NAMES, NUM_RETURN_BUCKETS
+from vaiom.events.fields import MASK_BITS, NUM_RETURN_BUCKETS, has_flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ def _quality_of(corpus: Corpus, symbol: str, split: str, rows: Any) -> SplitQual
         rows=len(rows),
         first=str(corpus.timestamps[rows[0]]),
         last=str(corpus.timestamps[rows[-1]]),
-        mask_share={name: float(has_flag(flags, MASK_BITS[name]).mean()) for name in MASK_NAMES},
+        mask_share={name: float(has_flag(flags, bit).mean()) for name, bit in MASK_BITS.items()},
         zero_share=float((corpus.log_ret_next[rows] == 0).mean()),
         dropped_share=float(corpus.target_bad[rows].mean()),
         events=int(valid.sum()),

@@ -1,77 +1,105 @@
 """One asset's bars as rows: every number a row carries, known at the row's own time.
 
-Enters: bars that follow a state. Leaves: float64 rows, the state after them, and, given a tokenizer, the columns a
-corpus stores. A row holds nothing of the next one: targets are the next row's own values, joined when a corpus is read.
+Enters: bars that follow a state, a whole history or one live bar. Leaves: the columns that a corpus stores of their
+rows, and the state after them. A row holds nothing of the next one: targets are the next row's own values, joined when
+a corpus is read.
 Paper: Methods, "Continuous dynamic features" and "Data-quality masks".
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.events.buckets import bucket_of
-from vaiom.events.calendar import LAST_SECOND
-from vaiom.events.inputs import ANY_MASK, BAD_GAP, BAD_RETURN, BLOCK_ROWS, MASK_BITS, fill_continuous, has_flag
-from vaiom.events.masks import bad_gap, bad_return, row_masks
-from vaiom.events.scales import Floats, Scales, ScaleState, run_scales
-from vaiom.events.schema import COLUMN_TYPES as COLUMN_TYPES
-from vaiom.events.schema import CONT_FIELDS
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events import fields
+from vaiom.events.calendar import LAST_SECOND, log_waits, step_seconds
+from vaiom.events.fields import (
+    BUCKETED,
+    CLASSES,
+    CONT_FIELDS,
+    CROSS_FIELDS,
+    EXTRA_FIELDS,
+    OWN_FIELDS,
+    ROW_TYPES,
+    default_class,
+)
+from vaiom.events.fit import Tokenizer, bucket_of
+from vaiom.events.scales import AssetState, Bars, Series
+
+WAIT = "log_wait"
+
+Columns = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Rows:
-    """Consecutive rows of one asset, float64, undefined values NaN."""
+class LiveBar(NamedTuple):
+    """A bar as plain numbers; NaN where a price or the volume is missing."""
 
-    timestamp: npt.NDArray[np.int64]
-    ret_z: Floats
-    gap_z: Floats
-    relative_log_vol: Floats
-    sigma20: Floats
-    log_ret: Floats
-    flags: npt.NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.timestamp)
-
-    @property
-    def unmasked(self) -> npt.NDArray[np.bool_]:
-        return ~has_flag(self.flags, ANY_MASK)
-
-    def numeric_columns(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Stored columns that need no tokenizer; non-finite inputs become 0, an undefined return stays NaN."""
-        columns: dict[str, npt.NDArray[np.generic]] = {
-            name: np.nan_to_num(getattr(self, name), nan=0.0, posinf=0.0, neginf=0.0).astype(COLUMN_TYPES[name])
-            for name in ("ret_z", "gap_z", "relative_log_vol", "sigma20")
-        }
-        columns["timestamp"] = self.timestamp.astype(COLUMN_TYPES["timestamp"])
-        columns["log_ret"] = self.log_ret
-        columns["flags"] = self.flags
-        return columns
-
-    def columns(self, tokenizer: Tokenizer) -> dict[str, npt.NDArray[np.generic]]:
-        """All stored columns but the extra ones; buckets are taken from the float64 values."""
-        buckets = {
-            "return_bucket": bucket_of(tokenizer.edges["return"], self.ret_z),
-            "gap_bucket": bucket_of(tokenizer.edges["gap"], self.gap_z),
-            "vol_regime": bucket_of(tokenizer.edges["vol_regime"], self.relative_log_vol),
-        }
-        return {**self.numeric_columns(), **buckets}
+    seconds: int
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
 
 
-def rows_of(bars: pl.DataFrame, state: ScaleState | None = None, where: object = None) -> tuple[Rows, ScaleState]:
-    """Rows of ordered bars that follow `state`, and the state after them."""
-    blocks, states = zip(*_blocks(bars, state or ScaleState(), where), strict=True)
-    joined = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in Rows.__dataclass_fields__}
-    return Rows(**joined), states[-1]
+def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
+    """Ordered bars as arrays; nulls become NaN."""
+    microseconds = frame["Datetime"].cast(pl.Datetime("us")).to_physical().to_numpy()
+    seconds, fraction = np.divmod(microseconds, 1_000_000)
+    unstorable = (fraction != 0) | (seconds < 0) | (seconds > LAST_SECOND)
+    if unstorable.any():
+        row = int(unstorable.argmax())
+        raise DataError(
+            "a bar's stamp cannot be stored",
+            where=f"{where}, row {row + 1}",
+            expected="whole seconds between 1970 and 2106",
+            got=frame["Datetime"][row],
+            fix="resample the bars with `vaiom data resample`, or check how the stamps were parsed",
+        )
+    names = ("Open", "High", "Low", "Close", "Volume")
+    return Bars(seconds, *(frame[name].cast(pl.Float64).to_numpy() for name in names))
+
+
+def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
+    """Rows of bars that follow `state`, the extra fields with them where the state has them; and the state after.
+
+    The paper's values are float64, undefined ones NaN, as the fit of the tokenizer wants them.
+    """
+    blocks, states = zip(*_blocks(bars, state), strict=True)
+    if len(blocks) == 1:
+        return blocks[0], states[0]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}, states[-1]
+
+
+def _blocks(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetState]]:
+    """Rows in blocks that stay in a processor's cache, each with the state after it."""
+    for start in range(0, max(len(bars.seconds), 1), fields.BLOCK_ROWS):
+        columns, state = _run(bars.part(slice(start, start + fields.BLOCK_ROWS)), state)
+        yield columns, state
+
+
+def _run(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        series = Series(bars, state)
+        columns = fields.paper_columns(series)
+        if state.slots is not None:
+            columns |= fields.own_columns(series)
+    return columns, series.after
+
+
+def stored_columns(rows: Columns, tokenizer: Tokenizer) -> Columns:
+    """What a corpus stores of rows; buckets are taken from the float64 values."""
+    edges = tokenizer.edges
+    return fields.stored(rows) | {name: bucket_of(edges[of], rows[value]) for name, (of, value) in BUCKETED.items()}
 
 
 def cont_of_bars(bars: pl.DataFrame, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
@@ -79,9 +107,10 @@ def cont_of_bars(bars: pl.DataFrame, out: npt.NDArray[np.float32] | None = None)
     if out is None:
         out = np.empty((len(bars), len(CONT_FIELDS)), np.float32)
     done = 0
-    for block, _ in _blocks(bars, ScaleState(), None):
-        fill_continuous(block.numeric_columns(), out[done : done + len(block)])
-        done += len(block)
+    for block, _ in _blocks(bars_of(bars), AssetState.empty(None)):
+        size = len(block["timestamp"])
+        fields.fill_continuous(fields.stored(block), out[done : done + size])
+        done += size
     return out
 
 
@@ -95,46 +124,67 @@ def cont_of_market(bars: Mapping[str, pl.DataFrame]) -> npt.NDArray[np.float32]:
     return out
 
 
-def _blocks(bars: pl.DataFrame, state: ScaleState, where: object) -> Iterator[tuple[Rows, ScaleState]]:
-    """Rows in blocks that stay in a processor's cache, each with the state after it."""
-    seconds = _stamps(bars, where)
-    # Nulls become NaN here.
-    open_, close = (bars[name].cast(pl.Float64).to_numpy() for name in ("Open", "Close"))
-    for start in range(0, max(len(seconds), 1), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        scales, state = run_scales(open_[block], close[block], state)
-        rows = Rows(
-            timestamp=seconds[block],
-            ret_z=scales.ret_z,
-            gap_z=scales.gap_z,
-            relative_log_vol=scales.relative_log_vol,
-            sigma20=scales.sigma20,
-            log_ret=scales.log_ret,
-            flags=_flags(scales),
-        )
-        yield rows, state
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowState:
+    """What is remembered of an asset's past beside the rows of the window."""
+
+    recursion: AssetState
+    last: int | None = None
+    """Seconds of the last stamp; None before the first bar."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"recursion": self.recursion.to_json(), "last": self.last}
 
 
-def _stamps(bars: pl.DataFrame, where: object) -> npt.NDArray[np.int64]:
-    microseconds = bars["Datetime"].cast(pl.Datetime("us")).to_physical().to_numpy()
-    seconds, fraction = np.divmod(microseconds, 1_000_000)
-    unstorable = (fraction != 0) | (seconds < 0) | (seconds > LAST_SECOND)
-    if unstorable.any():
-        row = int(unstorable.argmax())
-        raise DataError(
-            "a bar's stamp cannot be stored",
-            where=f"{where}, row {row + 1}",
-            expected="whole seconds between 1970 and 2106",
-            got=bars["Datetime"][row],
-            fix="resample the bars with `vaiom data resample`, or check how the stamps were parsed",
-        )
-    return seconds
+class RowMaker:
+    """Makes the rows that one model reads: of a history, of new bars, of one live bar.
+
+    Recursions that no field of the model needs do not run; what rows read of other assets is `fields.cross_columns`.
+    """
+
+    def __init__(self, input_fields: Sequence[str], tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.beyond = tuple(name for name in EXTRA_FIELDS if name in input_fields)
+        """The fields that the paper does not have, of those that the model reads."""
+        self.extra = any(name in OWN_FIELDS for name in self.beyond)
+        self.cross = any(name in CROSS_FIELDS for name in self.beyond)
+        self.step = step_seconds(tokenizer.timeframe)
+
+    def start(self) -> RowState:
+        """The state before an asset's first bar."""
+        return RowState(recursion=AssetState.empty(timedelta(seconds=self.step) if self.extra else None))
+
+    def restored(self, value: dict[str, Any]) -> RowState:
+        """The state that a `to_json` of it describes."""
+        recursion = AssetState.from_json(value["recursion"])
+        if (recursion.slots is not None) != self.extra:
+            raise DataError("not the state of a model with these fields", fix="push the history of each asset again")
+        return RowState(recursion=recursion, last=value["last"])
+
+    def __call__(self, bars: pl.DataFrame, state: RowState, where: str) -> tuple[Columns, RowState]:
+        """Stored columns of bars that follow `state`, and the state after them."""
+        rows, recursion = rows_of(bars_of(bars, where), state.recursion)
+        return self._with_waits(stored_columns(rows, self.tokenizer), replace(state, recursion=recursion))
+
+    def live(self, bar: LiveBar, state: RowState) -> tuple[Columns, RowState]:
+        """The same for one bar."""
+        one: Any = [np.int64(bar.seconds), *map(np.float64, bar[1:])]
+        rows, recursion = _run(Bars(*one), state.recursion)
+        columns = stored_columns(rows, self.tokenizer)
+        arrays = {name: np.array([value], ROW_TYPES[name]) for name, value in columns.items()}
+        return self._with_waits(arrays, RowState(recursion=recursion, last=state.last))
+
+    def _with_waits(self, columns: Columns, state: RowState) -> tuple[Columns, RowState]:
+        """Add the column that a window of rows cannot make by itself; the state takes the last stamp."""
+        stamps = columns["timestamp"]
+        if WAIT in self.beyond:
+            before = [] if state.last is None else [state.last]
+            columns[WAIT] = log_waits(np.concatenate([before, stamps]), self.step)[len(before) :]
+        return columns, replace(state, last=int(stamps[-1]) if len(stamps) else state.last)
 
 
-def _flags(scales: Scales) -> npt.NDArray[np.uint8]:
-    bits = {MASK_BITS[name]: mask for name, mask in row_masks(scales).items()}
-    bits |= {BAD_RETURN: bad_return(scales), BAD_GAP: bad_gap(scales)}
-    flags = np.zeros(len(scales.log_ret), np.uint8)
-    for bit, mask in bits.items():
-        flags |= mask * bit
-    return flags
+def meta_of(tokenizer: Tokenizer, symbol: str) -> npt.NDArray[np.int64]:
+    """(3,): asset id, class id, timeframe id; an unknown asset has the class that a corpus would give it."""
+    known = symbol in tokenizer.symbols
+    class_id = tokenizer.class_id(symbol) if known else CLASSES.index(default_class(symbol))
+    return np.array([tokenizer.asset_id(symbol), class_id, 0], np.int64)

@@ -1,112 +1,315 @@
-"""Returns, gaps and their EWMA scales: one recursion for a whole history, for new bars, and for one live bar.
+"""What fields are made of: returns, gaps, ranges and volumes, their running means, and the slots of the week.
 
-Enters: Open and Close of consecutive bars of one asset, and the state left by the bars before them.
-Leaves: float64 series through each row, and the state after the last. Feeding a history in pieces gives the
-same bits as feeding it at once, because a state is replayed through the same recursion.
-Paper: Methods, "Continuous dynamic features" and "Return Bucket Construction".
+Enters: consecutive bars of one asset, and the state left by the bars before them. Leaves: `Series` through each bar,
+and the state after the last. A whole history, new bars and one live bar go through the same lines, and a history in
+pieces gives the same bits as at once. Many bars are arrays and one bar is NumPy scalars, which cost a tenth: the
+expressions are the same, and only the recursions at the end of this file tell them apart. NumPy alone, but for long
+averages.
+Paper: Methods, "Continuous dynamic features" and "Return Bucket Construction"; ranges and slots are not the paper's.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
+
+from vaiom.errors import DataError
 
 SHORT_SPAN = 20
 LONG_SPAN = 120
 SCALE_FLOOR = 1e-8
-FEW_VALUES = 2_000
-"""A series no longer than this is averaged value by value."""
 MAX_LOG_MOVE = 1.0
 
-Floats = npt.NDArray[np.float64]
+SCALE_SPANS = (("ret", SHORT_SPAN), ("ret", LONG_SPAN), ("gap", SHORT_SPAN))
+"""The paper's averages, of squared returns and gaps."""
+MEAN_SPANS = (("range", 20), ("range", 120), ("range", 480), ("ret", 120), ("ret", 2400), ("volume", 120))
+"""Running means, of range variances, squared returns and volumes, that fields beyond the paper's are made of."""
+SLOT_QUANTITIES = ("ret", "range", "volume")
+SLOT_LIMIT = 25.0
+"""A slot learns from no value larger than this many times the week's mean: one wild bar must not rule it for a year."""
+SLOT_WEEKS = 52
+LATELY_WEEKS = 4
+"""Two holidays a week apart close a slot for two weeks; a change of clocks closes it for half a year."""
+PARKINSON = 4 * math.log(2)
+"""The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
+
+LONG_SERIES = 2_000
+"""A longer series is averaged by Polars, which does the same operations in the same order."""
 MOST_MISSING = 10_000_000
 """Rows without a value in a row: more than any history has."""
 
+_DAY = 86_400
+_WEEK = 7 * _DAY
+_EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday; weeks start on Monday
+_NEVER = -(10**6)  # a week long before any that can be stored
+_SLOT_ALPHA = 2 / (SLOT_WEEKS + 1)
+_LOG_SLOT_KEPT = np.log1p(-_SLOT_ALPHA)
+
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Numbers = TypeVar("Numbers", bound=npt.NDArray[Any])
 
 
-@dataclass(frozen=True, kw_only=True)
-class EwmaState:
+class Bars(NamedTuple):
+    """Consecutive bars of one asset, or NumPy scalars of a single one; NaN where a price or the volume is missing."""
+
+    seconds: Ints
+    open: Floats
+    high: Floats
+    low: Floats
+    close: Floats
+    volume: Floats
+
+    def part(self, rows: slice) -> Bars:
+        seconds, *numbers = self
+        return Bars(seconds[rows], *(column[rows] for column in numbers))
+
+
+class Ewma(NamedTuple):
     """Where an EWMA stands: its mean (None before the first value) and how many rows without a value came since."""
 
     mean: float | None = None
     num_missing: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScaleState:
-    """All that the recursion remembers of an asset's past."""
+class Mean(NamedTuple):
+    """An EWMA started at 0 and how many values it holds, from which their weight in it follows."""
+
+    level: float = 0.0
+    num_values: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slots:
+    """A table of (quantity, slot of the week): an EWMA started at 0, how often it was fed, and when it was last."""
+
+    level: Floats
+    count: Ints
+    last_week: Ints
+
+    @classmethod
+    def empty(cls, num_quantities: int, step: int) -> Slots:
+        """The table before the first row, for a timeframe of `step` seconds."""
+        shape = (num_quantities, _WEEK // step)
+        return cls(level=np.zeros(shape), count=np.zeros(shape, np.int64), last_week=np.full(shape, _NEVER))
+
+    @property
+    def step(self) -> int:
+        """Seconds of a slot."""
+        return _WEEK // int(self.level.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AssetState:
+    """All that the recursions remember of an asset's past; `means` and `slots` where more than the paper is wanted."""
 
     close: float = math.nan
     num_clean: int = 0
-    ret20: EwmaState = EwmaState()
-    ret120: EwmaState = EwmaState()
-    gap20: EwmaState = EwmaState()
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object that restores every bit; a missing close is null."""
-        ewmas = {name: getattr(self, name) for name in ("ret20", "ret120", "gap20")}
-        return {
-            "close": None if math.isnan(self.close) else self.close,
-            "num_clean": self.num_clean,
-            **{name: [ewma.mean, ewma.num_missing] for name, ewma in ewmas.items()},
-        }
+    scales: Mapping[str, Ewma]
+    means: Mapping[str, Mean]
+    slots: Slots | None
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ScaleState:
-        ewmas = {}
-        for name in ("ret20", "ret120", "gap20"):
+    def empty(cls, timeframe: timedelta | None) -> AssetState:
+        """The state before the first bar; without a timeframe that of the paper's fields alone."""
+        return cls(
+            scales={f"{name}{span}": Ewma() for name, span in SCALE_SPANS},
+            means={f"{name}{span}": Mean() for name, span in MEAN_SPANS} if timeframe else {},
+            slots=Slots.empty(len(SLOT_QUANTITIES), int(timeframe.total_seconds())) if timeframe else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that restores every bit; what is undefined is null."""
+        value: dict[str, Any] = {"close": _or_none(self.close), "num_clean": self.num_clean}
+        value |= {name: list(ewma) for name, ewma in self.scales.items()}
+        if self.slots is None:
+            return value
+        tables = {name: getattr(self.slots, name).tolist() for name in ("level", "count", "last_week")}
+        means = {name: list(mean) for name, mean in self.means.items()}
+        return {**value, "extra": {"sigma20": _or_none(_sigma(self.scales["ret20"])), **means, "season": tables}}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> AssetState:
+        try:
+            return cls._from_json(value)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise DataError("not the state of an asset", got=str(error), fix="build the corpus again") from error
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> AssetState:
+        scales = {}
+        for name in (f"{name}{span}" for name, span in SCALE_SPANS):
             mean, num_missing = value[name]
             if mean is not None and not 0 <= float(mean) < math.inf:
                 raise ValueError(f"{name} is a mean of squares")
             if not 0 <= int(num_missing) < MOST_MISSING:
                 raise ValueError(f"{name} lacks {num_missing} values")
-            ewmas[name] = EwmaState(mean=None if mean is None else float(mean), num_missing=int(num_missing))
-        close = math.nan if value["close"] is None else float(value["close"])
+            scales[name] = Ewma(None if mean is None else float(mean), int(num_missing))
         if not 0 <= int(value["num_clean"]) < 2**62:
             raise ValueError("num_clean is no count")
-        return cls(close=close, num_clean=int(value["num_clean"]), **ewmas)
+        close = math.nan if value["close"] is None else float(value["close"])
+        means, slots, extra = {}, None, value.get("extra")
+        if extra is not None:
+            for name in (f"{name}{span}" for name, span in MEAN_SPANS):
+                means[name] = Mean(float(extra[name][0]), int(extra[name][1]))
+            level = np.array(extra["season"]["level"], np.float64)
+            count, last_week = (np.array(extra["season"][name], np.int64) for name in ("count", "last_week"))
+            if not level.shape == count.shape == last_week.shape or level.ndim != 2 or not level.size:
+                raise ValueError("the tables of a season have one shape")
+            slots = Slots(level=level, count=count, last_week=last_week)
+        return cls(close=close, num_clean=int(value["num_clean"]), scales=scales, means=means, slots=slots)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scales:
-    """Series of one asset, one value per row, float64; undefined values are NaN."""
+class Running(NamedTuple):
+    """A mean through each row, and before it."""
 
-    missing: Bools
-    log_ret: Floats
-    log_gap: Floats
-    clean: Bools
-    """The row's return entered the return scales."""
-    num_clean_prev: npt.NDArray[np.int64]
-    sigma20: Floats
-    sigma20_prev: Floats
-    sigma120: Floats
-    sigma_gap20: Floats
-    sigma_gap20_prev: Floats
-
-    @property
-    def ret_z(self) -> Floats:
-        return self.log_ret / self.sigma20_prev
-
-    @property
-    def gap_z(self) -> Floats:
-        return self.log_gap / self.sigma_gap20_prev
-
-    @property
-    def relative_log_vol(self) -> Floats:
-        return np.log(self.sigma20) - np.log(self.sigma120)
+    through: Floats
+    before: Floats
 
 
-def ewma(values: Floats, span: int, state: EwmaState) -> tuple[Floats, EwmaState]:
-    """The paper's EWMA through each row: pandas' `ewm(span, adjust=False).mean()`; NaN values only age the past."""
-    if len(values) <= FEW_VALUES:
-        return _ewma_of_few(values, span, state)
-    replay = [] if state.mean is None else [state.mean, *[math.nan] * state.num_missing]
+class SlotMeans(NamedTuple):
+    """Means of past weeks: of the slot that comes next, through the row, and of the row's own slot, before it."""
+
+    coming: Floats
+    own_prev: Floats
+
+
+class Series:
+    """One value per bar, NaN where undefined: what the formulas of `events.fields` are written in.
+
+    `_prev` is through the bar before. The state after the last bar is `after`.
+    """
+
+    def __init__(self, bars: Bars, state: AssetState) -> None:
+        self.bars = bars
+        # A non-positive price is a missing one: it never makes an infinite return.
+        close = where(bars.close > 0, bars.close, math.nan)
+        open_ = where(bars.open > 0, bars.open, math.nan)
+        close_prev = _previous(close, state.close)
+        self.missing = np.isnan(open_) | np.isnan(close)
+        self.log_ret = np.log(close / close_prev)
+        self.log_gap = np.log(open_ / close_prev)
+        self.clean = ~self.missing & (self.log_ret != 0) & (np.abs(self.log_ret) <= MAX_LOG_MOVE)
+        self.clean_gap = ~self.missing & (np.abs(self.log_gap) <= MAX_LOG_MOVE)
+        self.clean_ret = where(self.clean, self.log_ret, math.nan)
+        num_clean = state.num_clean + _running_count(self.clean)
+        self.num_clean_prev = num_clean - self.clean
+        # np.square, not **2: a scalar's power rounds otherwise.
+        clean_gap = where(self.clean_gap, self.log_gap, math.nan)
+        self._squares = {"ret": np.square(self.clean_ret), "gap": np.square(clean_gap)}
+        scales, sigmas = {}, {}
+        for name, span in SCALE_SPANS:
+            key = f"{name}{span}"
+            mean, scales[key] = average(self._squares[name], span, state.scales[key])
+            sigmas[key] = Running(floored_root(mean.through), floored_root(mean.before))
+        self.sigma20, self.sigma20_prev = sigmas["ret20"]
+        self.sigma120, self.sigma_gap20_prev = sigmas["ret120"].through, sigmas["gap20"].before
+        self.means: dict[str, Running] = {}
+        self.slots: dict[str, SlotMeans] = {}
+        means, slots = (state.means, None) if state.slots is None else self._run_extra(state.means, state.slots)
+        self.after = state
+        if np.size(close):
+            last, count = float(_last(close)), int(_last(num_clean))
+            self.after = AssetState(close=last, num_clean=count, scales=scales, means=means, slots=slots)
+
+    @cached_property
+    def log_sigma20(self) -> Floats:
+        return np.log(self.sigma20)
+
+    @cached_property
+    def log_range(self) -> Floats:
+        """ln(High/Low) where High and Low enclose Open and Close, are positive, and no further apart than returns."""
+        _, open_, high, low, close, _ = self.bars
+        log_range = np.log(high / low)
+        encloses = (low > 0) & (low <= open_) & (low <= close) & (open_ <= high) & (close <= high)
+        return where(encloses & (log_range <= MAX_LOG_MOVE), log_range, math.nan)
+
+    @cached_property
+    def close_location(self) -> Floats:
+        """Where in its range the bar closed, from -1 at the Low to 1 at the High; 0 where the two are one."""
+        _, _, high, low, close, _ = self.bars
+        location = where(high > low, (2 * close - high - low) / (high - low), 0.0)
+        return where(~np.isnan(self.log_range), location, math.nan)
+
+    @cached_property
+    def activity(self) -> Floats:
+        """The bar's volume over its mean of the bars before."""
+        volume = self.bars.volume
+        return where((volume > 0) & (volume < math.inf), volume, math.nan) / self.means[f"volume{LONG_SPAN}"].before
+
+    def _run_extra(self, means: Mapping[str, Mean], slots: Slots) -> tuple[dict[str, Mean], Slots]:
+        """Fill `means` and `slots`; return their states after the last bar."""
+        volume = self.bars.volume
+        sources = {
+            "ret": self._squares["ret"],
+            # A bar without any range is no estimate, as an exact zero is no return.
+            "range": np.square(where(self.log_range > 0, self.log_range, math.nan)) / PARKINSON,
+            "volume": where((volume > 0) & (volume < math.inf), volume, math.nan),
+        }
+        after = {}
+        for name, span in MEAN_SPANS:
+            key = f"{name}{span}"
+            self.means[key], after[key] = running_mean(sources[name], span, means[key])
+        # A slot holds ratios to the level of the time: levels drift within months, the shape of the week hardly does.
+        ratios = np.stack([sources[name] / self.means[f"{name}{LONG_SPAN}"].before for name in SLOT_QUANTITIES])
+        coming, own_prev, slots = run_slots(self.bars.seconds, np.minimum(ratios, SLOT_LIMIT), slots)
+        self.slots = {name: SlotMeans(*pair) for name, *pair in zip(SLOT_QUANTITIES, coming, own_prev, strict=True)}
+        return after, slots
+
+
+def floored_root(mean_square: Floats) -> Floats:
+    return np.maximum(SCALE_FLOOR, np.sqrt(mean_square))  # NaN stays NaN
+
+
+# The recursions: these alone know whether they are given many bars or one.
+
+
+def _many(values: Any) -> bool:
+    return isinstance(values, np.ndarray)
+
+
+def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
+    """`np.where`, in a fraction of its time for one bar."""
+    made: Any = values
+    if _many(condition):
+        made = np.where(condition, values, otherwise)
+    elif not condition:
+        made = values.dtype.type(otherwise)
+    return cast(Numbers, made)
+
+
+def average(values: Floats, span: int, state: Ewma) -> tuple[Running, Ewma]:
+    """The paper's EWMA: pandas' `ewm(span, adjust=False).mean()`; NaN values only age the past."""
+    if _many(values) and len(values) > LONG_SERIES:
+        return _average_long(values, span, state)
+    alpha = 2 / (span + 1)
+    mean, num_missing = state
+    out = [math.nan if mean is None else mean]
+    for value in np.atleast_1d(values).tolist():
+        if mean is None:
+            mean = None if value != value else value
+        elif value != value:
+            num_missing += 1
+        else:
+            mean += (value - mean) * _weight(alpha, num_missing)
+            num_missing = 0
+        out.append(math.nan if mean is None else mean)
+    return _pairs(values, out), Ewma(mean, num_missing)
+
+
+def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Running, Ewma]:
+    import polars as pl
+
+    replay = [math.nan if state.mean is None else state.mean, *[math.nan] * state.num_missing]
     series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
     # Polars leaves null where the value is null, pandas carries the mean on.
     smooth = series.ewm_mean(span=span, adjust=False, ignore_nulls=False)
@@ -115,38 +318,11 @@ def ewma(values: Floats, span: int, state: EwmaState) -> tuple[Floats, EwmaState
     num_missing = 0
     if series.null_count() < len(series) and series[-1] is None:
         num_missing = int(series.is_not_null().reverse().arg_max() or 0)
-    after = EwmaState(mean=smooth[-1] if len(smooth) else None, num_missing=num_missing)
-    return smooth.to_numpy()[len(replay) :], after
+    through = smooth.to_numpy()[len(replay) - 1 :]
+    return Running(through[1:], through[:-1]), Ewma(smooth[-1], num_missing)
 
 
-def ewma_step(value: float, span: int, state: EwmaState) -> EwmaState:
-    """One value more, in the order of operations of Polars: the same bits."""
-    if math.isnan(value):
-        return state if state.mean is None else EwmaState(mean=state.mean, num_missing=state.num_missing + 1)
-    if state.mean is None:
-        return EwmaState(mean=value)
-    alpha = 2 / (span + 1)
-    return EwmaState(mean=state.mean + (value - state.mean) * _weight(alpha, state.num_missing))
-
-
-def _ewma_of_few(values: Floats, span: int, state: EwmaState) -> tuple[Floats, EwmaState]:
-    """`ewma_step` after `ewma_step`: short series cost less than a call of a dataframe library and its threads."""
-    alpha = 2 / (span + 1)
-    usual = _weight(alpha, 0)
-    mean, num_missing = state.mean, state.num_missing
-    out = []
-    for value in values.tolist():
-        if mean is None:
-            mean = None if value != value else value
-        elif value != value:
-            num_missing += 1
-        else:
-            mean += (value - mean) * (_weight(alpha, num_missing) if num_missing else usual)
-            num_missing = 0
-        out.append(math.nan if mean is None else mean)
-    return np.array(out, np.float64), EwmaState(mean=mean, num_missing=num_missing)
-
-
+@lru_cache(maxsize=1024)
 def _weight(alpha: float, num_missing: int) -> float:
     """Of a value after so many rows without one: the past has aged meanwhile."""
     old = 1.0
@@ -155,53 +331,100 @@ def _weight(alpha: float, num_missing: int) -> float:
     return alpha / (old + alpha)
 
 
-def run_scales(open_: Floats, close: Floats, state: ScaleState | None = None) -> tuple[Scales, ScaleState]:
-    """Run the recursion over consecutive bars that follow `state`; prices may be NaN or non-positive."""
-    state = state or ScaleState()
-    # A non-positive price is a missing one: it never makes an infinite return.
-    close = np.where(close > 0, close, math.nan)
-    open_ = np.where(open_ > 0, open_, math.nan)
-    close_prev = _shift(close, state.close)
-    missing = np.isnan(open_) | np.isnan(close)
-    log_ret = np.log(close / close_prev)
-    log_gap = np.log(open_ / close_prev)
-
-    with np.errstate(invalid="ignore"):
-        clean = ~missing & (log_ret != 0) & (np.abs(log_ret) <= MAX_LOG_MOVE)
-        clean_gap = ~missing & (np.abs(log_gap) <= MAX_LOG_MOVE)
-    squared_ret = np.where(clean, log_ret, math.nan) ** 2
-    squared_gap = np.where(clean_gap, log_gap, math.nan) ** 2
-    mean20, ret20 = ewma(squared_ret, SHORT_SPAN, state.ret20)
-    mean120, ret120 = ewma(squared_ret, LONG_SPAN, state.ret120)
-    mean_gap20, gap20 = ewma(squared_gap, SHORT_SPAN, state.gap20)
-    sigma20, sigma_gap20 = _floored_root(mean20), _floored_root(mean_gap20)
-
-    num_clean = state.num_clean + np.cumsum(clean)
-    scales = Scales(
-        missing=missing,
-        log_ret=log_ret,
-        log_gap=log_gap,
-        clean=clean,
-        num_clean_prev=num_clean - clean,
-        sigma20=sigma20,
-        sigma20_prev=_shift(sigma20, _sigma_of(state.ret20)),
-        sigma120=_floored_root(mean120),
-        sigma_gap20=sigma_gap20,
-        sigma_gap20_prev=_shift(sigma_gap20, _sigma_of(state.gap20)),
-    )
-    if not len(close):
-        return scales, state
-    after = ScaleState(close=float(close[-1]), num_clean=int(num_clean[-1]), ret20=ret20, ret120=ret120, gap20=gap20)
-    return scales, after
+def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]:
+    """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it as it is."""
+    seen = ~np.isnan(values)
+    log_kept = math.log1p(-2 / (span + 1))
+    if not _many(values):
+        after = state
+        if seen:
+            through, _ = average(values, span, Ewma(state.level))[0]
+            after = Mean(float(through), state.num_values + 1)
+        return Running(*(np.float64(m.level) / -np.expm1(m.num_values * log_kept) for m in (after, state))), after
+    levels = average(values[seen], span, Ewma(state.level))[0]
+    end = state.num_values + len(levels.through)
+    level = np.concatenate([[state.level], levels.through])
+    mean = level / -np.expm1(np.arange(state.num_values, end + 1) * log_kept)
+    at = seen.cumsum()
+    return Running(mean[at], mean[at - seen]), Mean(float(level[-1]), end)
 
 
-def _floored_root(mean_square: Floats) -> Floats:
-    return np.maximum(SCALE_FLOOR, np.sqrt(mean_square))  # NaN stays NaN
+def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
+    """Means by time of the week of `values` (quantities, N): of the coming slot, of the row's own before it; the state.
+
+    A slot is a timeframe's step within the week of the stored clock; its mean is an EWMA over the weeks in which it was
+    fed. The coming slot is the first after the row's own, in the order of the week, that was fed lately: after
+    Friday's last bar it is Sunday's first, also in the weeks after a change to or from summer time has moved both.
+    """
+    week, second_of_week = divmod(seconds + _EPOCH_WEEKDAY * _DAY, _WEEK)
+    slot = second_of_week // state.step
+    if not _many(seconds):
+        coming, own_prev, state = _run_sweep(int(week), np.array([slot]), values[:, None], state)
+        return coming[:, 0], own_prev[:, 0], state
+    coming, own_prev = np.empty_like(values), np.empty_like(values)
+    # A sweep is a stretch of rows through ever later slots of one week, so that each slot is fed once at most.
+    cuts = 1 + np.flatnonzero((np.diff(week) != 0) | (np.diff(slot) <= 0))
+    for start, stop in pairwise([0, *cuts.tolist(), len(seconds)] if len(seconds) else []):
+        rows = slice(start, stop)
+        coming[:, rows], own_prev[:, rows], state = _run_sweep(int(week[start]), slot[rows], values[:, rows], state)
+    return coming, own_prev, state
 
 
-def _sigma_of(state: EwmaState) -> float:
-    return math.nan if state.mean is None else float(_floored_root(np.array([state.mean]))[0])
+def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
+    level, count, last_week = state.level[:, slot], state.count[:, slot], state.last_week[:, slot]
+    own_prev = _slot_mean(level, count)
+    fed = ~np.isnan(values)
+    after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
+    after.level[:, slot] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
+    after.count[:, slot] = count + fed
+    after.last_week[:, slot] = np.where(fed, np.maximum(last_week, week), last_week)
+
+    # Of the slots after the row's own the table before the sweep is what is known, of the others the one after it.
+    num_quantities, num_slots = state.level.shape
+    slots = np.arange(num_slots + 1)
+    later = np.full((num_quantities, num_slots + 1), num_slots)
+    np.copyto(later[:, :-1], slots[:-1], where=state.last_week >= week - LATELY_WEEKS)
+    later = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1][:, slot + 1]
+    lately = after.last_week >= week - LATELY_WEEKS
+    first = np.where(lately.any(axis=1), lately.argmax(axis=1), num_slots)[:, None]
+    this_week = later < num_slots
+    at = np.arange(num_quantities)[:, None], np.where(this_week, later, first) % num_slots
+    level = np.where(this_week, state.level[at], after.level[at])
+    count = np.where(this_week, state.count[at], after.count[at])
+    return np.where(this_week | (first <= slot), _slot_mean(level, count), math.nan), own_prev, after
 
 
-def _shift(values: Floats, first: float) -> Floats:
-    return np.concatenate([[first], values[:-1]]) if len(values) else values
+def _slot_mean(level: Floats, count: Ints) -> Floats:
+    """An EWMA that started at 0 over the weight that its values have in it; NaN where there are none."""
+    mean: Floats = level / -np.expm1(count * _LOG_SLOT_KEPT)
+    return mean
+
+
+def _pairs(like: Floats, means: list[float]) -> Running:
+    """A mean before the first row and through each, as two series or scalars."""
+    if _many(like):
+        series = np.array(means)
+        return Running(series[1:], series[:-1])
+    return Running(np.float64(means[1]), np.float64(means[0]))  # type: ignore[arg-type]
+
+
+def _previous(values: Floats, first: float) -> Floats:
+    if _many(values):
+        return np.concatenate([[first], values[:-1]])[: len(values)]
+    return np.float64(first)  # type: ignore[return-value]
+
+
+def _running_count(hits: Bools) -> Ints:
+    return np.cumsum(hits) if _many(hits) else hits.astype(np.int64)
+
+
+def _last(values: Any) -> Any:
+    return values[-1] if _many(values) else values
+
+
+def _sigma(ewma: Ewma) -> float:
+    return math.nan if ewma.mean is None else max(SCALE_FLOOR, math.sqrt(ewma.mean))
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value

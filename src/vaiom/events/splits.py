@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.errors import ConfigError, DataError
+from vaiom import codec
+from vaiom.codec import decode
+from vaiom.errors import ConfigError
 
 TRAIN, BUFFER, VALIDATION, SEALED = "train", "buffer", "validation", "sealed"
 NO_TARGET_CODE = 255
@@ -88,28 +90,12 @@ class SplitConfig:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "train_end": self.train_end.isoformat(),
-            "validation": [edge.isoformat() for edge in self.validation],
-            "tests": [[edge.isoformat() for edge in test] for test in self.tests],
-            "seal": self.seal.isoformat(),
-        }
+        plain: dict[str, Any] = codec.to_json(self)
+        return plain
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SplitConfig:
-        try:
-            return cls(
-                train_end=datetime.fromisoformat(value["train_end"]),
-                validation=_interval(value["validation"]),
-                tests=tuple(_interval(test) for test in value["tests"]),
-                seal=datetime.fromisoformat(value["seal"]),
-            )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DataError("not the boundaries of a protocol", got=str(error), fix="build or train again") from error
-
-
-def _interval(edges: list[str]) -> Interval:
-    return datetime.fromisoformat(edges[0]), datetime.fromisoformat(edges[1])
+        return decode(cls, value, "not the boundaries of a protocol", fix="build or train again")
 
 
 def _move(interval: Interval, months: int) -> Interval:

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from vaiom.errors import ConfigError
 from vaiom.evaluation.ledger import is_recorded, record_look
-from vaiom.events.boundaries import under_splits
 from vaiom.events.calendar import step_seconds
-from vaiom.events.corpus import Corpus
+from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import VALIDATION, SplitConfig
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.run import Run

@@ -26,8 +26,7 @@ from vaiom.evaluation.heldout import heldout_rows
 from vaiom.evaluation.ledger import is_recorded, looks, record_look
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.boundaries import under_splits
-from vaiom.events.corpus import Corpus, count_events, open_corpus
+from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.engine import Engine, Report
 from vaiom.experiments.records import (

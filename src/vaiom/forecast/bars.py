@@ -18,8 +18,8 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events.calendar import LAST_SECOND
-from vaiom.events.masks import MIN_CLEAN_RETURNS
-from vaiom.forecast.live import LiveBar
+from vaiom.events.fields import MIN_CLEAN_RETURNS
+from vaiom.events.rows import LiveBar
 from vaiom.market.folder import (
     BAR_COLUMNS,
     PRICE_COLUMNS,

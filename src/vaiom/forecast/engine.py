@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events.fit import Tokenizer
 from vaiom.model.checkpoint import Checkpoint, Provenance
 from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs

@@ -25,17 +25,15 @@ import torch
 from torch import Tensor, nn
 
 from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
-from vaiom.events.boundaries import under_splits
-from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.corpus import Corpus, open_corpus, under_splits
+from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
-from vaiom.events.tokenizer import Tokenizer
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.forecast.engine import TOLERANCE, Engine, Events, Meta, ModelCard, Probabilities, TorchEngine, normalise
 from vaiom.model.checkpoint import USE, Checkpoint, Provenance, load_checkpoint
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
-from vaiom.training.windows import model_inputs
 
 EXPORTED_SUFFIX = ".onnx"
 FORMAT = "vaiom-onnx"
@@ -203,7 +201,7 @@ def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, M
     if not len(rows):
         raise DataError("the corpus has no window of the model's context", where=corpus.path, expected=config.context)
     chosen = rows[np.linspace(0, len(rows) - 1, min(_REAL_WINDOWS, len(rows))).astype(np.int64)]
-    inputs = model_inputs(corpus, config)
+    inputs = corpus.inputs(config)
     events = [inputs[row + 1 - config.context : row + 1].astype(np.float32) for row in chosen]
     return [(np.stack(events), corpus.meta[chosen].astype(np.int64))]
 

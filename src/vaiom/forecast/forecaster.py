@@ -18,13 +18,13 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError, DataError
-from vaiom.events.inputs import MASK_BITS, timestamps_of
+from vaiom.events.fields import MASK_BITS, inputs_of, timestamps_of
+from vaiom.events.rows import Columns, RowMaker, meta_of
 from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, Engine, ModelCard, Probabilities, TorchEngine
 from vaiom.forecast.export import EXPORTED_SUFFIX, open_exported
 from vaiom.forecast.history import History
-from vaiom.forecast.inputs import Columns, RowMaker, inputs_of, meta_of
 from vaiom.forecast.rows import Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.stamps import timeframe_of
 from vaiom.model.checkpoint import load_checkpoint
@@ -51,7 +51,7 @@ class Forecaster:
     def __init__(self, engine: Engine, card: ModelCard) -> None:
         self.engine, self.card = engine, card
         self.tokenizer, self.config = card.tokenizer, card.config
-        self.rows = RowMaker(card.config, card.tokenizer)
+        self.rows = RowMaker(card.config.input_fields, card.tokenizer)
         self.timeframe: timedelta = timeframe_of(card.tokenizer.timeframe)
 
     @classmethod

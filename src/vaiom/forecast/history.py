@@ -15,11 +15,11 @@ import numpy.typing as npt
 import polars as pl
 
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.inputs import ANY_MASK, has_flag, timestamps_of
+from vaiom.events.fields import ANY_MASK, has_flag, timestamps_of
+from vaiom.events.rows import Columns
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.engine import Probabilities
-from vaiom.forecast.inputs import Columns
 from vaiom.forecast.rows import Window
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from vaiom.errors import DataError
-from vaiom.events.schema import CROSS_FIELDS
+from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES
+from vaiom.events.rows import Columns, RowState
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.inputs import ROW_TYPES, Columns, RowState
 from vaiom.forecast.rows import Window, cut_window, refresh_cross_fields
 
 STATE_VERSION = 2

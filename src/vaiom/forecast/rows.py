@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.events.cross import cross_fields
-from vaiom.events.schema import CROSS_FIELDS
-from vaiom.forecast.inputs import Columns
+from vaiom.events.fields import CROSS_FIELDS, cross_columns
+from vaiom.events.rows import Columns
 
 _READ = ("timestamp", "ret_z", "relative_log_vol", "flags")
 
@@ -78,9 +77,9 @@ def find_absent(
 def _cross(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Any]:
     """The cross fields of all assets, over the known ones."""
     read = {symbol: columns for symbol, columns in assets.items() if symbol in known}
-    fields = cross_fields(read) if read else {}
+    fields = cross_columns(read) if read else {}
     foreign = [symbol for symbol in assets if symbol not in read]
-    return fields | {symbol: cross_fields({**read, symbol: assets[symbol]})[symbol] for symbol in foreign}
+    return fields | {symbol: cross_columns({**read, symbol: assets[symbol]})[symbol] for symbol in foreign}
 
 
 def _find(ordered: Stamps, stamps: Stamps) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

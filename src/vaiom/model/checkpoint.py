@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from vaiom.errors import CheckpointError, DataError
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events.fit import Tokenizer
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom

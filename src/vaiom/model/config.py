@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
-from vaiom.events.tokenizer import Tokenizer
+from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
+from vaiom.events.fit import Tokenizer
 
 INPUTS = ("disc", "cont", "hybrid")
 BACKBONES = ("decoder", "gru")

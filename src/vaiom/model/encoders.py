@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear
 
-from vaiom.events.schema import META_FIELDS
+from vaiom.events.fields import META_FIELDS
 from vaiom.model.config import ModelConfig, Vocabulary
 
 INPUT_LIMIT = 32.0

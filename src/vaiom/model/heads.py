@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vaiom.events.schema import NUM_RETURN_BUCKETS
+from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.config import ModelConfig, Vocabulary
 
 

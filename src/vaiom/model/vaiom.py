@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vaiom.events.schema import UNKNOWN_ASSET
+from vaiom.events.fields import UNKNOWN_ASSET
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.decoder import Decoder
 from vaiom.model.encoders import make_encoder

@@ -11,7 +11,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from vaiom.events.schema import NUM_RETURN_BUCKETS
+from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.files import write_bytes
 from vaiom.report import data_tables, figures
 from vaiom.report.contents import RunContents, read_run

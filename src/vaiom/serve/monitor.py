@@ -20,7 +20,7 @@ import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from vaiom.baselines.base import smooth
-from vaiom.events.inputs import ANY_MASK, BAD_RETURN, has_flag
+from vaiom.events.fields import ANY_MASK, BAD_RETURN, has_flag
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
 from vaiom.serve.store import moment_of, seconds_of

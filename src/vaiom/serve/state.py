@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import DataError, UserError
-from vaiom.events.inputs import MASK_BITS
+from vaiom.events.fields import MASK_BITS
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import AssetStream, OnlineForecaster

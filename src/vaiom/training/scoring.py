@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaiom.events.schema import NUM_RETURN_BUCKETS
+from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.losses import class_ids
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.distributed import Team

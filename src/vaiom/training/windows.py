@@ -7,7 +7,6 @@ Paper: Methods, "Supervision Scope" (targets are 0 where `valid_base` fails) and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,9 @@ import torch
 from torch import Tensor
 
 from vaiom.errors import DataError
-from vaiom.events.buckets import bucket_of
 from vaiom.events.corpus import Corpus
-from vaiom.events.schema import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, SIGNED_FIELDS
+from vaiom.events.fields import SIGNED_FIELDS
+from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN
 from vaiom.model.config import ModelConfig
 
@@ -33,17 +32,6 @@ class Windows:
     targets: dict[str, Tensor]
 
 
-def model_inputs(corpus: Corpus, model: ModelConfig) -> npt.NDArray[Any]:
-    """(N, F): the fields that a model reads, in its order."""
-    if model.input == "disc":
-        return np.ascontiguousarray(corpus.disc[:, [DISC_FIELDS.index(name) for name in model.input_fields]])
-    if not set(model.input_fields) & set(EXTRA_FIELDS):
-        return np.ascontiguousarray(corpus.cont[:, [CONT_FIELDS.index(name) for name in model.input_fields]])
-    columns = {name: corpus.cont[:, column] for column, name in enumerate(CONT_FIELDS)}
-    columns |= {name: corpus.extra[:, column] for column, name in enumerate(EXTRA_FIELDS)}
-    return np.stack([columns[name] for name in model.input_fields], axis=1)
-
-
 def _opposite(corpus: Corpus, name: str) -> npt.NDArray[np.uint8]:
     """The bucket that a row's target would have if the move were the other way round; where there is none, anything."""
     column = {"return": "ret_z", "gap": "gap_z"}[name]
@@ -56,7 +44,7 @@ class DeviceCorpus:
     def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, mirror: float = 0.0) -> None:
         self.context = context = model.context
         self.mirror = mirror
-        self.x = torch.from_numpy(model_inputs(corpus, model)).to(device)
+        self.x = torch.from_numpy(corpus.inputs(model)).to(device)
         self.meta = torch.from_numpy(corpus.meta.astype(np.int64)).to(device)
         targets = {
             "return": corpus.target_return,

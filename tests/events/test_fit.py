@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from vaiom.errors import DataError
-from vaiom.events.buckets import bucket_of, fit_regime_edges, fit_signed_edges
+from vaiom.events.fit import bucket_of, fit_regime_edges, fit_signed_edges
 
 any_float = st.floats(allow_nan=True, allow_infinity=True)
 

@@ -1,0 +1,378 @@
+"""Every field of an event, defined once: what it is, how it is made of bars, how it is stored, how a model reads it.
+
+Enters: `Series` of an asset's bars; later the stored columns of its rows. Leaves: those columns; (N, F) inputs of a
+model. NumPy alone. A new input is a line of `FIELDS`: builds, appends, live bars, models and tests follow the table.
+Paper: Methods, "Continuous dynamic features", "Data-quality masks" and "Input Representations"; Appendix B, "Complete
+Input Schemas". The extra fields are not the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.events.calendar import MAX_YEARS_SINCE_2000, PERIODIC_FIELDS, calendar_channels, calendar_fields
+from vaiom.events.scales import MAX_LOG_MOVE, SCALE_FLOOR, SHORT_SPAN, Bools, Floats, Series, floored_root, where
+
+INVALID = 0
+"""The index of a missing or invalid bucket; bucket ids count from 1."""
+UNKNOWN_ASSET = 0
+NUM_RETURN_BUCKETS = 16
+MIN_CLEAN_RETURNS = SHORT_SPAN
+CLASSES = ("FX", "SPOT")
+"""Asset classes; the class id is the position here."""
+EXTRA_LIMIT = 1000.0
+"""Extra fields end here: far beyond what a model reads, and far inside float16."""
+OTHERS_LIMIT = 10.0
+"""Larger moves of another asset count as this many sigmas: one bad print must not become everyone's news."""
+BLOCK_ROWS = 1 << 15
+"""Rows that are worked on together: their columns stay in a processor's cache."""
+
+_METALS = ("XAU", "XAG", "XPT", "XPD")
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Other:
+    """What another asset's rows tell the rows of the same stamps."""
+
+    ret_z: Floats
+    relative_log_vol: Floats
+    dollar: int
+    """1 where its quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input. One without a formula follows from the stamps, the masks or the fitted edges of a stored row."""
+
+    name: str
+    kind: str
+    """The schema that it belongs to: cont and disc are the paper's, extra is ours."""
+    doc: str
+    stored: str | None = None
+    """The type of its column in a corpus."""
+    formula: Callable[[Series], Floats] | None = None
+    """From the asset's own bars, known when the row's bar has closed; NaN where undefined."""
+    others: Callable[[Other], tuple[Floats, int]] | None = None
+    """What each other asset with an unmasked row at the same stamp adds to a mean, and with which weight."""
+    signed: bool = False
+    """Whether it changes its sign, as nothing else of it does, when all prices are turned upside down."""
+    column: str = ""
+    """The name of the column where it is another."""
+
+
+def log_root(mean_square: Floats) -> Floats:
+    """ln of a volatility."""
+    return np.log(floored_root(mean_square))
+
+
+def _extra(name: str, doc: str, formula: Callable[[Series], Floats] | None = None, **more: Any) -> Field:
+    return Field(name, "extra", doc, "<f2", formula, **more)
+
+
+MASKS: dict[str, Callable[[Series], Bools]] = {
+    "missing": lambda s: s.missing,
+    "stale": lambda s: s.log_ret == 0,
+    "bad_data": lambda s: (np.abs(s.log_ret) > MAX_LOG_MOVE) | (np.abs(s.log_gap) > MAX_LOG_MOVE),
+    "insufficient_history": lambda s: s.num_clean_prev < MIN_CLEAN_RETURNS,
+    # The past-only scale divides ret_z; where it is undefined it is no scale at all.
+    "scale_zero": lambda s: ~(s.sigma20_prev > SCALE_FLOOR),
+}
+"""Why a row is not to be trusted, True = bad."""
+
+FIELDS = (
+    # The paper's continuous schema.
+    Field("ret_z", "cont", "return / sigma20_prev", "<f4", lambda s: s.log_ret / s.sigma20_prev, signed=True),
+    Field("gap_z", "cont", "gap / its scale", "<f4", lambda s: s.log_gap / s.sigma_gap20_prev, signed=True),
+    Field(
+        "relative_log_vol", "cont", "ln(sigma20 / sigma120)", "<f4", lambda s: np.log(s.sigma20) - np.log(s.sigma120)
+    ),
+    Field("sigma_through_t", "cont", "sigma20", "<f8", lambda s: s.sigma20, column="sigma20"),
+    Field("years_since_2000_norm", "cont", "the year's place among the 64 that have one"),
+    *(
+        Field(f"{name}_{wave}", "cont", f"{wave} of the {name}, once around")
+        for name, _, _ in PERIODIC_FIELDS
+        for wave in ("sin", "cos")
+    ),
+    *(Field(f"mask_{name}", "cont", "1 where the row has this mask") for name in MASKS),
+    Field("mask_any", "cont", "1 where the row has any mask"),
+    # The paper's discrete schema.
+    Field("return_bucket", "disc", "bucket of ret_z, 0 under a mask", "|u1"),
+    Field("gap_bucket", "disc", "bucket of gap_z, 0 under a mask", "|u1"),
+    Field("vol_regime", "disc", "bucket of relative_log_vol, 0 under a mask", "|u1"),
+    Field("asset_id", "disc", "1..n in the order of the symbols, 0 unknown"),
+    Field("asset_class_id", "disc", "FX 0, SPOT 1"),
+    Field("timeframe_id", "disc", "0: a corpus has one"),
+    Field("years_since_2000", "disc", "0 to 63"),
+    Field("month_of_year", "disc", "1 to 12"),
+    *(Field(name, "disc", f"from {first}") for name, _, first in PERIODIC_FIELDS[1:]),
+    Field("mask_any", "disc", "1 where the row has any mask"),
+    # Of the asset's own bars, not the paper's.
+    _extra("range_z", "ln(High/Low) / sigma20_prev", lambda s: s.log_range / s.sigma20_prev),
+    _extra(
+        "close_location",
+        "where in its range the bar closed: -1 at the Low, 1 at the High",
+        lambda s: s.close_location,
+        signed=True,
+    ),
+    _extra(
+        "range_vol20",
+        "ln of the range volatility over 20 bars, less ln sigma20",
+        lambda s: log_root(s.means["range20"].through) - s.log_sigma20,
+    ),
+    _extra(
+        "range_vol480",
+        "ln of the range volatility over 480 bars, less ln sigma20",
+        lambda s: log_root(s.means["range480"].through) - s.log_sigma20,
+    ),
+    _extra(
+        "long_vol",
+        "ln sigma20, less ln of the volatility over 2,400 bars",
+        lambda s: s.log_sigma20 - log_root(s.means["ret2400"].through),
+    ),
+    _extra("activity", "ln of the bar's volume over its mean of the 120 bars before", lambda s: np.log(s.activity)),
+    _extra(
+        "slot_activity",
+        "the same, less what past weeks had in this slot of the week",
+        lambda s: np.log(s.activity / s.slots["volume"].own_prev),
+    ),
+    _extra(
+        "slot_surprise",
+        "the bar's return in units of what past weeks make of this slot",
+        lambda s: s.clean_ret / floored_root(s.slots["ret"].own_prev * s.means["ret120"].before),
+        signed=True,
+    ),
+    _extra(
+        "next_slot_vol",
+        "ln of the volatility that past weeks promise for the coming slot, less ln sigma20; from returns",
+        lambda s: log_root(s.slots["ret"].coming * s.means["ret120"].through) - s.log_sigma20,
+    ),
+    _extra(
+        "next_slot_range",
+        "the same from ranges",
+        lambda s: log_root(s.slots["range"].coming * s.means["range120"].through) - s.log_sigma20,
+    ),
+    # Of the same closed bar in the other assets.
+    _extra(
+        "cross_abs", "mean \\|`ret_z`\\| of the other assets at the same stamp", others=lambda o: (np.abs(o.ret_z), 1)
+    ),
+    _extra(
+        "usd_factor",
+        "mean `ret_z` of the other assets with the dollar in them, signed so that a stronger dollar is positive",
+        others=lambda o: (o.dollar * o.ret_z, abs(o.dollar)),
+        signed=True,
+    ),
+    _extra("cross_vol", "mean `relative_log_vol` of the other assets", others=lambda o: (o.relative_log_vol, 1)),
+    # Of the stamps alone.
+    Field("log_wait", "extra", "ln of the bars' time since the row before; 0 when they are one bar apart"),
+)
+
+
+def _names(fields: Iterable[Field]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields)
+
+
+CONT_FIELDS = _names(field for field in FIELDS if field.kind == "cont")
+DISC_FIELDS = _names(field for field in FIELDS if field.kind == "disc")
+EXTRA_FIELDS = _names(field for field in FIELDS if field.kind == "extra")
+META_FIELDS = ("asset_id", "asset_class_id", "timeframe_id")
+SIGNED_FIELDS = _names(field for field in FIELDS if field.signed)
+_PAPER = tuple(field for field in FIELDS if field.kind == "cont" and field.formula)
+_OWN = tuple(field for field in FIELDS if field.kind == "extra" and field.formula)
+_CROSS = tuple(field for field in FIELDS if field.others)
+OWN_FIELDS, CROSS_FIELDS = _names(_OWN), _names(_CROSS)
+
+COLUMN_TYPES = {
+    "timestamp": "<u4",  # seconds of the stored clock since 1970
+    **{field.column or field.name: field.stored for field in _PAPER if field.stored},
+    "log_ret": "<f8",
+    "flags": "|u1",
+    **{
+        field.name: field.stored for kind in ("disc", "extra") for field in FIELDS if field.kind == kind if field.stored
+    },
+}
+"""What a corpus keeps of a row."""
+ROW_TYPES = {**COLUMN_TYPES, "log_wait": "<f4"}
+"""A window of rows may begin anywhere, so that its first wait does not follow from its stamps."""
+BUCKETED = {"return_bucket": ("return", "ret_z"), "gap_bucket": ("gap", "gap_z")}
+BUCKETED |= {"vol_regime": ("vol_regime", "relative_log_vol")}
+"""Columns of buckets: whose edges, and of which value."""
+
+# Bits of the stored flags: the five masks in their order, then whether the row's own return and gap may serve as the
+# target of the row before it.
+MASK_BITS = {name: np.uint8(1 << bit) for bit, name in enumerate(MASKS)}
+ANY_MASK = np.uint8((1 << len(MASKS)) - 1)
+BAD_RETURN, BAD_GAP = np.uint8(1 << 5), np.uint8(1 << 6)
+
+_FIRST_MASK = CONT_FIELDS.index(f"mask_{next(iter(MASKS))}")
+_FIRST_CALENDAR = DISC_FIELDS.index("years_since_2000")
+# Row f holds the six mask channels of a row whose flags are f.
+_MASK_CHANNELS = np.stack(
+    [(np.arange(256, dtype=np.uint8) & bit) != 0 for bit in (*MASK_BITS.values(), ANY_MASK)], axis=1
+).astype(np.float32)
+
+
+def default_class(symbol: str) -> str:
+    """The class of a symbol that the corpus configuration does not name."""
+    return "SPOT" if symbol.upper().startswith(_METALS) else "FX"
+
+
+def vocabulary_sizes(num_assets: int, num_gap_buckets: int, num_vol_regimes: int) -> dict[str, int]:
+    """Number of indices of each discrete field, index 0 included, in the order of `DISC_FIELDS`."""
+    sizes = {
+        "return_bucket": NUM_RETURN_BUCKETS + 1,
+        "gap_bucket": num_gap_buckets + 1,
+        "vol_regime": num_vol_regimes + 1,
+        "asset_id": num_assets + 1,
+        "asset_class_id": len(CLASSES),
+        "timeframe_id": 1,
+        "years_since_2000": MAX_YEARS_SINCE_2000 + 1,
+        "month_of_year": 13,
+        **{name: steps + first for name, steps, first in PERIODIC_FIELDS[1:]},
+        "mask_any": 2,
+    }
+    return {name: sizes[name] for name in DISC_FIELDS}
+
+
+# From series to columns.
+
+
+def paper_columns(series: Series) -> dict[str, npt.NDArray[Any]]:
+    """What a row keeps of the paper's fields, not yet stored: float64, undefined values NaN, and the flags."""
+    columns = {field.column or field.name: field.formula(series) for field in _PAPER if field.formula}
+    flags = ~series.clean * BAD_RETURN | ~series.clean_gap * BAD_GAP
+    for name, bit in MASK_BITS.items():
+        flags |= MASKS[name](series) * bit
+    return {"timestamp": series.bars.seconds, **columns, "log_ret": series.log_ret, "flags": flags}
+
+
+def own_columns(series: Series) -> dict[str, npt.NDArray[Any]]:
+    """The stored columns of the extra fields that the asset's own bars give."""
+    values = [field.formula(series) for field in _OWN if field.formula]
+    return dict(zip(OWN_FIELDS, to_half(np.stack(values)), strict=True))
+
+
+def stored(columns: Columns) -> dict[str, npt.NDArray[Any]]:
+    """Paper columns as a corpus keeps them: non-finite inputs become 0, an undefined return stays NaN."""
+    out = dict(columns)
+    for name in (field.column or field.name for field in _PAPER):
+        out[name] = where(np.isfinite(out[name]), out[name], 0.0).astype(COLUMN_TYPES[name])
+    out["timestamp"] = out["timestamp"].astype(COLUMN_TYPES["timestamp"])
+    return out
+
+
+def to_half(values: Floats) -> npt.NDArray[np.float16]:
+    """What is stored of an extra field: 0 where undefined, bounded, float16."""
+    defined = np.where(np.isfinite(values), values, 0.0)
+    return np.minimum(np.maximum(defined, -EXTRA_LIMIT), EXTRA_LIMIT).astype(np.float16)
+
+
+def cross_columns(assets: Mapping[str, Columns]) -> dict[str, dict[str, npt.NDArray[np.float16]]]:
+    """The stored columns that rows read of the other assets at their stamps, per symbol; 0 where there is no other.
+
+    They depend on which assets have a bar at a stamp, and on nothing of another stamp, so that a history and a live
+    hour are one. Late bars of an asset change what the others read at those stamps, and an append makes them anew.
+    """
+    symbols = sorted(assets)
+    stamps = np.unique(np.concatenate([assets[symbol]["timestamp"] for symbol in symbols]))
+    totals = np.zeros((2 * len(_CROSS), len(stamps)))
+    own, places = {}, {}
+    # Always in the order of the symbols: the order of a sum is part of its bits.
+    for symbol in symbols:
+        own[symbol] = _terms(symbol, assets[symbol])
+        places[symbol] = np.searchsorted(stamps, assets[symbol]["timestamp"])
+        totals[:, places[symbol]] += own[symbol]
+    out = {}
+    for symbol in symbols:
+        sums, counts = np.split(totals[:, places[symbol]] - own[symbol], 2)
+        means = to_half(np.where(counts > 0, sums / np.maximum(counts, 1), 0.0))
+        out[symbol] = dict(zip(CROSS_FIELDS, means, strict=True))
+    return out
+
+
+def dollar_sign(symbol: str) -> int:
+    """1 where the quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
+    name = symbol.upper()
+    return int(name[:3] == "USD") - int(name[3:6] == "USD")
+
+
+def _terms(symbol: str, columns: Columns) -> Floats:
+    """What an asset adds to the sums and the counts of each cross field at its stamps."""
+    counts = ~has_flag(columns["flags"], ANY_MASK)
+    other = Other(
+        ret_z=np.clip(columns["ret_z"].astype(np.float64), -OTHERS_LIMIT, OTHERS_LIMIT),
+        relative_log_vol=columns["relative_log_vol"].astype(np.float64),
+        dollar=dollar_sign(symbol),
+    )
+    terms = [field.others(other) for field in _CROSS if field.others]
+    return np.stack([*(counts * term for term, _ in terms), *(counts * weight for _, weight in terms)]).astype(float)
+
+
+# From stored columns to inputs.
+
+
+class InputConfig(Protocol):
+    """What a model's configuration says of its inputs."""
+
+    @property
+    def input(self) -> str: ...
+    @property
+    def input_fields(self) -> tuple[str, ...]: ...
+
+
+def inputs_of(config: InputConfig, columns: Columns, meta: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    """(N, F) unclipped: the fields that a model reads, in its order; the one place that knows where each is found."""
+    fields = config.input_fields
+    if config.input == "disc":
+        return discrete_inputs(columns, meta)[:, [DISC_FIELDS.index(name) for name in fields]].astype(np.float32)
+    continuous = continuous_inputs(columns)
+    if fields == CONT_FIELDS:
+        return continuous
+    named: dict[str, npt.NDArray[Any]] = dict(zip(CONT_FIELDS, continuous.T, strict=True))
+    return np.stack([named[n] if n in named else columns[n].astype(np.float32) for n in fields], axis=1)
+
+
+def continuous_inputs(columns: Columns) -> npt.NDArray[np.float32]:
+    """(N, 25) unclipped."""
+    out = np.empty((len(columns["timestamp"]), len(CONT_FIELDS)), np.float32)
+    for start in range(0, len(out), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        fill_continuous({name: column[block] for name, column in columns.items()}, out[block])
+    return out
+
+
+def fill_continuous(columns: Columns, out: npt.NDArray[np.float32]) -> None:
+    """Fill `out` (N, 25); best called for blocks of rows that stay in a processor's cache."""
+    for index, field in enumerate(_PAPER):
+        out[:, index] = columns[field.column or field.name]
+    calendar_channels(columns["timestamp"], out[:, len(_PAPER) : _FIRST_MASK])
+    out[:, _FIRST_MASK:] = _MASK_CHANNELS.take(columns["flags"], axis=0, mode="clip")
+
+
+def discrete_inputs(columns: Columns, meta: npt.NDArray[np.integer]) -> npt.NDArray[np.int16]:
+    """(N, 15), `meta` of one asset or of each row; under any mask the three bucket fields are 0."""
+    out = np.empty((len(columns["timestamp"]), len(DISC_FIELDS)), np.int16)
+    unmasked = ~has_flag(columns["flags"], ANY_MASK)
+    for index, name in enumerate(BUCKETED):
+        out[:, index] = columns[name] * unmasked
+    out[:, 3 : 3 + len(META_FIELDS)] = meta
+    out[:, _FIRST_CALENDAR:-1] = calendar_fields(columns["timestamp"])
+    out[:, -1] = ~unmasked
+    return out
+
+
+def has_flag(flags: npt.NDArray[np.uint8], bits: np.uint8) -> Bools:
+    """Rows where any of the bits is set."""
+    hit: Bools = (flags & bits) != 0
+    return hit
+
+
+def timestamps_of(columns: Columns) -> npt.NDArray[np.datetime64]:
+    """Stored seconds as naive timestamps."""
+    return columns["timestamp"].astype(np.int64).astype("datetime64[s]")
