@@ -132,10 +132,10 @@ def audit(
 ) -> list[Proof]:
     """Prove that a corpus or a run does not see the future and is what it says; more is proved with its bars.
 
-    Options are those of `vaiom.audit.config.AuditConfig`: cuts, seed, baselines and others.
+    Options are those of `vaiom.audit.proof.AuditConfig`: cuts, seed, baselines and others.
     """
     from vaiom.audit.audit import audit_path
-    from vaiom.audit.config import AuditConfig
+    from vaiom.audit.proof import AuditConfig
 
     where = [None if each is None else Path(each) for each in (bars, corpus)]
     return audit_path(_folder(path), bars=where[0], corpus=where[1], config=AuditConfig(**options))
