@@ -27,7 +27,7 @@ ROOMS = [
     "serve",
     "cli",
 ]  # in the order data flows
-COMMON = {"errors", "files", "codec", "run", "config", "__init__", "__main__"}
+COMMON = {"errors", "files", "codec", "run", "__init__", "__main__"}
 
 
 def imports_of(path: Path) -> set[str]:

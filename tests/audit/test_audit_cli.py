@@ -12,7 +12,8 @@ from cli.command_line import Vaiom, listing, require_refusal
 from vaiom.audit.repeat import prove_repeat
 from vaiom.events.corpus import open_corpus
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.training.loop import BEST_NAME, train
+from vaiom.run import Run
+from vaiom.training.loop import train
 
 NEED_BARS = ["rebuild", "prices", "a. future", "b. refit"]
 
@@ -90,4 +91,4 @@ def test_trainings_that_differ_do_not_pass(finished: Path, monkeypatch: pytest.M
     monkeypatch.setattr("vaiom.audit.repeat.train", restless)
     proof = prove_repeat(finished / "seed17", open_corpus(finished / "corpus"))
     assert proof.num_findings == 1
-    assert load_checkpoint(finished / "seed17" / BEST_NAME).sha256[:16] not in proof.findings[0]
+    assert load_checkpoint(Run(finished / "seed17").best).sha256[:16] not in proof.findings[0]

@@ -14,14 +14,14 @@ from evaluation.simulated_market import TINY_SPLITS
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.splits import SplitConfig
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.training.loop import BEST_NAME
+from vaiom.run import Run
 
 
 def claim_splits(run: Path, splits: SplitConfig) -> None:
     """The same model, but one that was trained with other boundaries."""
-    checkpoint = load_checkpoint(run / BEST_NAME)
+    checkpoint = load_checkpoint(Run(run).best)
     provenance = replace(checkpoint.provenance, splits=splits.to_json())
-    save_checkpoint(run / BEST_NAME, checkpoint.model, checkpoint.tokenizer, provenance)
+    save_checkpoint(Run(run).best, checkpoint.model, checkpoint.tokenizer, provenance)
 
 
 @pytest.mark.parametrize("late", [timedelta(hours=1), timedelta(days=10)])

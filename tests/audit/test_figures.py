@@ -28,8 +28,8 @@ from vaiom.evaluation.mixture import mixture_report
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.rivals import across_seeds, confidence_set
 from vaiom.events.corpus import open_corpus
-from vaiom.report.page import REPORT_NAME, write_report
-from vaiom.training.loop import BEST_NAME
+from vaiom.report.page import write_report
+from vaiom.run import Run
 
 EDGES = np.array([-np.inf, -3, -2, -1.5, -1, -0.7, -0.4, -0.2, 0, 0.2, 0.4, 0.7, 1, 1.5, 2, 3, np.inf])
 ELSEWHERE = ("seed", "step", "looks")
@@ -62,7 +62,7 @@ def all_findings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def proof_of(place: Path, model: ModelPredictor | None = None, **words: Any) -> Proof:
     run = place / "seed17"
-    model = model or ModelPredictor.load(run / BEST_NAME, "cpu")
+    model = model or ModelPredictor.load(Run(run).best, "cpu")
     return prove_figures(run, open_corpus(place / "corpus"), model, **words)
 
 
@@ -71,7 +71,7 @@ def keep_only(place: Path, split: str) -> Path:
     for file in (place / "seed17").glob("evaluation-*.json"):
         if file.stem != f"evaluation-{split}":
             file.unlink()
-    (place / "seed17" / REPORT_NAME).unlink()
+    Run(place / "seed17").report.unlink()
     return place / "seed17" / f"evaluation-{split}.json"
 
 
@@ -102,7 +102,7 @@ def test_no_number_of_an_evaluation_can_be_changed(spoiled: Path, split: str, al
     assert stored["seeds" if split == "validation" else "all_tests"]
     assert stored["confidence_set"]
     assert stored["mixture"]
-    (spoiled / "seed17" / REPORT_NAME).unlink()
+    Run(spoiled / "seed17").report.unlink()
     paths: list[str] = []
     file.write_text(json.dumps(changed(stored, split, paths)))
     found = {finding.split(":")[0] for finding in proof_of(spoiled).findings}
@@ -138,7 +138,7 @@ class Elsewhere(ModelPredictor):
 
 def test_another_machine_holds_means_to_its_own_difference(spoiled: Path) -> None:
     file = keep_only(spoiled, "validation")
-    model = Elsewhere.load(spoiled / "seed17" / BEST_NAME, "cpu")
+    model = Elsewhere.load(Run(spoiled / "seed17").best, "cpu")
     proof = proof_of(spoiled, model)
     assert proof.findings == []
     assert "not recomputed: transform and its tests" in proof.notes[0]
@@ -161,7 +161,7 @@ def test_what_is_left_out_is_named(reported: Path, spoiled: Path) -> None:
 
 
 def test_the_page_shows_what_the_files_say(spoiled: Path) -> None:
-    page = spoiled / "seed17" / REPORT_NAME
+    page = Run(spoiled / "seed17").report
     bits = json.loads((spoiled / "seed17/evaluation-test-h1.json").read_text())["bits"]["model"]
     text = page.read_text()
     assert f"{bits:.4f}" in text

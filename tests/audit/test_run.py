@@ -18,7 +18,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus
 from vaiom.market.folder import read_file, write_symbol
-from vaiom.training.loop import BEST_NAME
+from vaiom.run import Run
 
 QUICK = AuditConfig(cuts=1, baselines=("frequency",))
 
@@ -105,7 +105,7 @@ EXCHANGES = {
 def test_what_does_not_belong_together_is_found(tamper: Callable[[Path], None], place: Path) -> None:
     run = place / EXCHANGES[tamper]
     tamper(place)
-    model = ModelPredictor.load(run / BEST_NAME, "cpu")
+    model = ModelPredictor.load(Run(run).best, "cpu")
     assert prove_provenance(open_corpus(place / "corpus"), None, model, run).num_findings
 
 

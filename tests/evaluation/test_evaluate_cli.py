@@ -22,7 +22,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SplitConfig
-from vaiom.training.loop import BEST_NAME
+from vaiom.run import Run
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     assert got == json.loads((run / "evaluation-validation.json").read_text())
     rows = corpus.endpoints("validation", 16)
     events = read_events(run, "validation")
-    model = event_bits(ModelPredictor.load(run / BEST_NAME, "cpu").predict_proba(corpus, rows), events.buckets)
+    model = event_bits(ModelPredictor.load(Run(run).best, "cpu").predict_proba(corpus, rows), events.buckets)
     np.testing.assert_allclose(events.bits["model"], model, atol=1e-5)
     fitted = Frequency().fit(corpus, corpus.endpoints("train", 16))
     frequency = event_bits(fitted.predict_proba(corpus, rows), events.buckets)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reproduction.paper import COMPARISONS
+from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS, META_FIELDS
 from vaiom.experiments.registry import EXPERIMENTS, experiment
@@ -113,7 +114,7 @@ def test_best_is_small_reads_no_dates_and_is_shown_everything_else() -> None:
 
 @pytest.mark.parametrize("name", [name for name in OURS if name != "best"])
 def test_one_part_of_best_is_changed_in_each_ablation(name: str) -> None:
-    best, other = experiment("best").to_json(), experiment(name).to_json()
+    best, other = to_json(experiment("best")), to_json(experiment(name))
     changed = [key for part in ("model", "train") for key, value in best[part].items() if other[part][key] != value]
     assert len(changed) == 1
 

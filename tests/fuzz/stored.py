@@ -190,9 +190,8 @@ def _config(run: Path) -> Callable[[bytes], object]:
 
 def _metrics(file: Path) -> Callable[[bytes], object]:
     from vaiom.run import Run
-    from vaiom.training.loop import kept_metrics
 
-    return _written(file, lambda path: (kept_metrics(path, 4), Run(path.parent).read_metrics()))
+    return _written(file, lambda path: Run(path.parent).read_metrics())
 
 
 def _losses(corpus: Path, folder: Path) -> Callable[[bytes], object]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save, save_file
 from small_models import TINY, events
 
+from vaiom.codec import to_json
 from vaiom.errors import CheckpointError
 from vaiom.events.fit import Tokenizer, fit_shape
 from vaiom.files import canonical_json, sha256_of
@@ -87,7 +88,7 @@ def test_a_round_trip_is_exact_and_draws_no_random_number(input_: str, tmp_path:
 
 def test_the_header_explains_the_file(saved: Path) -> None:
     header = header_of(saved)
-    assert header["model"] == ModelConfig(**TINY).to_json()
+    assert header["model"] == to_json(ModelConfig(**TINY))
     assert header["tokenizer"] == TOKENIZER.to_json()
     assert header["tokenizer_sha256"] == TOKENIZER.sha256
     assert header["provenance"] == {
@@ -186,7 +187,7 @@ def rewritten(saved: Path, path: Path, **changes: object) -> Path:
         ({"format": "vaiom-training-state"}, "vaiom-training-state"),
         ({"model": {"input": "tokens", "auxiliaries": []}}, "input must be one of"),
         ({"model": {"inputs": "disc", "auxiliaries": []}}, "unexpected keyword"),
-        ({"model": ModelConfig(**(TINY | {"width": 32})).to_json()}, "do not describe a model"),
+        ({"model": to_json(ModelConfig(**(TINY | {"width": 32})))}, "do not describe a model"),
         ({"provenance": {"step": 3}}, "do not describe a model"),
         ({"tokenizer": {"version": 9}}, "tokenizer of another version"),
     ],

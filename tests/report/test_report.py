@@ -16,9 +16,10 @@ from judged_runs import RIVALS, Judged, Page
 from vaiom.cli.main import main
 from vaiom.evaluation.ledger import LEDGER_NAME
 from vaiom.report.contents import read_run
-from vaiom.report.page import REPORT_NAME, write_report
+from vaiom.report.page import write_report
 from vaiom.report.results import headline_tables
 from vaiom.report.tables import bits, count, interval, signed
+from vaiom.run import Run
 
 SECTIONS = [
     "Bits per event, and how sure the gains are",
@@ -165,7 +166,7 @@ def test_the_command_writes_all_formats(vaiom: Any, judged: Judged, tmp_path: Pa
     words = [word for pair in tables.items() for word in pair]
     ran = vaiom("report", here.run, "--corpus", here.corpus, *words)
     assert ran.code == 0, ran.err
-    assert (here.run / REPORT_NAME).is_file()
+    assert Run(here.run).report.is_file()
     headline = headline_tables(read_run(here.run, here.corpus))
     assert len(headline) == 2 * 3 + 1
     assert tables["--markdown"].read_text() == "\n".join(table.to_markdown() for table in headline)
@@ -196,7 +197,7 @@ def test_without_its_corpus_a_run_is_reported_without_the_data(vaiom: Any, judge
     ran = vaiom("report", here.run)
     assert ran.code == 0, ran.err
     assert "not a corpus" in ran.err
-    text = (here.run / REPORT_NAME).read_text()
+    text = Run(here.run).report.read_text()
     assert "The corpus could not be read, so this part is missing" in text
     assert "How often Test was looked at is recorded in the corpus" in text
     assert Page(text).texts["h2"] == SECTIONS
@@ -215,7 +216,7 @@ def test_what_cannot_be_trusted_is_refused(vaiom: Any, judged: Judged, lonely: J
         assert ran.out == ""
         for words in says:
             assert words in ran.err
-        assert not (run / REPORT_NAME).exists()
+        assert not Run(run).report.exists()
 
     refused(tmp_path / "nowhere", "no such checkpoint")
     here = judged.copy_to(tmp_path)
@@ -246,4 +247,4 @@ def test_a_run_without_its_log_has_no_training_curve(judged: Judged, tmp_path: P
     (here.run / "metrics.jsonl").unlink()
     shutil.rmtree(here.run / "checkpoints")
     write_report(here.run)
-    assert "training" not in [a["id"] for a in Page((here.run / REPORT_NAME).read_text()).attributes("section")]
+    assert "training" not in [a["id"] for a in Page(Run(here.run).report.read_text()).attributes("section")]

@@ -11,15 +11,17 @@ import torch
 from tiny_runs import CPU, TINY, assert_same_tensors, metrics_of, state_of
 
 from vaiom import __version__
+from vaiom.codec import to_json
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.evaluation.likelihood import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import load_checkpoint
+from vaiom.run import Run
 from vaiom.training import loop
 from vaiom.training.experiment import Experiment
-from vaiom.training.loop import BEST_NAME, TrainResult, train
+from vaiom.training.loop import TrainResult, train
 from vaiom.training.scoring import Scorer
-from vaiom.training.state import RunRecord, checkpoint_path, save_state, saved_steps, state_path
+from vaiom.training.state import RunRecord, save_state
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus
 
@@ -35,8 +37,8 @@ def test_a_run_folder_holds_what_it_promises(run: TrainResult) -> None:
     assert names == {"config.toml", "metrics.jsonl", "best.safetensors", *saved}
     config = tomllib.loads((run.run / "config.toml").read_text())
     assert config["experiment"]["name"] == "tiny"
-    assert config["model"] == TINY.model.to_json()
-    assert config["train"] == TINY.train.to_json()
+    assert config["model"] == to_json(TINY.model)
+    assert config["train"] == to_json(TINY.train)
 
 
 def test_metrics_tell_the_loss_of_every_interval_and_the_bits_of_every_validation(run: TrainResult) -> None:
@@ -54,7 +56,7 @@ def test_the_best_is_the_best_and_says_where_it_comes_from(run: TrainResult, cor
     assert run.best_bits == min(bits.values()) == bits[run.best_step]
     told = best.provenance
     assert (told.step, told.validation_bits, told.seed) == (run.best_step, run.best_bits, TINY.train.seed)
-    assert (told.vaiom_version, told.experiment, told.train) == (__version__, "tiny", TINY.train.to_json())
+    assert (told.vaiom_version, told.experiment, told.train) == (__version__, "tiny", to_json(TINY.train))
     assert told.corpus_sha256 == corpus.sha256
     assert told.inputs == corpus.manifest["inputs"]
     assert told.splits["train_end"] == "2023-12-10T00:00:00"
@@ -125,9 +127,9 @@ def test_averages_and_falling_rates_resume_too(corpus: Corpus, tmp_path: Path) -
     resumed = train(corpus, experiment, tmp_path / "broken", device="cpu", resume=True)
     assert metrics_of(resumed.run) == metrics_of(whole.run)
     assert_same_tensors(state_of(resumed.run, 12), state_of(whole.run, 12))
-    assert load_checkpoint(resumed.run / "best.safetensors").sha256 == load_checkpoint(whole.run / BEST_NAME).sha256
+    assert load_checkpoint(resumed.run / "best.safetensors").sha256 == load_checkpoint(Run(whole.run).best).sha256
     # What is kept is the average, and the rate of a shorter run would have been another.
-    state, kept = state_of(whole.run, 12), load_checkpoint(checkpoint_path(whole.run, 12)).model.state_dict()
+    state, kept = state_of(whole.run, 12), load_checkpoint(Run(whole.run).checkpoint(12)).model.state_dict()
     assert torch.equal(kept["heads.projection.weight"], state["averaged/heads.projection.weight"])
     assert not torch.equal(kept["heads.projection.weight"], state["model/heads.projection.weight"])
     with pytest.raises(ConfigError, match="another configuration"):
@@ -172,9 +174,9 @@ def test_a_longer_run_goes_on_from_a_shorter_one(run: TrainResult, corpus: Corpu
 def test_old_checkpoints_give_way(corpus: Corpus, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = train(corpus, TINY.with_changes(validate_every=2, keep_last=2), folder, device="cpu")
-    assert saved_steps(folder) == [10, 12]
+    assert Run(folder).saved_steps() == [10, 12]
     kept = {path.name for path in (folder / "checkpoints").iterdir()}
-    assert kept == {path(folder, step).name for path in (checkpoint_path, state_path) for step in (10, 12)}
+    assert kept == {path(step).name for path in (Run(folder).checkpoint, Run(folder).state) for step in (10, 12)}
     assert load_checkpoint(folder / "best.safetensors").provenance.step == result.best_step
 
 
@@ -212,7 +214,7 @@ def test_another_configuration_does_not_resume(run: TrainResult, corpus: Corpus,
 def test_a_damaged_state_does_not_resume_but_the_one_before_does(corpus: Corpus, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     whole = train(corpus, TINY, folder, device="cpu")
-    newest = state_path(folder, 12)
+    newest = Run(folder).state(12)
     newest.write_bytes(newest.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="truncated") as caught:
         train(corpus, TINY, folder, device="cpu", resume=True)

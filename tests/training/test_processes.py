@@ -17,9 +17,9 @@ from tiny_runs import CHANGES, assert_same_tensors, metrics_of, state_of
 from vaiom.events.corpus import Corpus
 from vaiom.experiments.registry import experiment
 from vaiom.model.checkpoint import load_checkpoint
+from vaiom.run import Run
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
-from vaiom.training.state import saved_steps
 
 VAIOM = [sys.executable, "-c", "from vaiom.cli.main import main; main()"]
 # One thread as in this process, and only the loopback device.
@@ -51,14 +51,14 @@ def test_a_run_killed_at_any_moment_resumes_to_the_bit(corpus: Corpus, tmp_path:
     folder, arguments = tmp_path / "killed", [*VAIOM, *command(corpus, tmp_path / "killed", changes, "--resume")]
     chance = random.Random(time.time_ns())
     for _ in range(2):
-        before = saved_steps(folder)[-1] if saved_steps(folder) else 0
+        before = Run(folder).saved_steps()[-1] if Run(folder).saved_steps() else 0
         process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
-        while (saved_steps(folder) or [0])[-1] == before and process.poll() is None:
+        while (Run(folder).saved_steps() or [0])[-1] == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.3))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    killed_at = saved_steps(folder)[-1]
+    killed_at = Run(folder).saved_steps()[-1]
     finish(arguments)
     assert metrics_of(folder) == metrics_of(whole.run), f"killed after {killed_at}"
     assert_same_tensors(state_of(folder, 96), state_of(whole.run, 96))

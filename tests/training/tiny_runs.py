@@ -14,9 +14,9 @@ from vaiom.events.splits import SplitConfig
 from vaiom.model.checkpoint import read_tensors
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
+from vaiom.run import Run
 from vaiom.training import state
 from vaiom.training.experiment import Experiment
-from vaiom.training.loop import METRICS_NAME
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus
 
@@ -53,12 +53,12 @@ def make_step(corpus: Corpus, experiment: Experiment) -> TrainStep:
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     """All lines, without the seconds that no two runs share."""
-    lines = [json.loads(line) for line in (run / METRICS_NAME).read_text().splitlines()]
+    lines = [json.loads(line) for line in Run(run).metrics.read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
 def state_of(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return read_tensors(state.state_path(run, step), state.FORMAT, state.FORMAT_VERSION)[1]
+    return read_tensors(Run(run).state(step), state.FORMAT, state.FORMAT_VERSION)[1]
 
 
 def assert_same_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:

@@ -17,8 +17,8 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import DEFAULT_CONTEXT, MANIFEST_NAME, Corpus, open_corpus
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import USE
+from vaiom.run import CONFIG_NAME, Run
 from vaiom.training.config import TrainConfig
-from vaiom.training.loop import BEST_NAME, CONFIG_NAME, corpus_of_run
 
 Say = Callable[[str], None]
 
@@ -52,11 +52,11 @@ def audit_path(
 ) -> list[Proof]:
     """Audit a corpus folder or a run folder; what needs bars is left out, and said so, where none are given."""
     config = config or AuditConfig()
-    run = path if (path / CONFIG_NAME).is_file() else None
+    run = path if Run(path).config.is_file() else None
     if run is None and not (path / MANIFEST_NAME).is_file():
         raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
-    opened = open_corpus((corpus or corpus_of_run(run)) if run else path)
-    model = ModelPredictor.load(run / BEST_NAME, "cpu") if run else None
+    opened = open_corpus((corpus or Run(run).corpus_path()) if run else path)
+    model = ModelPredictor.load(Run(run).best, "cpu") if run else None
     return _Audit(opened, run, model, bars, config, say or (lambda text: None)).proofs()
 
 
@@ -107,7 +107,7 @@ class _Audit:
         ]
 
     def _figures(self, run: Path, model: ModelPredictor) -> Proof:
-        if not recompute.evaluated_splits(run):
+        if not Run(run).evaluated_splits():
             for_use = model.checkpoint.provenance.purpose == USE
             why = _FOR_USE if for_use else _NOT_EVALUATED
             return not_run(recompute.FIGURES, why)

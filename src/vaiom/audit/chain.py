@@ -8,16 +8,12 @@ bits a fresh scoring of some of them gives again.
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vaiom.audit.proof import Claim, Proof, proving
-from vaiom.audit.recompute import evaluated_splits
-from vaiom.audit.repeat import experiment_of_run
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events, scored_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, read_ledger
@@ -28,10 +24,8 @@ from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import read_json, sha256_file
 from vaiom.market.folder import symbols_in
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
-from vaiom.training.config import TrainConfig
-from vaiom.training.experiment import Experiment
-from vaiom.training.loop import BEST_NAME, CONFIG_NAME, METRICS_NAME
-from vaiom.training.state import checkpoint_path
+from vaiom.run import BEST_NAME, CONFIG_NAME, Run
+from vaiom.training.experiment import experiment_of_checkpoint, experiment_of_run
 
 PROVENANCE = Claim(
     "f. provenance", "hashes from bars to manifest, arrays, tokenizer, checkpoint, selected step, evaluation and events"
@@ -57,7 +51,7 @@ def prove_provenance(
             _run_links(proof, seen, model.checkpoint, run)
             if model.checkpoint.provenance.purpose == USE:
                 _selecting_looks(proof, corpus, seen, model.checkpoint)
-            for split in evaluated_splits(run):
+            for split in Run(run).evaluated_splits():
                 _evaluation_links(proof, seen, model, run, split)
     return proof
 
@@ -97,17 +91,21 @@ def _run_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path) -> Non
         "the checkpoint was trained on another corpus, not on this one nor on one that grew into it",
     )
     configured = experiment_of_run(run)
-    named = tomllib.loads((run / CONFIG_NAME).read_text()).get("corpus", {}).get("sha256")
+    named = Run(run).read_config().get("corpus", {}).get("sha256")
     proof.check(named == origin.corpus_sha256, f"{CONFIG_NAME} names another corpus")
-    trained = Experiment(name=origin.experiment, model=best.model.config, train=TrainConfig(**origin.train))
     # The hash leaves out what may change when a run is resumed.
-    proof.check(configured.sha256 == trained.sha256, f"{CONFIG_NAME} describes another experiment")
+    proof.check(
+        configured.sha256 == experiment_of_checkpoint(best).sha256, f"{CONFIG_NAME} describes another experiment"
+    )
     _selection_links(proof, best, run)
 
 
 def _selection_links(proof: Proof, best: Checkpoint, run: Path) -> None:
     """The selected model is a recorded step, and none has fewer Validation bits."""
-    bits = _validation_bits(run / METRICS_NAME)
+    try:
+        bits = Run(run).validation_bits()
+    except DataError:
+        bits = {}  # no checkpoint agrees with a log that cannot be read
     step = best.provenance.step
     same = best.provenance.validation_bits == bits.get(step)
     proof.check(same, f"{BEST_NAME} says step {step} with {best.provenance.validation_bits} bits, the run otherwise")
@@ -115,7 +113,7 @@ def _selection_links(proof: Proof, best: Checkpoint, run: Path) -> None:
     proof.check(
         fewest == step, f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}", len(bits)
     )
-    kept = checkpoint_path(run, step)
+    kept = Run(run).checkpoint(step)
     if kept.is_file():
         proof.check(load_checkpoint(kept).sha256 == best.sha256, f"{BEST_NAME} is not the checkpoint {kept.name}")
 
@@ -172,12 +170,3 @@ def _rescore(proof: Proof, corpus: Corpus, model: ModelPredictor, split: str, ro
         len(chosen),
     )
     proof.notes.append(f"{split}: {len(chosen)} events scored again, largest difference {largest:.1e} bits")
-
-
-def _validation_bits(file: Path) -> dict[int, float]:
-    """By step; none where the file is gone or cannot be read, which no checkpoint agrees with."""
-    try:
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        return {line["step"]: line["validation_bits"] for line in lines if "validation_bits" in line}
-    except (OSError, ValueError, KeyError):
-        return {}

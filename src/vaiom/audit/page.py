@@ -12,13 +12,13 @@ from vaiom.audit.proof import Proof
 from vaiom.errors import UserError
 from vaiom.events.corpus import Corpus
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.page import REPORT_NAME
 from vaiom.report.results import headline_tables, tables_of
 from vaiom.report.tables import Table
+from vaiom.run import REPORT_NAME, Run
 
 
 def check_page(proof: Proof, run: Path, corpus: Corpus) -> None:
-    file = run / REPORT_NAME
+    file = Run(run).report
     if not file.is_file():
         proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
         return

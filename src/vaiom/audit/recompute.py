@@ -29,6 +29,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SEALED, TRAIN, VALIDATION
 from vaiom.files import read_json
+from vaiom.run import Run
 
 FIGURES = Claim(
     "e. figures",
@@ -57,14 +58,9 @@ class Scored:
     events: ScoredEvents
 
 
-def evaluated_splits(run: Path) -> list[str]:
-    """Splits that the run has an evaluation of."""
-    return sorted(file.stem.removeprefix("evaluation-") for file in run.glob("evaluation-*.json"))
-
-
 def prove_figures(run: Path, corpus: Corpus, model: ModelPredictor, *, rescore: int = AuditConfig.rescore) -> Proof:
     with proving(FIGURES) as proof:
-        for name in evaluated_splits(run):
+        for name in Run(run).evaluated_splits():
             stored, events = read_json(run / f"evaluation-{name}.json"), read_events(run, name)
             split = Scored(name=name, stored=stored, events=events)
             named = list(stored.get("bits") or ())
@@ -131,7 +127,7 @@ def _compare_together(proof: Proof, run: Path, split: Scored) -> None:
     if split.stored.get("confidence_set"):
         figures["confidence_set"] = plain.confidence_set(split.events)
     if split.stored.get("all_tests"):
-        tests = [name for name in evaluated_splits(run) if name.startswith("test-")]
+        tests = [name for name in Run(run).evaluated_splits() if name.startswith("test-")]
         # Where a test was scored again beside other baselines since, the lists differ and the proof says so.
         figures["all_tests"] = plain.against(plain.joined([read_events(run, name) for name in tests]))
     if split.stored.get("seeds"):

@@ -7,7 +7,6 @@ an order of its own, so there the difference is measured and held against a tole
 from __future__ import annotations
 
 import tempfile
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +14,11 @@ import torch
 
 from vaiom.audit.boundaries import seen_by
 from vaiom.audit.proof import Claim, Proof, proving
-from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.config import ModelConfig
-from vaiom.training.config import TrainConfig
-from vaiom.training.experiment import Experiment
-from vaiom.training.loop import BEST_NAME, CONFIG_NAME, train
+from vaiom.run import BEST_NAME, Run
+from vaiom.training.experiment import Experiment, experiment_of_run
+from vaiom.training.loop import train
 from vaiom.training.precision import resolve_device
 
 REPEAT = Claim("repeat", "the run's configuration trained twice with one seed: the same parameters")
@@ -37,24 +34,9 @@ class _Trained:
     bits: float
 
 
-def experiment_of_run(run: Path) -> Experiment:
-    """The resolved experiment that a run was trained with."""
-    try:
-        config = tomllib.loads((run / CONFIG_NAME).read_text())
-        return Experiment(
-            name=config["experiment"]["name"],
-            model=ModelConfig.from_json(config["model"]),
-            train=TrainConfig(**config["train"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            "the run does not say how it was trained", where=run / CONFIG_NAME, got=str(error).splitlines()[0]
-        ) from error
-
-
 def prove_repeat(run: Path, corpus: Corpus, *, full: bool = False, device: str = "cpu") -> Proof:
     experiment = experiment_of_run(run)
-    own = load_checkpoint(run / BEST_NAME)
+    own = load_checkpoint(Run(run).best)
     seen = seen_by(own, corpus)
     if not full:
         steps = min(FIRST_STEPS, experiment.train.steps)
@@ -81,5 +63,5 @@ def _train(corpus: Corpus, experiment: Experiment, device: str) -> _Trained:
     with tempfile.TemporaryDirectory() as name:
         run = Path(name) / "run"
         result = train(corpus, experiment, run, device=device)
-        best = load_checkpoint(run / BEST_NAME)
+        best = load_checkpoint(Run(run).best)
         return _Trained(sha256=best.sha256, tensors=dict(best.model.state_dict()), bits=result.best_bits)

@@ -15,13 +15,15 @@ from typing import Any, Self
 import numpy as np
 
 from vaiom.baselines.base import Baseline, Floats, Progress, Rows, rows_by_asset
+from vaiom.codec import to_json
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
 from vaiom.files import write_bytes
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
+from vaiom.run import Run
 from vaiom.training.experiment import Experiment
-from vaiom.training.loop import BEST_NAME, train
+from vaiom.training.loop import train
 from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus
@@ -66,7 +68,7 @@ class Neural(Baseline):
         self.experiment, self.device = EXPERIMENTS[name].with_changes(**changes), device
 
     def config(self) -> dict[str, Any]:
-        return {**self.experiment.to_json(), "selection_months": SELECTION_MONTHS}
+        return {**to_json(self.experiment), "selection_months": SELECTION_MONTHS}
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         context, progress = self.experiment.model.context, self.progress
@@ -103,11 +105,11 @@ class Neural(Baseline):
         return scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()
 
     def save(self, folder: Path) -> None:
-        write_bytes(folder / BEST_NAME, self._bytes)
+        write_bytes(Run(folder).best, self._bytes)
 
     def load(self, folder: Path) -> Self:
-        self.checkpoint_ = load_checkpoint(folder / BEST_NAME)
-        self._bytes = (folder / BEST_NAME).read_bytes()
+        self.checkpoint_ = load_checkpoint(Run(folder).best)
+        self._bytes = Run(folder).best.read_bytes()
         return self
 
 

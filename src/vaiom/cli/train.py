@@ -28,6 +28,7 @@ def experiments(
     ] = None,
 ) -> Answer:
     """List the named experiments; with a name, its configuration and exact number of parameters."""
+    from vaiom.codec import to_json
     from vaiom.events.corpus import open_corpus
     from vaiom.experiments.registry import EXPERIMENTS, experiment
     from vaiom.model.config import PAPER_VOCABULARY, Vocabulary
@@ -44,7 +45,7 @@ def experiments(
         return Answer(json={"experiments": known}, shown=[table])
     chosen = experiment(name)
     vocabulary = Vocabulary.of(open_corpus(corpus, verify=False).tokenizer) if corpus else PAPER_VOCABULARY
-    num_params, settings = count_parameters(chosen.model, vocabulary), chosen.to_json()
+    num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
     rows = {
         "about": chosen.about,
         "num_params": f"{num_params:,} with the vocabulary of {corpus or PAPER}",
@@ -113,9 +114,9 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
     """What became of a run; of several processes only the first one says it."""
     from vaiom.report.tables import facts
     from vaiom.run import Run
-    from vaiom.training.distributed import is_leader
+    from vaiom.training.distributed import is_rank_0
 
-    if not is_leader():
+    if not is_rank_0():
         return None
     rows = {
         "best step": f"{result.best_step:,}",

@@ -15,8 +15,8 @@ from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.run import Run
 from vaiom.simulate.oracle import Oracle, share_closed
-from vaiom.training.loop import BEST_NAME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Comparison:
 
 def compare_on_validation(corpus: Corpus, bars: Path, run: Path, device: str = "auto") -> Comparison:
     """Score everything on the events that the run was selected on."""
-    model = ModelPredictor.load(run / BEST_NAME, device)
+    model = ModelPredictor.load(Run(run).best, device)
     context = model.checkpoint.model.config.context
     train, rows = corpus.endpoints(TRAIN, context), corpus.endpoints(VALIDATION, context)
     predictors: tuple[Predictor, ...] = (

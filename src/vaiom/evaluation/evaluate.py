@@ -48,7 +48,7 @@ from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED, TRAIN
 from vaiom.files import read_json, write_json
 from vaiom.model.checkpoint import USE
-from vaiom.training.loop import BEST_NAME
+from vaiom.run import Run
 from vaiom.training.scoring import Progress
 
 FEW_MONTHS = 6
@@ -108,10 +108,6 @@ class Evaluation:
         return f"<Evaluation of {self.experiment} on {self.split}, {self.num_events:,} events, bits: {bits}>"
 
 
-def evaluation_path(run: Path, split: str) -> Path:
-    return run / f"evaluation-{split}.json"
-
-
 def evaluate_run(
     run: Path,
     corpus: Corpus,
@@ -124,7 +120,7 @@ def evaluate_run(
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score the best checkpoint of a run on a split and compare it with baselines on exactly the same events."""
-    model = ModelPredictor.load(run / BEST_NAME, device, progress)
+    model = ModelPredictor.load(Run(run).best, device, progress)
     checkpoint = model.checkpoint
     rows = heldout_rows(corpus, split, checkpoint, unseal=unseal)
     rivals = _baseline_bits(corpus, split, rows, checkpoint.model.config.context, baselines, unseal == SEALED)
@@ -159,7 +155,7 @@ def evaluate_run(
         mixture=_mixture(model, corpus, rows),
         caveats=_caveats(events, checkpoint.provenance.purpose),
     )
-    write_json(evaluation_path(run, split), asdict(result))
+    write_json(Run(run).evaluation(split), asdict(result))
     return result
 
 
@@ -241,7 +237,7 @@ def _all_tests(
         if name == split:
             parts.append(events)
             continue
-        file = evaluation_path(run, name)
+        file = Run(run).evaluation(name)
         if not file.is_file() or read_json(file).get("checkpoint_sha256") != checkpoint_sha256:
             return None
         parts.append(read_events(run, name))

@@ -17,6 +17,7 @@ from vaiom.errors import DataError
 from vaiom.evaluation.likelihood import Buckets, Floats
 from vaiom.events.corpus import Corpus
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
+from vaiom.run import Run
 
 MODEL = "model"
 
@@ -67,7 +68,7 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
         **{_BITS_PREFIX + name: losses for name, losses in events.bits.items()},
     }
     polars = _polars()
-    file = _path(run, split, "parquet" if polars else "npz")
+    file = Run(run).events(split, ".parquet" if polars else ".npz")
     with atomic_file(file) as staged:
         if polars:
             frame = polars.DataFrame({name: polars.Series(name, values) for name, values in columns.items()})
@@ -75,13 +76,13 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
         else:
             with staged.open("wb") as stream:
                 np.savez_compressed(stream, **columns)  # type: ignore[arg-type]
-    _path(run, split, "npz" if polars else "parquet").unlink(missing_ok=True)
+    Run(run).events(split, ".npz" if polars else ".parquet").unlink(missing_ok=True)
     return file
 
 
 def read_events(run: Path, split: str) -> ScoredEvents:
     """Read what `write_events` wrote, whichever form it has."""
-    table, packed = _path(run, split, "parquet"), _path(run, split, "npz")
+    table, packed = Run(run).events(split), Run(run).events(split, ".npz")
     if table.is_file():
         columns = _read_parquet(table)
     elif packed.is_file():
@@ -134,10 +135,6 @@ def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object)
             got=f"{first} differs" if len(ours) == len(theirs) else first,
             fix="evaluate both on one corpus and split, with the same context",
         )
-
-
-def _path(run: Path, split: str, suffix: str) -> Path:
-    return run / f"events-{split}.{suffix}"
 
 
 def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:

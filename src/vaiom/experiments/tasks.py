@@ -119,7 +119,7 @@ class Place:
 def changed(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
     """Settings that differ, as they are and as they were."""
     out: dict[str, tuple[Any, Any]] = {}
-    for old, new in ((before.model.to_json(), after.model.to_json()), (before.train.to_json(), after.train.to_json())):
+    for old, new in ((to_json(before.model), to_json(after.model)), (to_json(before.train), to_json(after.train))):
         out |= {name: (new[name], old[name]) for name in old if new[name] != old[name]}
     return out
 
@@ -280,7 +280,7 @@ def _train(task: Task, corpus: Corpus, run: Path, device: str) -> dict[str, Any]
     result = train(corpus, task.experiment, run, device=device, resume=Run(run).exists)
     model, used = task.experiment.model, resolve_device(device)
     return {
-        "settings": task.experiment.to_json(),
+        "settings": to_json(task.experiment),
         "num_params": count_parameters(model, Vocabulary.of(corpus.tokenizer)),
         "num_params_positional": model.context * model.width,
         "windows_per_step": task.experiment.train.windows_per_step,

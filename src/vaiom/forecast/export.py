@@ -13,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.fit import Tokenizer
@@ -143,9 +144,9 @@ def exported_bytes(checkpoint: Checkpoint) -> bytes:
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "model": card.config.to_json(),
+        "model": to_json(card.config),
         "tokenizer": card.tokenizer.to_json(),
-        "provenance": asdict(card.provenance),
+        "provenance": to_json(card.provenance),
         "tensors_sha256": card.sha256,
         "probe": probe.tolist(),
     }
@@ -215,9 +216,9 @@ def _read_header(metadata: dict[str, str], path: Path) -> tuple[ModelCard, Proba
     if (header["format"], header["format_version"]) != (FORMAT, FORMAT_VERSION):
         raise ValueError(f"{header['format']} version {header['format_version']}")
     card = ModelCard(
-        config=ModelConfig.from_json(header["model"]),
+        config=from_json(ModelConfig, header["model"]),
         tokenizer=Tokenizer.from_json(header["tokenizer"], path),
-        provenance=Provenance(**header["provenance"]),
+        provenance=from_json(Provenance, header["provenance"]),
         sha256=header["tensors_sha256"],
     )
     return card, np.array(header["probe"], np.float64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, DataError
 from vaiom.events.fit import Tokenizer
 from vaiom.files import canonical_json, sha256_of, write_bytes
@@ -57,10 +58,10 @@ class Checkpoint:
 def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: Provenance) -> str:
     """Write a model atomically; returns the hash of its tensors."""
     header = {
-        "model": model.config.to_json(),
+        "model": to_json(model.config),
         "tokenizer": tokenizer.to_json(),
         "tokenizer_sha256": tokenizer.sha256,
-        "provenance": asdict(provenance),
+        "provenance": to_json(provenance),
     }
     return write_tensors(path, FORMAT, FORMAT_VERSION, header, model.saved_tensors())
 
@@ -69,9 +70,9 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoin
     """Read a model back, or say why the file cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
-        config = ModelConfig.from_json(header["model"])
+        config = from_json(ModelConfig, header["model"])
         tokenizer = Tokenizer.from_json(header["tokenizer"], path)
-        provenance = Provenance(**header["provenance"])
+        provenance = from_json(Provenance, header["provenance"])
         # On no device yet: what does not fit is refused before it costs memory, and no random number is drawn.
         with torch.device("meta"):
             model = Vaiom(config, Vocabulary.of(tokenizer))

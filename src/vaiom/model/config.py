@@ -5,8 +5,7 @@ Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture R
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
 from vaiom.events.fit import Tokenizer
@@ -128,14 +127,6 @@ class ModelConfig:
             "ordinal": NUM_RETURN_BUCKETS - 1,
         }
         return sizes | {name: auxiliary[name] for name in AUXILIARIES if name in self.auxiliaries}
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "fields": list(self.fields), "auxiliaries": list(self.auxiliaries)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ModelConfig:
-        plain: dict[str, Any] = {k: tuple(item) if isinstance(item, list) else item for k, item in value.items()}
-        return cls(**plain)
 
 
 def _require(condition: bool, problem: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaiom import __version__
+from vaiom.codec import to_json
 from vaiom.report.tables import NOTHING, Column, Table, bits, count, facts, moment, percent2, prose, text
 
 if TYPE_CHECKING:
@@ -230,8 +231,8 @@ def _experiment_options(contents: RunContents) -> list[str]:
     named = EXPERIMENTS.get(origin.experiment)
     if named is None:
         return out
-    own = {**contents.checkpoint.model.config.to_json(), **origin.train}
-    plain = {**named.model.to_json(), **named.train.to_json()}
+    own = {**to_json(contents.checkpoint.model.config), **origin.train}
+    plain = {**to_json(named.model), **to_json(named.train)}
     for key, value in own.items():
         if key != "seed" and plain.get(key) != value:
             out += ["--set", f"{key}={_spell_setting(value)}"]

@@ -263,7 +263,7 @@ class ModelCard(BaseModel):
         versions = {name: found.version for name in _PACKAGES for found in distributions(name=name)}
         more = {"trained_with": origin.vaiom_version, "train": origin.train, "inputs": origin.inputs}
         return cls(
-            **forecaster.describe() | more | {"model": forecaster.config.to_json()},
+            **forecaster.describe() | more | {"model": to_json(forecaster.config)},
             train_end=origin.splits.get("train_end"),
             versions={"python": platform.python_version(), **versions},
             limits=_limits(forecaster),

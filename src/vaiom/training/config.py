@@ -6,8 +6,7 @@ Paper: Methods, "Optimization and Reproducibility Settings"; Appendix F, "Optimi
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 SCOPES = ("full", "last")
 SCHEDULES = ("constant", "cosine")
@@ -91,6 +90,3 @@ class TrainConfig:
     @property
     def task_weights(self) -> dict[str, float]:
         return {"gap": self.gap_weight, "vol_regime": self.vol_regime_weight, "ordinal": self.ordinal_weight}
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from vaiom.config import field_names, override, parse_value, to_toml
-from vaiom.errors import ConfigError
+from vaiom.codec import decode, field_names, override, parse_value, stored, to_json, to_toml
+from vaiom.errors import CheckpointError, ConfigError
 from vaiom.files import canonical_json, sha256_of
+from vaiom.model.checkpoint import Checkpoint
 from vaiom.model.config import ModelConfig
+from vaiom.run import Run
 from vaiom.training.config import TrainConfig
 
 
@@ -21,7 +24,7 @@ class Experiment:
     """A model and how it is trained, under a name."""
 
     name: str
-    about: str = ""
+    about: str = field(default="", metadata=stored(None))
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
@@ -51,17 +54,14 @@ class Experiment:
             changes[key] = parse_value(key, text, getattr(getattr(self, self._owner(key)), key))
         return self.with_changes(**changes)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "model": self.model.to_json(), "train": self.train.to_json()}
-
     def to_toml(self) -> str:
-        value = self.to_json()
+        value = to_json(self)
         return to_toml({"experiment": {"name": self.name}, "model": value["model"], "train": value["train"]})
 
     @property
     def sha256(self) -> str:
         """Of everything that decides what is learned; how long, what is kept and logged may change on resuming."""
-        value = self.to_json()
+        value = to_json(self)
         free = ["patience", "keep_last", "log_every"]
         # A falling rate depends on where it ends.
         free += ["steps"] if self.train.schedule == "constant" else []
@@ -75,3 +75,20 @@ class Experiment:
                 return part
         known = sorted([*field_names(self.model), *field_names(self.train)])
         raise ConfigError("unknown setting", expected=", ".join(known), got=key)
+
+
+def experiment_of_run(run: Path) -> Experiment:
+    """What a run was trained with, as its `config.toml` says."""
+    config = Run(run).read_config()
+    experiment = config.get("experiment")
+    name = experiment.get("name") if isinstance(experiment, dict) else None
+    value = {"name": name, "model": config.get("model"), "train": config.get("train")}
+    problem = "the run does not say how it was trained"
+    return decode(Experiment, value, problem, where=Run(run).config, error=ConfigError)
+
+
+def experiment_of_checkpoint(checkpoint: Checkpoint) -> Experiment:
+    """What a checkpoint was trained with."""
+    origin = checkpoint.provenance
+    train = decode(TrainConfig, origin.train, "the checkpoint does not say how it was trained", error=CheckpointError)
+    return Experiment(name=origin.experiment, model=checkpoint.model.config, train=train)

@@ -12,7 +12,6 @@ import json
 import math
 import shutil
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 
 from vaiom import __version__
-from vaiom.config import to_toml
+from vaiom.codec import to_json, to_toml
 from vaiom.errors import ConfigError, DataError, UserError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
@@ -29,51 +28,16 @@ from vaiom.files import atomic_file, ensure_folder, write_bytes
 from vaiom.model.checkpoint import EVIDENCE, Provenance, save_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
+from vaiom.run import Run
 from vaiom.training.distributed import Team, join_team
 from vaiom.training.experiment import Experiment
 from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
-from vaiom.training.state import (
-    RunRecord,
-    checkpoint_path,
-    load_state,
-    save_state,
-    saved_steps,
-    seed_dropout,
-    state_path,
-)
+from vaiom.training.state import RunRecord, load_state, save_state, seed_dropout
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
-CONFIG_NAME = "config.toml"
-METRICS_NAME = "metrics.jsonl"
-BEST_NAME = "best.safetensors"
-
 Report = Callable[[dict[str, Any]], None]
-
-
-def corpus_of_run(run: Path) -> Path:
-    """Where the corpus of a run was when it was trained."""
-    try:
-        return Path(tomllib.loads((run / CONFIG_NAME).read_text())["corpus"]["path"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(
-            "the run does not say where its corpus is", where=run / CONFIG_NAME, fix="name it with --corpus"
-        ) from error
-
-
-def kept_metrics(file: Path, last_step: int) -> list[bytes]:
-    """The whole lines of a training log up to a step; a torn last line is what a killed run leaves."""
-    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-    try:
-        return [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= last_step]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DataError(
-            "the training log is damaged",
-            where=file,
-            got=str(error),
-            fix="remove the damaged line; the model does not depend on it, only its curve does",
-        ) from error
 
 
 class TrainingError(UserError):
@@ -121,7 +85,7 @@ class _Run:
         purpose: str,
     ) -> None:
         self.purpose = purpose
-        self.corpus, self.experiment, self.folder, self.device, self.team = corpus, experiment, run, device, team
+        self.corpus, self.experiment, self.folder, self.device, self.team = corpus, experiment, Run(run), device, team
         self.config = experiment.train
         self.report = report if team.leads else None
         context = experiment.model.context
@@ -179,7 +143,7 @@ class _Run:
         assert self.record.best_bits is not None
         assert self.record.last_bits is not None
         return TrainResult(
-            run=self.folder,
+            run=self.folder.path,
             best_step=self.record.best_step,
             best_bits=self.record.best_bits,
             last_step=self.record.step,
@@ -191,18 +155,19 @@ class _Run:
     def _prepare(self, resume: bool) -> None:
         if resume:
             self._restore()
-        elif (self.folder / CONFIG_NAME).exists():
+        elif self.folder.exists:
             raise ConfigError(
                 "the run folder holds a run already",
-                where=self.folder,
+                where=self.folder.path,
                 fix="pass --resume, or choose another --out",
             )
         # All have looked before one writes.
         self.team.wait()
         if self.team.leads:
-            ensure_folder(self.folder / "checkpoints")
-            write_bytes(self.folder / CONFIG_NAME, self._config_text().encode())
-            self._trim_metrics()
+            ensure_folder(self.folder.checkpoints)
+            write_bytes(self.folder.config, self._config_text().encode())
+            # What was logged after the state that the run goes on from will be logged again.
+            self.folder.trim_metrics(self.record.step)
         seed_dropout(self.config.seed, self.team.rank, self.record.step)
 
     def _config_text(self) -> str:
@@ -211,21 +176,16 @@ class _Run:
         return "\n".join([self.experiment.to_toml(), to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})])
 
     def _restore(self) -> None:
-        steps = saved_steps(self.folder)
+        steps = self.folder.saved_steps()
         if not steps:
             return
-        self.record = load_state(state_path(self.folder, steps[-1]), self.step, self.record)
-        if not (self.folder / BEST_NAME).exists():
+        self.record = load_state(self.folder.state(steps[-1]), self.step, self.record)
+        if not self.folder.best.exists():
             raise TrainingError(
                 "the run has no best model to go on from: its loss was not finite, or the file was removed",
-                where=self.folder / BEST_NAME,
+                where=self.folder.best,
                 fix="start a new run",
             )
-
-    def _trim_metrics(self) -> None:
-        """Drop what was logged after the state that the run goes on from: it will be logged again."""
-        file = self.folder / METRICS_NAME
-        write_bytes(file, b"".join(kept_metrics(file, self.record.step)))
 
     def _validate(self, number: int) -> float:
         bits = self.scorer.mean_bits(self.validation, self.team)
@@ -249,14 +209,14 @@ class _Run:
 
     def _write_checkpoint(self) -> None:
         number = self.record.step
-        path = checkpoint_path(self.folder, number)
+        path = self.folder.checkpoint(number)
         provenance = Provenance(
             vaiom_version=__version__,
             corpus_sha256=self.corpus.sha256,
             inputs=list(self.corpus.manifest["inputs"]),
             splits=self.corpus.splits.to_json(),
             experiment=self.experiment.name,
-            train=self.config.to_json(),
+            train=to_json(self.config),
             seed=self.config.seed,
             step=number,
             validation_bits=self.record.last_bits,
@@ -264,14 +224,14 @@ class _Run:
         )
         save_checkpoint(path, self.step.averaged, self.corpus.tokenizer, provenance)
         if self.record.best_step == number:
-            with atomic_file(self.folder / BEST_NAME) as staged:
+            with atomic_file(self.folder.best) as staged:
                 shutil.copyfile(path, staged)
         # The state comes last: where it is, everything that it stands for is there too.
-        save_state(state_path(self.folder, number), self.step, self.record)
-        for old in saved_steps(self.folder)[: -self.config.keep_last]:
+        save_state(self.folder.state(number), self.step, self.record)
+        for old in self.folder.saved_steps()[: -self.config.keep_last]:
             # Steps are found by their states: a kill between the two leaves nothing that is not found again.
-            checkpoint_path(self.folder, old).unlink(missing_ok=True)
-            state_path(self.folder, old).unlink()
+            self.folder.checkpoint(old).unlink(missing_ok=True)
+            self.folder.state(old).unlink()
 
     def _should_stop(self) -> bool:
         return 0 < self.config.patience <= self.record.stale_validations
@@ -279,10 +239,10 @@ class _Run:
     def _require_finite(self, value: float, number: int) -> None:
         if not math.isfinite(value):
             # A run that diverged selects nothing, whatever looked best before.
-            (self.folder / BEST_NAME).unlink(missing_ok=True)
+            self.folder.best.unlink(missing_ok=True)
             raise TrainingError(
                 "the loss is not finite: the run stops and offers no model",
-                where=f"{self.folder}, step {number}",
+                where=f"{self.folder.path}, step {number}",
                 got=value,
                 fix="--set learning_rate=... lower, or --set precision=fp32",
             )
@@ -294,7 +254,7 @@ class _Run:
         if bits is not None:
             entry["validation_bits"] = bits
         entry["seconds"] = round(self.record.seconds, 3)
-        with (self.folder / METRICS_NAME).open("a") as file:
+        with self.folder.metrics.open("a") as file:
             file.write(json.dumps(entry) + "\n")
         if self.report:
             self.report({**entry, "steps": self.config.steps, "best_bits": self.record.best_bits})

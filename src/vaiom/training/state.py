@@ -7,20 +7,19 @@ On a CPU the resumed run repeats the uninterrupted one to the bit.
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.model.checkpoint import read_tensors, write_tensors
 from vaiom.training.step import TrainStep
 
 FORMAT = "vaiom-training-state"
 FORMAT_VERSION = 1
-_STEP = re.compile(r"step-(\d+)\.state\.safetensors")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 # What must not change under a run, the most telling first.
 _ORIGINS = {"config_sha256": "configuration", "tokenizer_sha256": "tokenizer", "corpus_sha256": "corpus"}
@@ -41,20 +40,6 @@ class RunRecord:
     corpus_sha256: str
 
 
-def checkpoint_path(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:07d}.safetensors"
-
-
-def state_path(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:07d}.state.safetensors"
-
-
-def saved_steps(run: Path) -> list[int]:
-    """Steps with a training state, oldest first."""
-    names = (path.name for path in (run / "checkpoints").glob("*.state.safetensors"))
-    return sorted(int(match[1]) for name in names if (match := _STEP.fullmatch(name)))
-
-
 def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
     tensors = {f"model/{name}": value for name, value in step.model.state_dict().items()}
     if step.averaged is not step.model:
@@ -64,7 +49,7 @@ def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
             tensors[f"optimizer/{key}/{name}"] = step.optimizer.state[parameter][key]
     # Memory of its own for each: safetensors refuses tensors that share any.
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    contents = {"record": asdict(record), "scaler": step.scaler.state_dict()}
+    contents = {"record": to_json(record), "scaler": step.scaler.state_dict()}
     write_tensors(path, FORMAT, FORMAT_VERSION, contents, tensors)
 
 
@@ -72,7 +57,7 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
     """Restore model, optimizer and scaler in place, if the run was started with what we have."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
-        record = RunRecord(**header["record"])
+        record = from_json(RunRecord, header["record"])
         _require_same_origin(path, record, ours)
         step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
         if step.averaged is not step.model:
@@ -82,7 +67,7 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
             step.optimizer.state[parameter] = {key: value.to(step.device) for key, value in state.items()}
         if header["scaler"]:
             step.scaler.load_state_dict(header["scaler"])
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             "the training state does not fit this run",
             where=path,
