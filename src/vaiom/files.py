@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -10,9 +9,9 @@ import lzma
 import math
 import os
 import re
+import secrets
 import shutil
 import struct
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -25,6 +24,7 @@ from vaiom.errors import DataError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from filelock import BaseFileLock
 
 STAGING_PREFIX = ".vaiom-staging-"
 MOST_UNPACKED = 4 << 30
@@ -36,6 +36,7 @@ BAD_ZIPS = (
 )
 BAD_ARRAYS = (*BAD_ZIPS, TypeError, SyntaxError, MemoryError, tokenize.TokenError)
 
+_LOCK_SUFFIX = ".staging-lock"
 _RETIRED_PREFIX = ".vaiom-replaced-"
 
 
@@ -67,29 +68,31 @@ def ensure_folder(path: Path) -> Path:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it there when the block ends well, remove it otherwise."""
-    folder = ensure_folder(path.parent)
-    with _claimed(folder, lambda: _new_file(folder, path.suffix)) as staged:
-        try:
-            with _disk_errors(path):
-                yield staged
-            _flush(staged)
-            # mkstemp makes private files; what we publish is as readable as the user's other files.
-            staged.chmod(0o666 & ~_umask())
-            staged.replace(path)
-            _flush(path.parent)
-        finally:
-            staged.unlink(missing_ok=True)
+    with _staged(path.parent, _create_file, path.suffix) as staged:
+        with _disk_errors(path):
+            yield staged
+        _flush(staged)
+        staged.replace(path)
+        _flush(path.parent)
 
 
 @contextmanager
 def staging_folder(parent: Path) -> Iterator[Path]:
     """Yield an empty hidden folder in `parent`, gone when the block ends, or at the next run if this one is killed."""
-    folder = ensure_folder(parent)
-    with _claimed(folder, lambda: tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=folder)) as staged:
-        try:
-            yield staged
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+    with _staged(parent, Path.mkdir) as staged:
+        yield staged
+
+
+def try_lock(path: Path) -> BaseFileLock | None:
+    """Hold a lock file until it is released or this process ends; None where another holds it or locks do not work."""
+    from filelock import FileLock  # on first use: it takes a while to import
+
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except (OSError, NotImplementedError):  # a lock that another holds is a TimeoutError
+        return None
+    return lock
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -151,7 +154,6 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     with staging_folder(path.parent) as staged:
         try:
             yield staged
-            staged.chmod(0o777 & ~_umask())
             if path.exists():
                 path.rename(_retired(path))
             staged.rename(path)
@@ -197,73 +199,75 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
-def _new_file(folder: Path, suffix: str) -> str:
-    handle, name = tempfile.mkstemp(prefix=STAGING_PREFIX, suffix=suffix, dir=folder)
-    os.close(handle)
-    return name
+def _create_file(path: Path) -> None:
+    # The process's umask decides who may read it, as for the user's other files.
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
 
 
 @contextmanager
-def _claimed(folder: Path, make: Callable[[], str]) -> Iterator[Path]:
-    """Make something staged and hold a lock on it, which ends with this process: what nobody holds is swept away."""
+def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Iterator[Path]:
+    """Make something hidden in a folder beside a lock file, which ends with this process; remove both at the end."""
+    folder = ensure_folder(parent)
     try:
         _sweep(folder)
-        while True:
-            staged = Path(make())
-            try:
-                descriptor = os.open(staged, os.O_RDONLY)
-            except FileNotFoundError:
-                continue  # swept by another run before it could be locked
-            _lock(descriptor)
-            if staged.exists():
-                break
-            os.close(descriptor)
+        lock_file, lock = _claim(folder)
+        staged = lock_file.with_suffix(suffix)
+        make(staged)
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
         yield staged
     finally:
-        os.close(descriptor)
+        _release(lock_file, lock, [staged])
+
+
+def _claim(folder: Path) -> tuple[Path, BaseFileLock | None]:
+    """A lock under a new name; where the file system has none, a file that nobody can lock and sweep."""
+    for _ in range(3):
+        lock_file = folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}{_LOCK_SUFFIX}"
+        lock = try_lock(lock_file)
+        # Another run may sweep the file before it is locked.
+        if lock and lock_file.exists():
+            break
+    return lock_file, lock
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed runs left staged in a folder."""
-    for left in folder.glob(f"{STAGING_PREFIX}*"):
-        try:
-            descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            if _lock(descriptor):
-                if left.is_dir():
-                    shutil.rmtree(left, ignore_errors=True)
-                else:
-                    left.unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
+    """Remove what killed runs left staged in a folder: all that shares the name of a lock that nobody holds."""
+    staged: dict[str, list[Path]] = {}
+    for path in folder.iterdir():
+        if path.name.startswith(STAGING_PREFIX):
+            staged.setdefault(path.name.split(".")[1], []).append(path)
+    for name, paths in staged.items():
+        lock_file = folder / f".{name}{_LOCK_SUFFIX}"
+        lock = None if any(path.is_symlink() for path in (lock_file, *paths)) else try_lock(lock_file)
+        if lock:
+            _release(lock_file, lock, paths)
 
 
-def _lock(descriptor: int) -> bool:
-    """Whether the lock is ours now; some network file systems have none, and nothing is swept there."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _release(lock_file: Path, lock: BaseFileLock | None, staged: list[Path]) -> None:
+    """Remove what a lock stands for, then its file: what has no lock file is nobody's."""
+    for path in staged:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path != lock_file:
+            path.unlink(missing_ok=True)
+    if os.name == "nt" and lock:
+        lock.release()  # an open file cannot be removed there
+    lock_file.unlink(missing_ok=True)
+    if lock:
+        lock.release()
 
 
 def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Onto the disk; Windows cannot open folders and does it itself."""
+    if path.is_dir() and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _unwritable(path: Path, error: OSError | None) -> DataError:

@@ -1,0 +1,85 @@
+"""Files that are whole or absent, on any system and in any thread."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from vaiom.files import STAGING_PREFIX, atomic_file, staged_folder, staging_folder, try_lock, write_bytes, write_json
+
+
+def test_permissions_are_those_of_the_users_other_files(tmp_path: Path) -> None:
+    """And the umask, which all threads share, is never changed on the way."""
+    plain, folder = tmp_path / "plain", tmp_path / "folder"
+    plain.touch()
+    folder.mkdir()
+    write_bytes(tmp_path / "ours", b"x")
+    with staged_folder(tmp_path / "made"):
+        pass
+    for theirs, ours in ((plain, "ours"), (folder, "made")):
+        assert stat.S_IMODE((tmp_path / ours).stat().st_mode) == stat.S_IMODE(theirs.stat().st_mode)
+    code = "import os; os.umask = None; from vaiom.files import write_bytes; from pathlib import Path; "
+    subprocess.run([sys.executable, "-c", code + f"write_bytes(Path({str(tmp_path / 'again')!r}), b'x')"], check=True)
+
+
+def test_the_package_needs_no_unix() -> None:
+    """What Windows lacks is not imported, by the package or its command line."""
+    missing = ("fcntl", "resource", "pwd", "grp", "termios")
+    code = f"import sys; sys.modules |= dict.fromkeys({missing}); import vaiom.cli.main"
+    subprocess.run([sys.executable, "-c", code + ", vaiom.files, vaiom.run, vaiom.codec"], check=True)
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {})
+    with pytest.raises(FileNotFoundError), atomic_file(tmp_path / "b") as staged:
+        staged.with_name("no such folder").rename(staged)
+    with staging_folder(tmp_path) as folder:
+        assert {path.name.split(".")[1] for path in tmp_path.iterdir() if path.name[0] == "."} == {folder.name[1:]}
+        (folder / "inside").mkdir()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
+    lock = try_lock(tmp_path / "lock")
+    assert lock
+    assert try_lock(tmp_path / "lock") is None
+    lock.release()
+    again = try_lock(tmp_path / "lock")
+    assert again
+    again.release()
+
+
+def test_links_named_like_ours_are_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("theirs")
+    for name in ("x", "y.staging-lock"):
+        (tmp_path / f"{STAGING_PREFIX}{name}").symlink_to(victim)
+    write_bytes(tmp_path / "ours", b"x")
+    assert victim.read_text() == "theirs"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_many_threads_write_one_file(tmp_path: Path) -> None:
+    """Each sweeps while the others write; the file is always one that was written whole."""
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            for _ in range(10):
+                write_bytes(tmp_path / "file", str(number).encode() * 1000)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(set((tmp_path / "file").read_bytes())) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
