@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vaiom.model import attention
 from vaiom.model.config import BACKBONES, INPUTS, RETURN_HEADS
-from vaiom.model.decoder import Block, turned
+from vaiom.model.decoder import Block, rotate
 from vaiom.model.vaiom import Vaiom
 
 LENGTH = 11
@@ -46,7 +46,7 @@ def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str,
             assert not torch.equal(after[:, s + 1], before[:, s + 1])
 
 
-MODERN = {"positions": "rotary", "norm": "rms", "feed_forward": "swiglu", "normed_keys": True, "drop_layer": 0.3}
+MODERN = {"positions": "rotary", "stochastic_depth": 0.3}
 
 
 @pytest.mark.parametrize("changes", [{name: value} for name, value in MODERN.items()] + [MODERN], ids=str)
@@ -64,24 +64,24 @@ def test_every_addition_keeps_to_the_past(changes: dict[str, object], blocks: bo
         torch.testing.assert_close(values[:, 0], full[name][:, -1], atol=1e-5, rtol=1e-5)
 
 
-def test_turned_vectors_know_their_distance_and_nothing_else() -> None:
+def test_rotated_vectors_know_their_distance_and_nothing_else() -> None:
     torch.manual_seed(3)
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def product(at: int, of: int) -> float:
-        return (turned(q, at) * turned(k, of)).sum().item()
+        return (rotate(q, at) * rotate(k, of)).sum().item()
 
     assert product(7, 3) == pytest.approx(product(104, 100), abs=1e-5)
     assert product(7, 3) != pytest.approx(product(7, 4), abs=1e-3)
-    assert turned(q, 9).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
+    assert rotate(q, 9).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
 
 
 def test_dropped_layers_keep_the_mean_and_come_back_for_use() -> None:
-    block = Block(tiny_model().config, drop_layer=0.4)
+    block = Block(tiny_model().config, depth_rate=0.4)
     change = torch.ones(20_000, 1, 1)
-    assert block.train()._sometimes(change).mean().item() == pytest.approx(1.0, abs=0.02)
-    assert block._sometimes(change).unique().tolist() == pytest.approx([0.0, 1 / 0.6])
-    assert torch.equal(block.eval()._sometimes(change), change)
+    assert block.train()._drop_path(change).mean().item() == pytest.approx(1.0, abs=0.02)
+    assert block._drop_path(change).unique().tolist() == pytest.approx([0.0, 1 / 0.6])
+    assert torch.equal(block.eval()._drop_path(change), change)
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -115,7 +115,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run: TrainResult, corpus: Cor
 
 
 def test_averages_and_falling_rates_resume_too(corpus: Corpus, tmp_path: Path) -> None:
-    experiment = TINY.with_changes(average=0.8, schedule="cosine", warmup_steps=3)
+    experiment = TINY.with_changes(ema_decay=0.8, schedule="cosine", warmup_steps=3)
     whole = train(corpus, experiment, tmp_path / "whole", device="cpu")
 
     def die(entry: dict[str, object]) -> None:

@@ -83,16 +83,16 @@ def test_rates_rise_and_fall() -> None:
 
 
 def test_the_averaged_weights_follow_their_recursion(corpus: Corpus) -> None:
-    step = make_step(corpus, TINY.with_changes(average=0.9))
+    step = make_step(corpus, TINY.with_changes(ema_decay=0.9))
     sampler = train_sampler(corpus, 16, 17, 16)
     expected = [parameter.detach().clone() for parameter in step.model.parameters()]
     for number in range(1, 5):
         step(sampler.draw(number))
         expected = [0.9 * old + 0.1 * new.detach() for old, new in zip(expected, step.model.parameters(), strict=True)]
-    for ours, theirs in zip(step.averaged.parameters(), expected, strict=True):
+    for ours, theirs in zip(step.ema_model.parameters(), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert not any(torch.equal(a, b) for a, b in zip(expected, step.model.parameters(), strict=True))
-    assert make_step(corpus, TINY).averaged is not None
+    assert make_step(corpus, TINY).ema_model is not None
 
 
 def test_a_rate_that_is_set_is_the_one_used(corpus: Corpus) -> None:

@@ -18,7 +18,7 @@ from vaiom.events.corpus import DEFAULT_CONTEXT, MANIFEST_NAME, Corpus, open_cor
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import USE
 from vaiom.run import CONFIG_NAME, Run
-from vaiom.training.config import TrainConfig
+from vaiom.training.experiment import experiment_of_checkpoint
 
 Say = Callable[[str], None]
 
@@ -124,7 +124,7 @@ def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConf
     return (boundaries.MovedPipeline if moved else ProductPipeline)(
         built,
         model=model.checkpoint.model.config,
-        train=TrainConfig(**model.checkpoint.provenance.train),
+        train=experiment_of_checkpoint(model.checkpoint).train,
         predictor=model,
         baselines=config.baselines,
     )

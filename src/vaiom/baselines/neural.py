@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 
 from vaiom.baselines.base import Baseline, Floats, Progress, Rows, rows_by_asset
-from vaiom.codec import to_json
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
@@ -68,7 +67,7 @@ class Neural(Baseline):
         self.experiment, self.device = EXPERIMENTS[name].with_changes(**changes), device
 
     def config(self) -> dict[str, Any]:
-        return {**to_json(self.experiment), "selection_months": SELECTION_MONTHS}
+        return {**self.experiment.identity(), "selection_months": SELECTION_MONTHS}
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         context, progress = self.experiment.model.context, self.progress

@@ -22,9 +22,8 @@ from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import VALIDATION, SplitConfig
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.run import Run
-from vaiom.training.config import TrainConfig
-from vaiom.training.distributed import is_leader
-from vaiom.training.experiment import Experiment
+from vaiom.training.distributed import is_rank_0
+from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.loop import Report, TrainResult, train
 
 SELECTING = timedelta(weeks=26)
@@ -45,15 +44,11 @@ def refit(
     checkpoint = load_checkpoint(Run(run).best)
     shifted = shifted_corpus(corpus, until)
     # A folder that holds a run is resumed, its looks being recorded, or refused.
-    if is_leader() and not Run(out).exists:
+    if is_rank_0() and not Run(out).exists:
         _record_looks(corpus, shifted, checkpoint, out.name)
-    return train(shifted, experiment_of(checkpoint), out, device=device, resume=resume, report=report, purpose=USE)
-
-
-def experiment_of(checkpoint: Checkpoint) -> Experiment:
-    """The configuration that a checkpoint was trained with."""
-    origin = checkpoint.provenance
-    return Experiment(name=origin.experiment, model=checkpoint.model.config, train=TrainConfig(**origin.train))
+    return train(
+        shifted, experiment_of_checkpoint(checkpoint), out, device=device, resume=resume, report=report, purpose=USE
+    )
 
 
 def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:

@@ -19,6 +19,7 @@ import torch
 
 from vaiom import __version__
 from vaiom.baselines.store import load_losses, losses_file
+from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.events_file import MODEL, read_events, require_same_events, scored_events
@@ -46,7 +47,7 @@ from vaiom.experiments.records import (
 )
 from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.files import canonical_json, sha256_of
-from vaiom.model.config import Vocabulary
+from vaiom.model.config import Vocabulary, spell_as_hashed
 from vaiom.model.vaiom import count_parameters
 from vaiom.run import Run
 from vaiom.training.experiment import Experiment
@@ -84,10 +85,10 @@ class Task:
     @cached_property
     def key(self) -> str:
         """A hash of what decides the record; a setting that is added one day leaves finished work valid."""
-        own = self.experiment
-        identity = own and {"name": own.name} | {
-            key: new for key, (new, _) in changed(Experiment(name=""), own).items()
-        }
+        identity = None
+        if self.experiment:
+            settings = {name: new for name, (new, _) in changed(Experiment(name=""), self.experiment).items()}
+            identity = {"name": self.experiment.name, **spell_as_hashed(settings)}
         parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
         parts |= {"splits": list(self.splits), "experiment": identity}
         parts |= {"beside": list(self.runs)} if self.runs else {}

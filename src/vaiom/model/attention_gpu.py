@@ -161,7 +161,12 @@ _LAUNCH: dict[str, Any] = {"BM": _BLOCK, "BN": _BLOCK, "num_warps": 4, "num_stag
 def fits(qkv: Tensor) -> bool:
     """Whether the kernels take these tensors."""
     _, length, _, _, size = qkv.shape
-    return qkv.dtype in (torch.float16, torch.bfloat16) and size in (16, 32, 64) and length % _BLOCK == 0
+    return (
+        qkv.dtype in (torch.float16, torch.bfloat16)
+        and size in (16, 32, 64)
+        and length % _BLOCK == 0
+        and qkv.is_contiguous()
+    )
 
 
 def _numbers(qkv: Tensor, rate: float) -> tuple[float, int, float]:

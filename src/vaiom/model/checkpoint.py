@@ -20,7 +20,7 @@ from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, DataError
 from vaiom.events.fit import Tokenizer
 from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig, Vocabulary, upgrade_settings
 from vaiom.model.vaiom import Vaiom
 
 FORMAT = "vaiom-checkpoint"
@@ -44,6 +44,10 @@ class Provenance:
     validation_bits: float | None
     purpose: str = EVIDENCE
     """A model for use was trained through the newest bars: nothing is left to judge it on."""
+
+    @classmethod
+    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return {**value, "train": upgrade_settings(value["train"])}
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,9 @@ Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture R
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
 from vaiom.events.fit import Tokenizer
@@ -13,8 +15,6 @@ from vaiom.events.fit import Tokenizer
 INPUTS = ("disc", "cont", "hybrid")
 BACKBONES = ("decoder", "gru")
 POSITIONS = ("learned", "rotary")
-NORMS = ("layer", "rms")
-FEED_FORWARDS = ("gelu", "swiglu")
 RETURN_HEADS = ("moms", "independent")
 AUXILIARIES = ("gap", "vol_regime", "ordinal")
 RUNGS = {
@@ -52,6 +52,30 @@ PAPER_VOCABULARY = Vocabulary(num_assets=11, num_gap_buckets=14, num_vol_regimes
 """The corpus that the paper describes: what a configuration is counted with where no corpus is at hand."""
 
 
+RENAMED = {"average": "ema_decay", "drop_layer": "stochastic_depth"}
+"""Settings of a model or of its training that version 0.1 called otherwise, old name first."""
+HASHED_DEFAULTS: dict[str, Any] = {"norm": "layer", "feed_forward": "gelu", "normed_keys": False}
+REMOVED: dict[str, Any] = {**HASHED_DEFAULTS, "drop_field": 0.0}
+"""Settings of a model that there were, with the only value that is left of each; hashes are over some of them."""
+
+
+def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under today's names, whoever wrote them: checkpoint, `config.toml`, record, resume state, `--set`."""
+    upgraded: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in REMOVED:
+            upgraded[RENAMED.get(key, key)] = value
+        elif value != REMOVED[key]:
+            raise ValueError(f"{key} can only be {REMOVED[key]} in this version of vaiom, not {value}")
+    return upgraded
+
+
+def spell_as_hashed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under the names of version 0.1: hashes and the keys of records are over these and never change."""
+    old = {new: old for old, new in RENAMED.items()}
+    return {old.get(key, key): value for key, value in settings.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The defaults are the paper's selected model."""
@@ -66,11 +90,7 @@ class ModelConfig:
     context: int = 512
     dropout: float = 0.1
     positions: str = "learned"
-    norm: str = "layer"
-    feed_forward: str = "gelu"
-    normed_keys: bool = False
-    """Queries and keys are brought to one length before they are compared."""
-    drop_layer: float = 0.0
+    stochastic_depth: float = 0.0
     """How often the last layer is left out in training; earlier ones proportionally less."""
     return_head: str = "moms"
     num_states: int = 4
@@ -82,13 +102,7 @@ class ModelConfig:
         foreign = [name for name in self.fields if name not in known]
         _require(not foreign, f"fields must be among {', '.join(known)}, not {', '.join(foreign)}")
         _require(len(set(self.fields)) == len(self.fields), "fields must not repeat")
-        choices = {
-            "backbone": BACKBONES,
-            "positions": POSITIONS,
-            "norm": NORMS,
-            "feed_forward": FEED_FORWARDS,
-            "return_head": RETURN_HEADS,
-        }
+        choices = {"backbone": BACKBONES, "positions": POSITIONS, "return_head": RETURN_HEADS}
         for name, allowed in choices.items():
             value = getattr(self, name)
             _require(value in allowed, f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -102,8 +116,12 @@ class ModelConfig:
             self.positions == "learned" or self.width // self.num_heads % 2 == 0,
             "rotary positions need heads of an even width",
         )
-        for name in ("dropout", "drop_layer"):
+        for name in ("dropout", "stochastic_depth"):
             _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
+
+    @classmethod
+    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return upgrade_settings(value)
 
     @property
     def input_fields(self) -> tuple[str, ...]:

@@ -1,15 +1,15 @@
 """The pre-normalised causal decoder: position s sees positions up to s and nothing later.
 
 Enters: event vectors (B, T, D). Leaves: hidden states (B, T, D), or (B, 1, D) where only the last position is wanted.
-Paper: Methods, "VAIOM Backbone"; learned positions are drawn from N(0, 0.02). Rotary positions, gated feed-forward
-layers, root-mean-square norms, normed queries and keys, and dropped layers are additions, off in the paper's model.
+Paper: Methods, "VAIOM Backbone"; learned positions are drawn from N(0, 0.02). Rotary positions and stochastic depth are
+additions, off in the paper's model.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
 from vaiom.model.attention import causal_attention, drop
 from vaiom.model.config import FEED_FORWARD_FACTOR, ModelConfig
@@ -27,10 +27,10 @@ class Decoder(nn.Module):
             self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
         self.learned = config.positions == "learned"
         self.blocks = nn.ModuleList(
-            Block(config, drop_layer=config.drop_layer * number / config.num_layers)
+            Block(config, config.stochastic_depth * number / config.num_layers)
             for number in range(1, config.num_layers + 1)
         )
-        self.norm = _norm(config)
+        self.norm = nn.LayerNorm(config.width)
 
     def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
         if self.learned:
@@ -44,21 +44,17 @@ class Decoder(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward network, each behind its norm and beside a residual path."""
 
-    def __init__(self, config: ModelConfig, drop_layer: float = 0.0) -> None:
+    def __init__(self, config: ModelConfig, depth_rate: float = 0.0) -> None:
         super().__init__()
         width = config.width
-        self.num_heads = config.num_heads
-        self.dropout, self.drop_layer = config.dropout, drop_layer
-        self.rotary, self.normed_keys = config.positions == "rotary", config.normed_keys
-        self.attention_norm = _norm(config)
+        self.num_heads, self.rotary = config.num_heads, config.positions == "rotary"
+        self.dropout, self.depth_rate = config.dropout, depth_rate
+        self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
-        self.feed_norm = _norm(config)
-        self.gated = config.feed_forward == "swiglu"
-        # A gate costs a third matrix: two thirds of the width keep the number of parameters.
-        inner = FEED_FORWARD_FACTOR * width if not self.gated else FEED_FORWARD_FACTOR * width * 2 // 3
-        self.feed_in = nn.Linear(width, 2 * inner if self.gated else inner)
-        self.feed_out = nn.Linear(inner, width)
+        self.feed_norm = nn.LayerNorm(width)
+        self.feed_in = nn.Linear(width, FEED_FORWARD_FACTOR * width)
+        self.feed_out = nn.Linear(FEED_FORWARD_FACTOR * width, width)
 
     def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
         rate = self.dropout if self.training else 0.0
@@ -68,29 +64,20 @@ class Block(nn.Module):
             h_BTD = h_BTD[:, -1:]
         else:
             qkv = self.query_key_value(normed).unflatten(-1, (3, self.num_heads, -1))
-            if self.rotary or self.normed_keys:
+            if self.rotary:
                 q, k, v = qkv.unbind(2)
-                qkv = torch.stack([self._placed(q), self._placed(k), v], dim=2)
+                qkv = torch.stack([rotate(q), rotate(k), v], dim=2)
             mixed = causal_attention(qkv, rate).flatten(-2)
-        h_BTD = h_BTD + self._sometimes(self.attention_out(mixed))
-        return h_BTD + self._sometimes(drop(self._feed(self.feed_norm(h_BTD)), rate))
+        h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
+        fed = self.feed_out(gelu(self.feed_in(self.feed_norm(h_BTD))))
+        return h_BTD + self._drop_path(drop(fed, rate))
 
-    def _feed(self, normed: Tensor) -> Tensor:
-        inner = self.feed_in(normed)
-        if self.gated:
-            gate, value = inner.chunk(2, dim=-1)
-            inner = silu(gate) * value
-        else:
-            inner = gelu(inner)
-        fed: Tensor = self.feed_out(inner)
-        return fed
-
-    def _sometimes(self, change: Tensor) -> Tensor:
-        """Leave a layer's change out for whole windows at random, and make up for it in the others."""
-        if not self.training or not self.drop_layer:
+    def _drop_path(self, change: Tensor) -> Tensor:
+        """Stochastic depth: leave a layer's change out for whole windows at random, and scale the others up."""
+        if not self.training or not self.depth_rate:
             return change
-        keep = torch.rand(change.shape[0], 1, 1, device=change.device) >= self.drop_layer
-        return change * (keep / (1 - self.drop_layer)).to(change.dtype)
+        keep = torch.rand(change.shape[0], 1, 1, device=change.device) >= self.depth_rate
+        return change * (keep / (1 - self.depth_rate)).to(change.dtype)
 
     def _attend_last(self, normed: Tensor, rate: float) -> Tensor:
         """Keys and values of the whole window, a query for its last position alone: (B, 1, D)."""
@@ -100,19 +87,13 @@ class Block(nn.Module):
         q = linear(normed[:, -1:], query_weight, query_bias)
         k, v = linear(normed, rest_weight, rest_bias).chunk(2, dim=-1)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in (q, k, v))
-        if self.rotary or self.normed_keys:
-            q, k = self._placed(q, start=normed.shape[1] - 1), self._placed(k)
+        if self.rotary:
+            q, k = rotate(q, start=normed.shape[1] - 1), rotate(k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         return scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(-2)
 
-    def _placed(self, part_BTHE: Tensor, start: int = 0) -> Tensor:
-        """Queries or keys as attention compares them: of one length, turned by their position."""
-        if self.normed_keys:
-            part_BTHE = rms_norm(part_BTHE, part_BTHE.shape[-1:])
-        return turned(part_BTHE, start) if self.rotary else part_BTHE
 
-
-def turned(part_BTHE: Tensor, start: int = 0) -> Tensor:
+def rotate(part_BTHE: Tensor, start: int = 0) -> Tensor:
     """Rotary positions: products of two vectors then depend on the distance between their positions alone."""
     length, size = part_BTHE.shape[1], part_BTHE.shape[-1]
     device = part_BTHE.device
@@ -121,7 +102,3 @@ def turned(part_BTHE: Tensor, start: int = 0) -> Tensor:
     cos, sin = (wave[:, None].to(part_BTHE.dtype) for wave in (angles.cos(), angles.sin()))
     first, second = part_BTHE.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
-
-
-def _norm(config: ModelConfig) -> nn.Module:
-    return nn.LayerNorm(config.width) if config.norm == "layer" else nn.RMSNorm(config.width)

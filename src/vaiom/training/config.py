@@ -7,13 +7,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-SCOPES = ("full", "last")
-SCHEDULES = ("constant", "cosine")
-PRECISIONS = ("auto", "fp16", "bf16", "fp32")
+from vaiom.model.config import upgrade_settings
+
 SEED_LIMIT = 2**63
 LAST_RATE = 0.1
 """Where a falling rate ends, as a share of the learning rate."""
+
+_WEIGHTS = ("gap_weight", "vol_regime_weight", "ordinal_weight", "weight_decay")
+_RANGES: tuple[tuple[tuple[str, ...], float, float, str], ...] = (
+    (
+        ("steps", "micro_batch", "num_micro_batches", "validate_every", "log_every", "keep_last"),
+        1,
+        math.inf,
+        "1 or more",
+    ),
+    (("patience", "warmup_steps", *_WEIGHTS), 0, math.inf, "finite and not negative"),
+    (("learning_rate", "clip_norm"), math.ulp(0.0), math.inf, "finite and positive"),
+    (("seed",), 0, SEED_LIMIT, f"0 or more and below {SEED_LIMIT}"),
+    (("ema_decay", "mirror"), 0, 1, "in [0, 1)"),
+)
+_CHOICES = {
+    "schedule": ("constant", "cosine"),
+    "scope": ("full", "last"),
+    "precision": ("auto", "fp16", "bf16", "fp32"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +47,8 @@ class TrainConfig:
     """`cosine` falls from the learning rate to a tenth of it over the steps of the run."""
     warmup_steps: int = 0
     """The rate rises over this many steps first."""
-    average: float = 0.0
-    """Decay per step of an exponential average of the weights, which is what is then validated and kept; 0 for none."""
+    ema_decay: float = 0.0
+    """Decay per step of the moving average of the weights, which is what is then validated and kept; 0 for none."""
     mirror: float = 0.0
     """How often a window is shown upside down: an exchange rate read the other way round is an exchange rate."""
     weight_decay: float = 0.01
@@ -45,35 +64,17 @@ class TrainConfig:
     keep_last: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("steps", "micro_batch", "num_micro_batches", "validate_every", "log_every", "keep_last"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in (
-            "seed",
-            "patience",
-            "warmup_steps",
-            "gap_weight",
-            "vol_regime_weight",
-            "ordinal_weight",
-            "weight_decay",
-        ):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
-        for name in ("learning_rate", "clip_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and positive, got {getattr(self, name)}")
-        if self.seed >= SEED_LIMIT:
-            raise ValueError(f"seed must be below {SEED_LIMIT}, got {self.seed}")
-        if not 0 <= self.average < 1:
-            raise ValueError(f"average must lie in [0, 1), got {self.average}")
-        if not 0 <= self.mirror < 1:
-            raise ValueError(f"mirror must lie in [0, 1), got {self.mirror}")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
-        if self.scope not in SCOPES:
-            raise ValueError(f"scope must be one of {', '.join(SCOPES)}, got {self.scope!r}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        for names, least, limit, expected in _RANGES:
+            for name in names:
+                if not least <= getattr(self, name) < limit:
+                    raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+
+    @classmethod
+    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return upgrade_settings(value)
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""

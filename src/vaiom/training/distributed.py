@@ -27,7 +27,7 @@ class Team:
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_rank_0(self) -> bool:
         return self.rank == 0
 
     def share(self, num_micro_batches: int) -> range:
@@ -61,7 +61,7 @@ class Team:
             dist.barrier()
 
 
-def is_leader() -> bool:
+def is_rank_0() -> bool:
     """Whether this process speaks for its team, before it joins and after it leaves."""
     return os.environ.get("RANK", "0") == "0"
 

@@ -6,7 +6,7 @@ Enters: configuration, `key=value` changes. Leaves: a resolved, hashable configu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from vaiom.codec import decode, field_names, override, parse_value, stored, to_j
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Checkpoint
-from vaiom.model.config import ModelConfig
+from vaiom.model.config import HASHED_DEFAULTS, REMOVED, RENAMED, ModelConfig, spell_as_hashed, upgrade_settings
 from vaiom.run import Run
 from vaiom.training.config import TrainConfig
 
@@ -35,14 +35,13 @@ class Experiment:
     def with_changes(self, **changes: Any) -> Experiment:
         """A copy with fields of the model or of its training changed; an unknown name lists the known ones."""
         parts: dict[str, dict[str, Any]] = {"model": {}, "train": {}}
+        try:
+            changes = upgrade_settings(changes)
+        except ValueError as error:
+            raise ConfigError("a setting that is gone", got=str(error)) from error
         for key, value in changes.items():
             parts[self._owner(key)][key] = value
-        return Experiment(
-            name=self.name,
-            about=self.about,
-            model=override(self.model, parts["model"]),
-            train=override(self.train, parts["train"]),
-        )
+        return replace(self, **{part: override(getattr(self, part), values) for part, values in parts.items()})
 
     def with_settings(self, settings: Iterable[str]) -> Experiment:
         """`with_changes` from `key=value` texts."""
@@ -51,17 +50,24 @@ class Experiment:
             key, equals, text = setting.partition("=")
             if not equals:
                 raise ConfigError("not a setting", expected="KEY=VALUE, as in learning_rate=1e-3", got=repr(setting))
-            changes[key] = parse_value(key, text, getattr(getattr(self, self._owner(key)), key))
+            now = RENAMED.get(key, key)
+            example = REMOVED[key] if key in REMOVED else getattr(getattr(self, self._owner(now)), now)
+            changes[now] = parse_value(key, text, example)
         return self.with_changes(**changes)
 
     def to_toml(self) -> str:
         value = to_json(self)
         return to_toml({"experiment": {"name": self.name}, "model": value["model"], "train": value["train"]})
 
+    def identity(self) -> dict[str, Any]:
+        """Name and settings as version 0.1 spelled them: what hashes are over, so that new words change none."""
+        model, train = (spell_as_hashed(to_json(part)) for part in (self.model, self.train))
+        return {"name": self.name, "model": {**model, **HASHED_DEFAULTS}, "train": train}
+
     @property
     def sha256(self) -> str:
         """Of everything that decides what is learned; how long, what is kept and logged may change on resuming."""
-        value = to_json(self)
+        value = self.identity()
         free = ["patience", "keep_last", "log_every"]
         # A falling rate depends on where it ends.
         free += ["steps"] if self.train.schedule == "constant" else []

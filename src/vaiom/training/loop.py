@@ -87,7 +87,7 @@ class _Run:
         self.purpose = purpose
         self.corpus, self.experiment, self.folder, self.device, self.team = corpus, experiment, Run(run), device, team
         self.config = experiment.train
-        self.report = report if team.leads else None
+        self.report = report if team.is_rank_0 else None
         context = experiment.model.context
         self.sampler = train_sampler(corpus, context, self.config.seed, self.config.windows_per_step)
         self.validation = corpus.endpoints(VALIDATION, context)
@@ -104,7 +104,7 @@ class _Run:
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
         data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
         self.step = TrainStep(model, data, self.config, device, dtype, team)
-        self.scorer = Scorer(self.step.averaged, data, device, dtype)
+        self.scorer = Scorer(self.step.ema_model, data, device, dtype)
         self.record = RunRecord(
             config_sha256=experiment.sha256,
             tokenizer_sha256=corpus.tokenizer.sha256,
@@ -163,7 +163,7 @@ class _Run:
             )
         # All have looked before one writes.
         self.team.wait()
-        if self.team.leads:
+        if self.team.is_rank_0:
             ensure_folder(self.folder.checkpoints)
             write_bytes(self.folder.config, self._config_text().encode())
             # What was logged after the state that the run goes on from will be logged again.
@@ -202,7 +202,7 @@ class _Run:
         return bits
 
     def _save(self) -> None:
-        if self.team.leads:
+        if self.team.is_rank_0:
             self._write_checkpoint()
         self.team.wait()
         seed_dropout(self.config.seed, self.team.rank, self.record.step)
@@ -222,7 +222,7 @@ class _Run:
             validation_bits=self.record.last_bits,
             purpose=self.purpose,
         )
-        save_checkpoint(path, self.step.averaged, self.corpus.tokenizer, provenance)
+        save_checkpoint(path, self.step.ema_model, self.corpus.tokenizer, provenance)
         if self.record.best_step == number:
             with atomic_file(self.folder.best) as staged:
                 shutil.copyfile(path, staged)
@@ -248,7 +248,7 @@ class _Run:
             )
 
     def _log(self, number: int, loss: float, bits: float | None) -> None:
-        if not self.team.leads:
+        if not self.team.is_rank_0:
             return
         entry: dict[str, Any] = {"step": number, "loss_nats": loss}
         if bits is not None:

@@ -42,8 +42,8 @@ class RunRecord:
 
 def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
     tensors = {f"model/{name}": value for name, value in step.model.state_dict().items()}
-    if step.averaged is not step.model:
-        tensors |= {f"averaged/{name}": value for name, value in step.averaged.state_dict().items()}
+    if step.ema_model is not step.model:
+        tensors |= {f"averaged/{name}": value for name, value in step.ema_model.state_dict().items()}
     for name, parameter in step.model.named_parameters():
         for key in _MOMENTS:
             tensors[f"optimizer/{key}/{name}"] = step.optimizer.state[parameter][key]
@@ -60,8 +60,8 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
         record = from_json(RunRecord, header["record"])
         _require_same_origin(path, record, ours)
         step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
-        if step.averaged is not step.model:
-            step.averaged.load_state_dict({name: tensors[f"averaged/{name}"] for name in step.model.state_dict()})
+        if step.ema_model is not step.model:
+            step.ema_model.load_state_dict({name: tensors[f"averaged/{name}"] for name in step.model.state_dict()})
         for name, parameter in step.model.named_parameters():
             state = {key: tensors[f"optimizer/{key}/{name}"] for key in _MOMENTS}
             step.optimizer.state[parameter] = {key: value.to(step.device) for key, value in state.items()}

@@ -26,7 +26,7 @@ _WARM_UPS = 3
 
 
 class TrainStep:
-    """Owns the optimizer, the loss scaler and the averaged weights; call it with the rows of one step."""
+    """Owns the optimizer, the loss scaler and the moving average of the weights; call it with the rows of one step."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class TrainStep:
     ) -> None:
         self.model, self.data, self.config, self.device, self.dtype = model, data, config, device, dtype
         self.team = team or Team()
-        self.mine = self.team.share(config.num_micro_batches)
+        self.own_batches = self.team.share(config.num_micro_batches)
         fused = device.type == "cuda"
         # A recorded graph reads the rate from this tensor.
         self._rate = torch.tensor(config.learning_rate, device=device) if fused else None
-        self.averaged: Vaiom = copy.deepcopy(model) if config.average else model
+        self.ema_model: Vaiom = copy.deepcopy(model) if config.ema_decay else model
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=config.learning_rate if self._rate is None else self._rate,
@@ -56,7 +56,7 @@ class TrainStep:
 
     def __call__(self, rows: Rows) -> Tensor:
         """Train on the windows that end at `rows`; returns this process's share of the mean return loss, in nats."""
-        own = rows[self.mine.start * self.config.micro_batch : self.mine.stop * self.config.micro_batch]
+        own = rows[self.own_batches.start * self.config.micro_batch : self.own_batches.stop * self.config.micro_batch]
         ends = torch.from_numpy(own).to(self.device)
         if self.device.type == "cpu":
             return self._update(list(ends.split(self.config.micro_batch)), 1)
@@ -95,16 +95,16 @@ class TrainStep:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.averaged is not self.model:
+        if self.ema_model is not self.model:
             with torch.no_grad():
                 torch._foreach_lerp_(
-                    list(self.averaged.parameters()), list(self.model.parameters()), 1 - self.config.average
+                    list(self.ema_model.parameters()), list(self.model.parameters()), 1 - self.config.ema_decay
                 )
         return reported
 
     def _compiled(self) -> Callable[[Tensor], Tensor]:
         loss = torch.compile(self.loss, fullgraph=True, dynamic=False) if self.model.compiles else self.loss
-        return lambda rows: self._update([rows], len(self.mine), loss)
+        return lambda rows: self._update([rows], len(self.own_batches), loss)
 
     def _capture(self, ends: Tensor) -> Callable[[Tensor], Tensor]:
         """Compile, run a few times on a side stream, put everything back, and record the step as a graph."""
@@ -133,7 +133,7 @@ class TrainStep:
         return {
             "models": [
                 {name: value.clone() for name, value in model.state_dict().items()}
-                for model in (self.model, self.averaged)
+                for model in (self.model, self.ema_model)
             ],
             "moments": [{k: v.clone() for k, v in self.optimizer.state[p].items()} for p in self.model.parameters()],
             "scaler": self.scaler.state_dict(),
@@ -143,7 +143,7 @@ class TrainStep:
     def _restore(self, before: dict[str, Any]) -> None:
         """Put values back in place: the graph refers to these very tensors."""
         with torch.no_grad():
-            for model, values in zip((self.model, self.averaged), before["models"], strict=True):
+            for model, values in zip((self.model, self.ema_model), before["models"], strict=True):
                 model.load_state_dict(values)
             for parameter, values in zip(self.model.parameters(), before["moments"], strict=True):
                 for name, tensor in self.optimizer.state[parameter].items():

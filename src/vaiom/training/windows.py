@@ -67,10 +67,10 @@ class DeviceCorpus:
         index = ends[:, None] + self._back
         x_BTF, targets = self.x[index], {name: target[index] for name, target in self.targets.items()}
         if self.mirror:
-            turned_B = torch.rand(len(ends), device=ends.device) < self.mirror
-            x_BTF = torch.where(turned_B[:, None, None], x_BTF * self._signs, x_BTF)
+            flipped_B = torch.rand(len(ends), device=ends.device) < self.mirror
+            x_BTF = torch.where(flipped_B[:, None, None], x_BTF * self._signs, x_BTF)
             mirrored = {name: target[index] for name, target in self._mirrored.items()}
-            targets = {name: torch.where(turned_B[:, None], mirrored[name], targets[name]) for name in targets}
+            targets = {name: torch.where(flipped_B[:, None], mirrored[name], targets[name]) for name in targets}
         return Windows(x_BTF, self.meta[ends], targets)
 
     def inputs(self, ends: Tensor) -> tuple[Tensor, Tensor]:
