@@ -15,6 +15,7 @@ import numpy.typing as npt
 from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, num_return_buckets, smooth
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import DISC_FIELDS
+from vaiom.model.config import class_of
 
 HOURS_PER_WEEK = 168
 PRIOR_WEIGHTS = tuple(2.0**power for power in range(-1, 17))
@@ -73,7 +74,7 @@ class HourOfWeek(Frequency):
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         counts = np.zeros((len(corpus.asset_slices) + 1, HOURS_PER_WEEK, num_return_buckets(corpus)))
-        np.add.at(counts, (corpus.meta[rows, 0], hour_of_week(corpus, rows), corpus.target_return[rows] - 1), 1.0)
+        np.add.at(counts, (corpus.meta[rows, 0], hour_of_week(corpus, rows), class_of(corpus.target_return[rows])), 1.0)
         centre = smooth(count_targets(corpus, rows))
         self.prior_weight_ = max(PRIOR_WEIGHTS, key=lambda weight: log_evidence(counts, weight * centre))
         raised = counts + self.prior_weight_ * centre

@@ -29,6 +29,7 @@ from vaiom.baselines.features import FEATURES
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.files import read_json, write_json
+from vaiom.model.config import class_of
 
 if TYPE_CHECKING:
     import lightgbm
@@ -160,7 +161,7 @@ class LightGBM(Baseline):
 
         return lgb.Dataset(
             self.features.of(corpus, rows),
-            label=corpus.target_return[rows] - 1,
+            label=class_of(corpus.target_return[rows]),
             reference=reference,
             feature_name=list(self.features.fields),
             categorical_feature=self.features.categories,

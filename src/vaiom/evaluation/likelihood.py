@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.model.config import class_of
 
 Floats = npt.NDArray[np.float64]
 Buckets = npt.NDArray[np.integer]
@@ -33,7 +34,7 @@ TAIL_BUCKETS = 4
 
 def class_ids(buckets: Buckets, num_buckets: int) -> npt.NDArray[np.int64]:
     """Bucket ids 1..K as positions 0..K-1; an event without a bucket has no likelihood."""
-    ids = buckets.astype(np.int64) - 1
+    ids: npt.NDArray[np.int64] = class_of(buckets.astype(np.int64))
     if len(ids) and not (ids.min() >= 0 and ids.max() < num_buckets):
         raise ValueError(f"buckets must lie in 1..{num_buckets}, got {buckets.min()}..{buckets.max()}")
     return ids

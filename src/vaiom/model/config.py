@@ -48,6 +48,11 @@ class Vocabulary:
         return vocabulary_sizes(self.num_assets, self.num_gap_buckets, self.num_vol_regimes)
 
 
+def class_of(buckets: Any) -> Any:
+    """Class ids 0..K-1 of bucket ids 1..K, of one id or of an array; where 0 may occur the array must be signed."""
+    return buckets - 1
+
+
 PAPER_VOCABULARY = Vocabulary(num_assets=11, num_gap_buckets=14, num_vol_regimes=5)
 """The corpus that the paper describes: what a configuration is counted with where no corpus is at hand."""
 

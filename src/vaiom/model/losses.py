@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from vaiom.model.config import class_of
 from vaiom.model.heads import return_log_probs
 
 TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime": "vol_regime"}
@@ -22,7 +23,8 @@ TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime"
 
 def class_ids(buckets: Tensor) -> Tensor:
     """Bucket ids 1..K as class ids 0..K-1; invalid ones become class 0 and must be masked."""
-    return (buckets.long() - 1).clamp(min=0)
+    ids: Tensor = class_of(buckets.long()).clamp(min=0)
+    return ids
 
 
 def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:

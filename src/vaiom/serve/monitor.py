@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from vaiom.baselines.base import smooth
 from vaiom.events.fields import ANY_MASK, BAD_RETURN, has_flag
 from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.model.config import class_of
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
 from vaiom.serve.store import moment_of, seconds_of
 
@@ -57,13 +58,13 @@ class FrequencyBaseline:
         self._of_train = train_counts is not None
 
     def bits(self, bucket: int) -> float:
-        return -math.log2(float(smooth(self.counts)[bucket - 1]))
+        return -math.log2(float(smooth(self.counts)[class_of(bucket)]))
 
     def learn(self, settled: Iterable[SettledForecast]) -> None:
         """Count settled bars, unless Train has been counted."""
         for each in settled:
             if not self._of_train and each.model_bits is not None:
-                self.counts[each.bucket - 1] += 1
+                self.counts[class_of(each.bucket)] += 1
 
 
 def count_train(columns: Columns, train_end: datetime, context: int, num_buckets: int) -> npt.NDArray[np.int64]:
@@ -88,7 +89,7 @@ def settle(
         quantiles={str(level): dist.quantile(level) for level in FAN_LEVELS},
         log_return=log_ret if math.isfinite(log_ret) else None,
         bucket=bucket if scorable else 0,
-        model_bits=-math.log2(max(float(dist.probs[bucket - 1]), _LEAST_PROBABILITY)) if scorable else None,
+        model_bits=-math.log2(max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY)) if scorable else None,
         frequency_bits=frequency.bits(bucket) if scorable else None,
         pit=dist.cdf(log_ret) if scorable else None,
     )
