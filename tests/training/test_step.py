@@ -13,7 +13,7 @@ from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
 from vaiom.model.losses import objective
-from vaiom.training.distributed import Team
+from vaiom.training.distributed import ProcessGroup
 from vaiom.training.experiment import Experiment
 from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.step import TrainStep
@@ -130,9 +130,9 @@ def test_one_batch_is_learned_by_heart(corpus: Corpus, head: str) -> None:
 
 
 def test_teams_share_whole_micro_batches() -> None:
-    assert [list(Team(rank, 2).share(4)) for rank in (0, 1)] == [[0, 1], [2, 3]]
+    assert [list(ProcessGroup(rank, 2).share(4)) for rank in (0, 1)] == [[0, 1], [2, 3]]
     with pytest.raises(ConfigError, match="shared evenly"):
-        Team(0, 3).share(4)
+        ProcessGroup(0, 3).share(4)
 
 
 def test_devices_and_number_formats() -> None:

@@ -20,7 +20,7 @@ from vaiom.training.precision import resolve_device
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """Which of how many processes this is."""
 
     rank: int = 0
@@ -62,21 +62,21 @@ class Team:
 
 
 def is_rank_0() -> bool:
-    """Whether this process speaks for its team, before it joins and after it leaves."""
+    """Whether this process speaks for its group, before it joins and after it leaves."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
-def join_team(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
-    """Join the processes that `torchrun` started; alone, a team of one. Gives the device of this process."""
+def join_process_group(device: torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
+    """Join the processes that `torchrun` started; alone, a group of one. Gives the device of this process."""
     if "WORLD_SIZE" not in os.environ:
-        yield Team(), device
+        yield ProcessGroup(), device
         return
     if device.type == "cuda":
         device = resolve_device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Team(dist.get_rank(), dist.get_world_size()), device
+        yield ProcessGroup(dist.get_rank(), dist.get_world_size()), device
     finally:
         dist.destroy_process_group()

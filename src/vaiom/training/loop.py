@@ -29,7 +29,7 @@ from vaiom.model.checkpoint import EVIDENCE, Provenance, save_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
-from vaiom.training.distributed import Team, join_team
+from vaiom.training.distributed import ProcessGroup, join_process_group
 from vaiom.training.experiment import Experiment
 from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
@@ -69,8 +69,8 @@ def train(
     purpose: str = EVIDENCE,
 ) -> TrainResult:
     """Train an experiment on a corpus into a run folder; with `resume`, go on where it stopped."""
-    with join_team(resolve_device(device)) as (team, own_device):
-        return _Run(corpus, experiment, run, own_device, team, report, purpose).go(resume)
+    with join_process_group(resolve_device(device)) as (group, own_device):
+        return _Run(corpus, experiment, run, own_device, group, report, purpose).go(resume)
 
 
 class _Run:
@@ -80,14 +80,14 @@ class _Run:
         experiment: Experiment,
         run: Path,
         device: torch.device,
-        team: Team,
+        group: ProcessGroup,
         report: Report | None,
         purpose: str,
     ) -> None:
         self.purpose = purpose
-        self.corpus, self.experiment, self.folder, self.device, self.team = corpus, experiment, Run(run), device, team
+        self.corpus, self.experiment, self.folder, self.device, self.group = corpus, experiment, Run(run), device, group
         self.config = experiment.train
-        self.report = report if team.is_rank_0 else None
+        self.report = report if group.is_rank_0 else None
         context = experiment.model.context
         self.sampler = train_sampler(corpus, context, self.config.seed, self.config.windows_per_step)
         self.validation = corpus.endpoints(VALIDATION, context)
@@ -103,7 +103,7 @@ class _Run:
         torch.manual_seed(self.config.seed)
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
         data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
-        self.step = TrainStep(model, data, self.config, device, dtype, team)
+        self.step = TrainStep(model, data, self.config, device, dtype, group)
         self.scorer = Scorer(self.step.ema_model, data, device, dtype)
         self.record = RunRecord(
             config_sha256=experiment.sha256,
@@ -129,7 +129,7 @@ class _Run:
                 clock = time.perf_counter()  # the first step compiles
             validates = number % self.config.validate_every == 0 or number == self.config.steps
             if validates or number % self.config.log_every == 0:
-                loss = float(self.team.sum(running)) / counted
+                loss = float(self.group.sum(running)) / counted
                 running.zero_()
                 counted = 0
                 self._require_finite(loss, number)
@@ -162,13 +162,13 @@ class _Run:
                 fix="pass --resume, or choose another --out",
             )
         # All have looked before one writes.
-        self.team.wait()
-        if self.team.is_rank_0:
+        self.group.wait()
+        if self.group.is_rank_0:
             ensure_folder(self.folder.checkpoints)
             write_bytes(self.folder.config, self._config_text().encode())
             # What was logged after the state that the run goes on from will be logged again.
             self.folder.trim_metrics(self.record.step)
-        seed_dropout(self.config.seed, self.team.rank, self.record.step)
+        seed_dropout(self.config.seed, self.group.rank, self.record.step)
 
     def _config_text(self) -> str:
         """The experiment, and where its corpus was."""
@@ -188,7 +188,7 @@ class _Run:
             )
 
     def _validate(self, number: int) -> float:
-        bits = self.scorer.mean_bits(self.validation, self.team)
+        bits = self.scorer.mean_bits(self.validation, self.group)
         self._require_finite(bits, number)
         best = self.record.best_bits is None or bits < self.record.best_bits
         self.record = replace(
@@ -202,10 +202,10 @@ class _Run:
         return bits
 
     def _save(self) -> None:
-        if self.team.is_rank_0:
+        if self.group.is_rank_0:
             self._write_checkpoint()
-        self.team.wait()
-        seed_dropout(self.config.seed, self.team.rank, self.record.step)
+        self.group.wait()
+        seed_dropout(self.config.seed, self.group.rank, self.record.step)
 
     def _write_checkpoint(self) -> None:
         number = self.record.step
@@ -248,7 +248,7 @@ class _Run:
             )
 
     def _log(self, number: int, loss: float, bits: float | None) -> None:
-        if not self.team.is_rank_0:
+        if not self.group.is_rank_0:
             return
         entry: dict[str, Any] = {"step": number, "loss_nats": loss}
         if bits is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.losses import class_ids
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.distributed import Team
+from vaiom.training.distributed import ProcessGroup
 from vaiom.training.precision import autocast
 from vaiom.training.windows import DeviceCorpus, Rows
 
@@ -57,14 +57,14 @@ class Scorer:
         self.model.train(training)
         return torch.cat(out) if out else torch.empty(0, NUM_RETURN_BUCKETS, device=self.device)
 
-    def mean_bits(self, rows: Rows, team: Team | None = None) -> float:
-        """Bits per event over all rows; processes of a team share them."""
-        team = team or Team()
-        own = rows[team.rank :: team.size]
+    def mean_bits(self, rows: Rows, group: ProcessGroup | None = None) -> float:
+        """Bits per event over all rows; processes of a group share them."""
+        group = group or ProcessGroup()
+        own = rows[group.rank :: group.size]
         log_probs = self.log_probs(own)
         buckets = self.data.targets["return"][torch.from_numpy(own).to(self.device)]
         nats = -log_probs.gather(1, class_ids(buckets)[:, None]).double().sum()
-        return float(team.sum(nats)) / len(rows) / math.log(2)
+        return float(group.sum(nats)) / len(rows) / math.log(2)
 
     def _log_probs(self, ends: Tensor) -> Tensor:
         x_BTF, meta_BM = self.data.inputs(ends)

@@ -78,7 +78,7 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
 
 
 def seed_dropout(seed: int, rank: int, step: int) -> None:
-    """Start the random numbers of what follows a saved state; they differ between the processes of a team."""
+    """Start the random numbers of what follows a saved state; they differ between the processes of a group."""
     torch.manual_seed(int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0]))
 
 

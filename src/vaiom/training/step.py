@@ -18,7 +18,7 @@ from torch import Tensor
 from vaiom.model.losses import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.config import TrainConfig
-from vaiom.training.distributed import Team
+from vaiom.training.distributed import ProcessGroup
 from vaiom.training.precision import autocast
 from vaiom.training.windows import DeviceCorpus, Rows
 
@@ -35,11 +35,11 @@ class TrainStep:
         config: TrainConfig,
         device: torch.device,
         dtype: torch.dtype,
-        team: Team | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         self.model, self.data, self.config, self.device, self.dtype = model, data, config, device, dtype
-        self.team = team or Team()
-        self.own_batches = self.team.share(config.num_micro_batches)
+        self.group = group or ProcessGroup()
+        self.own_batches = self.group.share(config.num_micro_batches)
         fused = device.type == "cuda"
         # A recorded graph reads the rate from this tensor.
         self._rate = torch.tensor(config.learning_rate, device=device) if fused else None
@@ -61,7 +61,7 @@ class TrainStep:
         if self.device.type == "cpu":
             return self._update(list(ends.split(self.config.micro_batch)), 1)
         if self._run is None:
-            self._run = self._capture(ends) if self.team.size == 1 else self._compiled()
+            self._run = self._capture(ends) if self.group.size == 1 else self._compiled()
         return self._run(ends)
 
     def set_rate(self, rate: float) -> None:
@@ -90,7 +90,7 @@ class TrainStep:
             total, of_return = (loss or self.loss)(ends, groups_per_batch)
             self.scaler.scale(total * share).backward()
             reported = reported + of_return * share
-        self.team.sum_gradients(self.model.parameters())
+        self.group.sum_gradients(self.model.parameters())
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.scaler.step(self.optimizer)
