@@ -82,25 +82,40 @@ def test_rates_rise_and_fall() -> None:
     assert {TINY.train.rate_at(step) for step in (1, 5, 500)} == {TINY.train.learning_rate}
 
 
-def test_the_averaged_weights_follow_their_recursion(corpus: Corpus) -> None:
+def test_the_moving_average_is_of_the_steps_and_not_of_the_random_start(corpus: Corpus) -> None:
+    """The mean of the weights after each step, each step counting 0.9 of the next one; nothing else."""
     step = make_step(corpus, TINY.with_changes(ema_decay=0.9))
     sampler = train_sampler(corpus, 16, 17, 16)
-    expected = [parameter.detach().clone() for parameter in step.model.parameters()]
+    visited = []
     for number in range(1, 5):
+        step.set_step(number)
         step(sampler.draw(number))
-        expected = [0.9 * old + 0.1 * new.detach() for old, new in zip(expected, step.model.parameters(), strict=True)]
-    for ours, theirs in zip(step.ema_model.parameters(), expected, strict=True):
+        visited.append([parameter.detach().clone() for parameter in step.model.parameters()])
+    shares = torch.tensor([0.9**age for age in (3, 2, 1, 0)])
+    shares /= shares.sum()
+    for ours, *theirs in zip(step.ema_model.parameters(), *visited, strict=True):
+        expected = sum(share * each for share, each in zip(shares, theirs, strict=True))
+        torch.testing.assert_close(ours.detach(), expected)
+        assert not torch.equal(ours, theirs[-1])
+    plain = make_step(corpus, TINY)
+    assert plain.ema_model is plain.model
+
+
+def test_a_step_takes_its_own_rate(corpus: Corpus) -> None:
+    rate, rows = TINY.train.learning_rate, train_sampler(corpus, 16, 17, 16).draw(1)
+    warming, slow = (
+        make_step(corpus, TINY.with_changes(dropout=0.0, **changes))
+        for changes in (
+            {"warmup_steps": 9},
+            {"learning_rate": rate / 10},
+        )
+    )
+    slow.model.load_state_dict(warming.model.state_dict())
+    for step in (warming, slow):
+        step.set_step(1)
+        step(rows)
+    for ours, theirs in zip(warming.model.parameters(), slow.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert not any(torch.equal(a, b) for a, b in zip(expected, step.model.parameters(), strict=True))
-    assert make_step(corpus, TINY).ema_model is not None
-
-
-def test_a_rate_that_is_set_is_the_one_used(corpus: Corpus) -> None:
-    step = make_step(corpus, TINY)
-    before = [parameter.detach().clone() for parameter in step.model.parameters()]
-    step.set_rate(0.0)
-    step(train_sampler(corpus, 16, 17, 16).draw(1))
-    assert all(torch.equal(a, b) for a, b in zip(before, step.model.parameters(), strict=True))
 
 
 def test_the_grouped_loss_equals_the_mean_of_its_micro_batches(corpus: Corpus) -> None:

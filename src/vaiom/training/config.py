@@ -84,6 +84,10 @@ class TrainConfig:
         done = (step - 1) / self.steps
         return rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
 
+    def ema_weight_at(self, step: int) -> float:
+        """How far the average moves to the weights of a step: with its bias corrected, nothing of the start is left."""
+        return (1 - self.ema_decay) / (1 - self.ema_decay**step)
+
     @property
     def windows_per_step(self) -> int:
         return self.micro_batch * self.num_micro_batches

@@ -121,7 +121,7 @@ class _Run:
         for number in range(first, self.config.steps + 1):
             if self._should_stop():
                 break
-            self.step.set_rate(self.config.rate_at(number))
+            self.step.set_step(number)
             running += self.step(self.sampler.draw(number))
             counted += 1
             if number == first:

@@ -41,9 +41,10 @@ class TrainStep:
         self.group = group or ProcessGroup()
         self.own_batches = self.group.share(config.num_micro_batches)
         fused = device.type == "cuda"
-        # A recorded graph reads the rate from this tensor.
+        # A recorded graph reads the rate, and the weight of a step in the average, from tensors.
         self._rate = torch.tensor(config.learning_rate, device=device) if fused else None
         self.ema_model: Vaiom = copy.deepcopy(model) if config.ema_decay else model
+        self._ema_weight = torch.ones((), device=device)
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=config.learning_rate if self._rate is None else self._rate,
@@ -64,12 +65,14 @@ class TrainStep:
             self._run = self._capture(ends) if self.group.size == 1 else self._compiled()
         return self._run(ends)
 
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the steps that follow."""
+    def set_step(self, number: int) -> None:
+        """Take the learning rate and the weight in the moving average of a step, counted from 1."""
+        rate = self.config.rate_at(number)
         if self._rate is not None:
             self._rate.fill_(rate)
         else:
             self.optimizer.param_groups[0]["lr"] = rate
+        self._ema_weight.fill_(self.config.ema_weight_at(number))
 
     def loss(self, ends: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
         """(total, return) losses of the windows that end at `ends`, which are `num_groups` micro-batches."""
@@ -97,9 +100,10 @@ class TrainStep:
         self.scaler.update()
         if self.ema_model is not self.model:
             with torch.no_grad():
-                torch._foreach_lerp_(
-                    list(self.ema_model.parameters()), list(self.model.parameters()), 1 - self.config.ema_decay
-                )
+                means: list[Tensor] = list(self.ema_model.parameters())
+                moves = list(torch._foreach_sub(list(self.model.parameters()), means))
+                torch._foreach_mul_(moves, self._ema_weight)
+                torch._foreach_add_(means, moves)
         return reported
 
     def _compiled(self) -> Callable[[Tensor], Tensor]:
