@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSeria
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
+from vaiom.codec import to_json
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
