@@ -151,7 +151,7 @@ class Service:
         self.metrics.ready.set(self.is_ready)
         self.metrics.waiting.set(len(self.batcher.waiting))
         for symbol, stream in self.live.online.streams.items():
-            self.metrics.show(symbol, seconds_of(stream.last), self.live.monitors[symbol].drift())
+            self.metrics.show(symbol, seconds_of(stream.last), self.live.drift(symbol))
         return PlainTextResponse(generate_latest(self.metrics.registry), media_type=_METRICS_TYPE)
 
     def _require_ready(self) -> None:
