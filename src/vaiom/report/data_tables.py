@@ -67,7 +67,7 @@ def price_quality(report: QualityReport) -> list[Table]:
         Column("first bar", stamp, at("first")),
         Column("last bar", stamp, at("last")),
         Column("timeframe", span, at("timeframe_seconds")),
-        Column("missing bars", count, at("gaps.num_missing")),
+        Column("missing bars", count, at("gaps.missing_bins")),
         Column("unmoved closes", percent2, at("zero_return_share")),
     ]
     clock = [Column("asset", text, at("symbol")), Column("statement", prose, at("clock.statement"))]
