@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.race import Measurement, race
 from vaiom.errors import VaiomError
-from vaiom.evaluation.bootstrap import REPLICATES, SEED, Replicates, block_sums, resample
-from vaiom.evaluation.likelihood import Floats
+from vaiom.evaluation.inference import REPLICATES, SEED, Replicates, block_sums, resample
+from vaiom.evaluation.scores import Floats
 
 NUM_BLOCKS = 66
 NUM_EVENTS = 33_000

@@ -16,7 +16,7 @@ import polars as pl
 
 import vaiom
 from vaiom.baselines.counts import Frequency
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.scores import event_bits
 
 in_notebook = "ipykernel" in sys.modules
 FOLDER = Path("runs/demo" if in_notebook or len(sys.argv) < 2 else sys.argv[1])

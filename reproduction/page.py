@@ -194,8 +194,9 @@ def draw_walk_forward(walked: Mapping[int, Record]) -> str:
             colour = _BLUES[number % len(_BLUES)]
             axis.plot(places, [gain.gain_bits for gain in gains], "o", color=colour, markersize=4, label=name)
             for place, gain in zip(places, gains, strict=True):
-                if gain.interval:
-                    axis.plot([place, place], gain.interval, color=colour, linewidth=1.5)
+                pair = gain.asset_months.interval
+                if pair:
+                    axis.plot([place, place], pair, color=colour, linewidth=1.5)
         axis.set_xticks(list(walked))
         axis.set_ylabel("gain, bits/event")
         axis.set_title("Baseline minus model by test year, 95% asset-month intervals", color=_GREY)

@@ -14,8 +14,9 @@ from reproduction import paper
 from reproduction.findings import Records, gain_verdict
 from reproduction.paper import BEST, JUDGED, MAIN, SELECTED_STEP
 from vaiom.evaluation.events_file import MODEL
+from vaiom.evaluation.inference import PairedGain
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.records import ALL_TESTS, BASELINES, CORPUS, YEAR, Gain, Record, SplitScores
+from vaiom.experiments.records import ALL_TESTS, BASELINES, CORPUS, YEAR, Record, SplitScores
 from vaiom.report.tables import Column, Table, bits, count, interval, percent, percents, ratio, signed, text
 
 STRONG = "lightgbm"
@@ -88,15 +89,16 @@ def _test_row(name: str, theirs: Mapping[str, float], scored: SplitScores | None
         scored and scored.bits.get(name),
         theirs[MODEL] - theirs[name] if name in theirs and name != MODEL else None,
         gain and -gain.gain_bits,
-        gain and interval(negated(gain.interval)),
+        gain and interval(negated(gain.asset_months.interval)),
         *_wins(gain),
-        gain and interval(negated(gain.month_interval)),
-        gain and gain_verdict(gain.interval, bool(theirs) and name in PAPER_BASELINES),
+        gain and interval(negated(gain.months.interval)),
+        gain and gain_verdict(gain.asset_months.interval, bool(theirs) and name in PAPER_BASELINES),
     ]
 
 
-def _wins(gain: Gain | None) -> tuple[Any, Any]:
-    return gain and ratio((gain.block_wins, gain.num_blocks)), gain and ratio((gain.months_won, gain.num_months))
+def _wins(gain: PairedGain | None) -> list[Any]:
+    blocks = [gain.asset_months, gain.months] if gain else []
+    return [ratio((each.block_wins, each.num_blocks)) for each in blocks] or [None, None]
 
 
 def _seeds_test(records: Records) -> list[Noted]:
@@ -110,9 +112,9 @@ def _seeds_test(records: Records) -> list[Noted]:
                 [
                     *(period(split), seed, theirs["bits"], scored and scored.bits[MODEL]),
                     *(theirs["gain_bits"], gain and gain.gain_bits),
-                    *(interval(theirs["interval"]), gain and interval(gain.interval)),
-                    *(percent(theirs["win_rate"]), gain and percent(gain.win_rate)),
-                    gain and gain_verdict(gain.interval, published=True),
+                    *(interval(theirs["interval"]), gain and interval(gain.asset_months.interval)),
+                    *(percent(theirs["win_rate"]), gain and percent(gain.asset_months.win_rate)),
+                    gain and gain_verdict(gain.asset_months.interval, published=True),
                 ]
             )
     note = f"Gain is {STRONG} minus model: positive favours the model."
@@ -134,8 +136,8 @@ def _seeds_test(records: Records) -> list[Noted]:
     return [(Table(caption="Multi-seed robustness on Test", columns=heads, rows=rows), note)]
 
 
-def _is_above_zero(gain: Gain) -> bool:
-    return gain.interval is not None and gain.interval[0] > 0
+def _is_above_zero(gain: PairedGain) -> bool:
+    return gain.asset_months.interval is not None and gain.asset_months.interval[0] > 0
 
 
 def _seeds_validation(records: Records) -> list[Noted]:
@@ -148,7 +150,11 @@ def _seeds_validation(records: Records) -> list[Noted]:
             [
                 *(seed, theirs, record and record.best_bits(), record and record.best_step()),
                 record and record.validation.get(SELECTED_STEP),
-                *(paper.VALIDATION_LIGHTGBM - theirs, gain and gain.gain_bits, gain and interval(gain.interval)),
+                *(
+                    paper.VALIDATION_LIGHTGBM - theirs,
+                    gain and gain.gain_bits,
+                    gain and interval(gain.asset_months.interval),
+                ),
             ]
         )
     ours = [best for record in runs.values() if (best := record.best_bits()) is not None]
@@ -168,7 +174,7 @@ def _seeds_validation(records: Records) -> list[Noted]:
     return [(Table(caption="Validation stability across training seeds", columns=heads, rows=rows), note)]
 
 
-def _first_gain(records: Records, split: str) -> Gain | None:
+def _first_gain(records: Records, split: str) -> PairedGain | None:
     """Of the paper's model over its strongest baseline, for the first seed."""
     record = next(iter(records.runs(MAIN).values()), None)
     return record.scored[split].gains.get(STRONG) if record and split in record.scored else None
@@ -178,8 +184,8 @@ def _tails(records: Records) -> list[Noted]:
     rows = []
     for split, theirs in paper.TAILS.items():
         gain = _first_gain(records, split)
-        pairs = [value for tail in TAILS for value in (theirs[tail], gain and gain.tails[tail])]
-        rows.append([period(split), int(theirs["events"]), gain and gain.tail_events, *pairs])
+        pairs = [value for tail in TAILS for value in (theirs[tail], gain and gain.tails[tail].gain_bits)]
+        rows.append([period(split), int(theirs["events"]), gain and gain.tails["both"].num_events, *pairs])
     heads = [Column("period"), *columns(count, "published events", "our events")]
     heads += columns(signed, *(f"{whose} {tail}" for tail in TAILS for whose in ("published", "our")))
     note = f"Gain over {STRONG} on events that ended in buckets 1 to 4 and 13 to 16."
@@ -200,11 +206,11 @@ def _bootstrap(records: Records) -> list[Noted]:
                     theirs["events"],
                     gain and gain.num_events,
                     theirs["blocks"],
-                    gain and gain.num_blocks,
+                    gain and gain.asset_months.num_blocks,
                 ),
-                *(interval(theirs["interval"]), gain and interval(gain.interval)),
+                *(interval(theirs["interval"]), gain and interval(gain.asset_months.interval)),
                 rates(theirs["win_rate"], theirs["win_rate_interval"]),
-                gain and rates(gain.win_rate, gain.win_rate_interval),
+                gain and rates(gain.asset_months.win_rate, gain.asset_months.win_rate_interval),
             ]
         )
     heads = [Column("period")]
@@ -229,7 +235,7 @@ def _pairs(records: Records) -> Noted:
             rows.append(
                 [
                     *(period(split), seed, scored.bits[MODEL], scored.bits[MAIN], gain.gain_bits),
-                    *(interval(gain.interval), *_wins(gain), interval(gain.month_interval)),
+                    *(interval(gain.asset_months.interval), *_wins(gain), interval(gain.months.interval)),
                 ]
             )
         best, main = (mean(scored.bits[name] for scored in found.values()) for name in (MODEL, MAIN))
@@ -261,8 +267,8 @@ def _over_baselines(records: Records) -> Noted:
             rows.append(
                 [
                     *(period(split), name, found[0].bits[name], mean(gain.gain_bits for gain in gains)),
-                    *(least.gain_bits, interval(least.interval)),
-                    *(of_all and of_all.gain_bits, of_all and interval(of_all.interval)),
+                    *(least.gain_bits, interval(least.asset_months.interval)),
+                    *(of_all and of_all.gain_bits, of_all and interval(of_all.asset_months.interval)),
                 ]
             )
     heads = [
@@ -329,7 +335,7 @@ def _walk_forward(records: Records) -> list[Noted]:
     rows = [
         [
             *(year, gain.num_events, *(walked[year].scored[YEAR].bits[name] for name in (MODEL, *names))),
-            *(gain.gain_bits, interval(gain.interval), *_wins(gain)),
+            *(gain.gain_bits, interval(gain.asset_months.interval), *_wins(gain)),
         ]
         for year, gain in gains.items()
     ]

@@ -86,7 +86,7 @@ def test_a_corpus_opens_with_numpy_alone(tmp_path: Path) -> None:
 import sys
 for name in {HEAVY}:
     sys.modules[name] = None
-import vaiom.evaluation.likelihood, vaiom.evaluation.calibration, vaiom.simulate.oracle
+import vaiom.evaluation.scores, vaiom.evaluation.calibration, vaiom.simulate.oracle
 import vaiom.baselines.counts
 from vaiom.events.corpus import open_corpus
 from vaiom.events.quality import split_quality

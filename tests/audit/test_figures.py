@@ -15,19 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.audit import plain
-from vaiom.audit.forecasts import Forecasts, clipped, forecast_figures, grid_of
+from vaiom.audit.forecasts import Forecasts, Shape, clipped, forecast_figures
 from vaiom.audit.proof import PASSED, Claim, Proof
 from vaiom.audit.recompute import compare_figures, figures_of, prove_figures
 from vaiom.audit.states import state_figures
-from vaiom.evaluation.backtests import outer_moments, tail_tests, tail_tests_by_group
-from vaiom.evaluation.calibration import calibrate, scores_by_group
-from vaiom.evaluation.evaluate import compare, evaluate_run
+from vaiom.evaluation.backtests import forecast_tails, tail_tests
+from vaiom.evaluation.calibration import calibrate, score_groups
+from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.events_file import ScoredEvents
-from vaiom.evaluation.likelihood import bits_by_group
+from vaiom.evaluation.inference import compare, confidence_set, summarise_seeds
 from vaiom.evaluation.mixture import mixture_report
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.rivals import across_seeds, confidence_set
+from vaiom.evaluation.scores import bits_by_group, clip_probabilities
 from vaiom.events.corpus import open_corpus
+from vaiom.events.distribution import ReturnDistributions
+from vaiom.events.fit import fit_shape
 from vaiom.report.page import write_report
 from vaiom.run import Run
 
@@ -110,14 +112,14 @@ def test_no_number_of_an_evaluation_can_be_changed(spoiled: Path, split: str, al
     assert len(paths) > 1_500
 
 
-def test_a_caveat_counts_right_and_no_predictor_is_added(spoiled: Path) -> None:
+def test_the_sample_is_counted_right_and_no_predictor_is_added(spoiled: Path) -> None:
     file = keep_only(spoiled, "validation")
     stored = json.loads(file.read_text())
-    stored["caveats"] = [caveat.replace("2 blocks", "3 blocks") for caveat in stored["caveats"]]
+    stored["sample"]["num_months"] += 1
     stored["bits"]["oracle"] = 3.0
     file.write_text(json.dumps(stored))
-    (caveat, name) = sorted(proof_of(spoiled).findings)
-    assert caveat.startswith("validation.caveats: they count [3")
+    (sample, name) = sorted(proof_of(spoiled).findings)
+    assert sample.startswith("validation.sample.num_months: the file says 3")
     assert name.startswith("validation: the file names")
 
 
@@ -141,7 +143,7 @@ def test_another_machine_holds_means_to_its_own_difference(spoiled: Path) -> Non
     model = Elsewhere.load(Run(spoiled / "seed17").best, "cpu")
     proof = proof_of(spoiled, model)
     assert proof.findings == []
-    assert "not recomputed: transform and its tests" in proof.notes[0]
+    assert "not recomputed: PIT and its tests" in proof.notes[0]
     stored = json.loads(file.read_text())
     stored["calibration"]["overall"]["brier"] += 1e-2
     stored["calibration_by"]["hour"][3]["entropy_bits"] -= 1e-2
@@ -156,7 +158,7 @@ def test_what_is_left_out_is_named(reported: Path, spoiled: Path) -> None:
     assert proof.findings == []
     seeds, forecasts, page = proof.notes
     assert "not recomputed: seeds (this split of the run has no scored events" in seeds
-    assert "not recomputed: the transform" in forecasts
+    assert "not recomputed: the PIT" in forecasts
     assert page == "the run has no report.html (vaiom report)"
 
 
@@ -216,7 +218,7 @@ def test_both_computations_from_bits_agree(seed: int, count: int, num_assets: in
         numbers = {key: number for number, key in enumerate(blocks)}
         block_of = [numbers[key] for key in zip(plain.months_of(events), events.symbols, strict=True)]
         runs = {"a": events.bits["model"], "b": events.bits["markov"]}
-        stored = {"frequency": asdict(across_seeds(runs, events.bits["frequency"], np.array(block_of)))}
+        stored = {"frequency": asdict(summarise_seeds(runs, events.bits["frequency"], np.array(block_of)))}
         agree({"frequency": plain.seeds(events, runs)["frequency"]}, stored)
 
 
@@ -231,20 +233,22 @@ def test_both_computations_from_forecasts_agree(
     probs = rng.dirichlet(np.full(16, evenness), count)
     inside = np.clip(EDGES, -5, 5)
     z_next = rng.uniform(inside[events.buckets - 1], inside[events.buckets])
-    train_z = rng.standard_t(3, int(rng.integers(1, 60)))
+    sigma = rng.uniform(1e-5, 1e-2, count)
+    fitted = fit_shape(EDGES, 4 * rng.standard_t(3, int(rng.integers(1, 3_000))))
     hours = np.array(plain.hours_of(events))
-    outer = outer_moments(train_z, EDGES)
-    risk = (probs, EDGES, z_next, events.symbols, outer)
+    served = ReturnDistributions(probs=clip_probabilities(probs), sigma=sigma, shape=fitted)
+    pit, tails = served.cdf(z_next * sigma), forecast_tails(served, z_next * sigma)
     groups = {"asset": events.symbols, "hour": hours}
     stored = {
-        "calibration": asdict(calibrate(probs, events.buckets)),
+        "calibration": asdict(calibrate(probs, events.buckets, pit)),
         "calibration_by": {
-            name: [asdict(each) for each in scores_by_group(probs, events.buckets, labels)]
+            name: [asdict(each) for each in score_groups(probs, events.buckets, pit, labels)]
             for name, labels in groups.items()
         },
-        "backtests": [asdict(each) for each in tail_tests(*risk)],
+        "backtests": [asdict(each) for each in tail_tests(tails, events.symbols)],
         "backtests_by": {
-            name: [asdict(each) for each in tail_tests_by_group(*risk, labels)] for name, labels in groups.items()
+            name: [asdict(each) for each in tail_tests(tails, events.symbols, labels)]
+            for name, labels in groups.items()
         },
     }
     forecasts = Forecasts(
@@ -253,9 +257,13 @@ def test_both_computations_from_forecasts_agree(
         z_next=z_next.tolist(),
         symbols=events.symbols.tolist(),
     )
-    grid = grid_of(EDGES.tolist(), train_z.tolist())
+    shape = Shape(
+        knots=fitted.knots.tolist(),
+        lower=(fitted.lower.scale, fitted.lower.shape),
+        upper=(fitted.upper.scale, fitted.upper.shape),
+    )
     named = {name: labels.tolist() for name, labels in groups.items()}
-    assert agree(forecast_figures(forecasts, grid, named), stored) > 200
+    assert agree(forecast_figures(forecasts, shape, named), stored) > 200
 
 
 @settings(max_examples=15)

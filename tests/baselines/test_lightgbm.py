@@ -14,7 +14,7 @@ from vaiom.baselines.base import clean_returns
 from vaiom.baselines.features import FEATURES, lagged, recent_mean, rolling_max, rolling_mean, seasonal_forecast
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig, split_holdout
 from vaiom.errors import DataError
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 
 ROWS = np.arange(700, 900)

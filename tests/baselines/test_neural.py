@@ -13,7 +13,7 @@ from vaiom.baselines.neural import EXPERIMENTS, Neural, inside_train
 from vaiom.baselines.registry import BASELINES, FOR_GPUS, usual_baselines
 from vaiom.baselines.store import fit_or_load
 from vaiom.errors import DataError
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 
 CONTEXT = 16

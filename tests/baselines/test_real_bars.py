@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vaiom.baselines.registry import baseline
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import build_corpus
 
 

@@ -8,7 +8,7 @@ from simulated_market import TINY_SPLITS, Market, TinyRuns
 
 from strategies import random_bars
 from training.tiny_runs import TINY
-from vaiom.evaluation.likelihood import asset_months
+from vaiom.evaluation.inference import asset_months
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.market.folder import write_symbol
 from vaiom.simulate.market import MarketConfig, simulate, write_market
@@ -33,7 +33,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Market:
         train=corpus.endpoints("train"),
         rows=rows,
         buckets=corpus.target_return[rows],
-        clusters=asset_months(corpus, rows),
+        clusters=asset_months(corpus.meta[rows, 0], corpus.target_timestamps[rows]),
         probs=oracle.predict_proba(corpus, rows),
     )
 

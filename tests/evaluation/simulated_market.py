@@ -37,3 +37,10 @@ class TinyRuns:
     bars: Path
     corpus: Path
     runs: list[Path]  # seeds of one experiment
+
+
+def randomised_pit(probs: np.ndarray, buckets: np.ndarray, seed: int) -> np.ndarray:
+    """The PIT of forecasts that say nothing of the inside of a bucket: a uniform draw inside the outcome's share."""
+    rows, ids = np.arange(len(probs)), buckets.astype(int) - 1
+    below = np.cumsum(probs, axis=1)[rows, ids] - probs[rows, ids]
+    return np.clip(below + np.random.default_rng(seed).random(len(probs)) * probs[rows, ids], 0, 1)

@@ -1,61 +1,122 @@
-"""Quantiles and shortfalls of the bucketed law against brute force; the tests' levels under the true law."""
+"""The risk tests examine the served distribution: a replay of it, event by event; their levels under the truth."""
 
 from __future__ import annotations
 
 import math
+import shutil
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from simulated_market import TinyRuns
 
-from vaiom.evaluation.backtests import (
-    OuterMoments,
-    chi_square_tail,
-    christoffersen,
-    kupiec,
-    outer_moments,
-    tail_forecast,
-    tail_tests,
-    tail_tests_by_group,
-)
+from vaiom.baselines.counts import Markov
+from vaiom.evaluation.backtests import chi_square_tail, christoffersen, forecast_tails, kupiec, tail_tests
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.distribution import ReturnDistributions, ReturnShape
+from vaiom.events.fit import fit_shape
+from vaiom.forecast.distribution import ReturnDistribution
 
 EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.25, 0, 0.25, 0.6, 1, 2, 3, 5, 8, np.inf])
-OUTER = OuterMoments(low=(-9.0, 81.75), high=(-9.0, 81.75))  # uniform between 7.5 and 10.5
-FLOOR = np.array([-10.5, *EDGES[1:-1], 10.5])
+SHAPE = fit_shape(EDGES, 3 * np.random.default_rng(9).standard_t(4, 20_000))
 
 
-def forecasts(rng: np.random.Generator, count: int) -> np.ndarray:
-    shape = np.array([1, 2, 6, 15, 60, 60, 80, 80, 80, 80, 60, 60, 15, 6, 2, 1.0])
-    return rng.dirichlet(shape, count)
+def forecasts(rng: np.random.Generator, count: int) -> ReturnDistributions:
+    weights = np.array([1, 2, 6, 15, 60, 60, 80, 80, 80, 80, 60, 60, 15, 6, 2, 1.0])
+    return ReturnDistributions(probs=rng.dirichlet(weights, count), sigma=rng.uniform(1e-4, 1e-2, count), shape=SHAPE)
 
 
-def draw(rng: np.random.Generator, probs: np.ndarray) -> np.ndarray:
-    """Returns from the law that the backtests take for the forecast; the outermost buckets have mean 9, width 3."""
-    bucket = (rng.random((len(probs), 1)) > np.cumsum(probs, axis=1)[:, :-1]).sum(axis=1)
-    low, high = FLOOR[bucket].copy(), FLOOR[bucket + 1].copy()
-    low[bucket == 15], high[bucket == 0] = 7.5, -7.5
-    return low + rng.random(len(probs)) * (high - low)
+def draw(rng: np.random.Generator, distributions: ReturnDistributions) -> np.ndarray:
+    return distributions.rvs(1, seed=int(rng.integers(2**32)))[:, 0]
 
 
-@given(
-    weights=st.lists(st.floats(0.01, 1), min_size=16, max_size=16), level=st.floats(0.001, 0.4, allow_subnormal=False)
-)
-def test_quantile_and_moments_equal_numerical_integration(weights: list[float], level: float) -> None:
-    probs = np.array([weights]) / sum(weights)
-    got = tail_forecast(probs, EDGES, level, OUTER.low)
-    assert got.defined[0] == (probs[0, 0] < level)
-    if not got.defined[0]:
-        return
-    grid = np.linspace(-8, 8, 400_001)
-    width = np.diff(EDGES[1:-1])
-    density = np.repeat(probs[0, 1:-1] / width, 1)[np.searchsorted(EDGES[1:-1], grid[:-1], side="right") - 1]
-    steps = density * np.diff(grid)
-    middle = (grid[:-1] + grid[1:]) / 2
-    inside = middle < got.quantile[0]
-    assert probs[0, 0] + steps[inside].sum() == pytest.approx(level, abs=2e-4)
-    assert got.partial_mean[0] == pytest.approx(probs[0, 0] * -9 + (steps * middle)[inside].sum(), abs=2e-3)
-    assert got.partial_square[0] == pytest.approx(probs[0, 0] * 81.75 + (steps * middle**2)[inside].sum(), abs=1e-2)
+def served(corpus: Corpus, row: int, probs: np.ndarray) -> ReturnDistribution:
+    """What a user would have held after the bar of this row."""
+    symbol = next(name for name, rows in corpus.asset_slices.items() if rows.start <= row < rows.stop)
+    return ReturnDistribution(
+        symbol=symbol,
+        probs=probs / probs.sum(),
+        edges=corpus.edges["return"],
+        sigma=float(corpus.sigma20[row]),
+        shape=corpus.tokenizer.return_shape,
+        prob_zero=0.0,
+        as_of=datetime(2024, 1, 1),
+        target_time=datetime(2024, 1, 1),
+        context=16,
+    )
+
+
+def log_likelihood(hits: int, count: int, rate: float) -> float:
+    return math.log(rate**hits * (1 - rate) ** (count - hits))
+
+
+def test_the_reported_tests_equal_a_replay_of_the_served_distributions(
+    tiny: TinyRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, run = open_corpus(tiny.corpus), tmp_path / "run"
+    shutil.copytree(tiny.runs[0], run)
+    # A model of four steps has tails that nothing exceeds: here it answers as Markov does.
+    markov = Markov().fit(corpus, corpus.endpoints("train", 16))
+    monkeypatch.setattr(ModelPredictor, "predict_proba", lambda _, corpus, rows: markov.predict_proba(corpus, rows))
+    result = evaluate_run(run, corpus, "validation", device="cpu")
+    rows = corpus.endpoints("validation", 16)
+    probs = markov.predict_proba(corpus, rows)
+    held = [served(corpus, int(row), own) for row, own in zip(rows, probs, strict=True)]
+    returns = [float(value) for value in corpus.log_ret_next[rows]]
+
+    pit = sorted(dist.cdf(value) for dist, value in zip(held, returns, strict=True))
+    excess = max((number + 1) / len(pit) - value for number, value in enumerate(pit))
+    deficit = max(value - number / len(pit) for number, value in enumerate(pit))
+    assert result.calibration.pit.statistic == pytest.approx(excess + deficit, abs=1e-9)
+    assert sum(result.calibration.pit_histogram[:2]) == sum(value < 0.1 for value in pit)
+
+    tested = {(test.level, test.side): test for test in result.backtests}
+    assert all(tested[0.05, side].exceedances > 5 for side in ("long", "short"))
+    assert set(tested) == {(level, side) for level in (0.01, 0.05) for side in ("long", "short")}
+    for (level, side), test in tested.items():
+        losses = [-value if side == "long" else value for value in returns]
+        limits = [dist.value_at_risk(1 - level, side) for dist in held]
+        shortfalls = [dist.expected_shortfall(1 - level, side) for dist in held]
+        hits = [loss > limit for loss, limit in zip(losses, limits, strict=True)]
+        count, number = len(hits), sum(hits)
+        assert (test.num_events, test.exceedances, test.exceedance_rate) == (count, number, number / count)
+        ratio = -2 * (log_likelihood(number, count, level) - log_likelihood(number, count, number / count))
+        assert test.kupiec_p == pytest.approx(math.erfc(math.sqrt(max(ratio, 0) / 2)), abs=1e-9)
+        lost = [loss / (level * mean) * hit for loss, mean, hit in zip(losses, shortfalls, hits, strict=True)]
+        assert test.shortfall_z2 == pytest.approx(sum(lost) / count - 1, abs=1e-9)
+        after = {False: [], True: []}
+        symbols = [dist.symbol for dist in held]
+        for (before, symbol), (now, other) in pairwise(zip(hits, symbols, strict=True)):
+            if symbol == other:
+                after[before].append(now)
+        if not all(after.values()):
+            assert test.independence_p is None
+        else:
+            pooled = [*after[False], *after[True]]
+            none = log_likelihood(sum(pooled), len(pooled), sum(pooled) / len(pooled))
+            memory = sum(log_likelihood(sum(part), len(part), sum(part) / len(part)) for part in after.values())
+            assert test.independence_p == pytest.approx(math.erfc(math.sqrt(max(memory - none, 0))), abs=1e-7)
+        by_asset = [each for each in result.backtests_by["asset"] if (each.level, each.side) == (level, side)]
+        for each in by_asset:
+            own = [hit for hit, symbol in zip(hits, symbols, strict=True) if symbol == each.group]
+            assert (each.num_events, each.exceedances) == (len(own), sum(own))
+
+
+def test_the_variance_of_the_shortfall_statistic_is_that_of_draws() -> None:
+    """One distribution asked many times: the mean square of its losses beyond the limit, by drawing."""
+    rng = np.random.default_rng(4)
+    one = forecasts(rng, 1)
+    drawn = one.rvs(400_000, seed=1)[0]
+    for tail in forecast_tails(one, np.zeros(1)):
+        losses = -drawn if tail.side == "long" else drawn
+        beyond = losses[losses > tail.value_at_risk[0]]
+        assert len(beyond) / len(drawn) == pytest.approx(tail.level, rel=0.05)
+        assert beyond.mean() == pytest.approx(tail.shortfall[0], rel=0.03)
+        assert (beyond**2).mean() == pytest.approx(tail.square[0], rel=0.12)
 
 
 def test_kupiec_and_chi_square_tails_equal_their_formulas() -> None:
@@ -74,27 +135,22 @@ def test_christoffersen_counts_transitions_within_an_asset_alone() -> None:
     pairs = [(exceeded[i], exceeded[i + 1]) for i in range(9) if i != 4]
     counts = {key: sum((bool(a), bool(b)) == key for a, b in pairs) for key in ((0, 0), (0, 1), (1, 0), (1, 1))}
     calm, hit = counts[0, 0] + counts[0, 1], counts[1, 0] + counts[1, 1]
-
-    def log_likelihood(hits: int, of: int, rate: float) -> float:
-        return hits * math.log(rate) + (of - hits) * math.log(1 - rate)
-
     rate = (counts[0, 1] + counts[1, 1]) / 8
-    memory = log_likelihood(counts[0, 1], calm, counts[0, 1] / calm) + log_likelihood(
-        counts[1, 1], hit, counts[1, 1] / hit
-    )
+    memory = log_likelihood(counts[0, 1], calm, counts[0, 1] / calm)
+    memory += log_likelihood(counts[1, 1], hit, counts[1, 1] / hit)
     got = christoffersen(exceeded, assets)
     assert got == pytest.approx(-2 * (log_likelihood(counts[0, 1] + counts[1, 1], 8, rate) - memory))
     assert christoffersen(np.zeros(5, bool), assets[:5]) is None
 
 
-def test_the_true_law_passes_and_is_rejected_as_rarely_as_the_levels_say() -> None:
+def test_the_truth_passes_and_is_rejected_as_rarely_as_the_levels_say() -> None:
     rng = np.random.default_rng(0)
     names = ("kupiec_p", "independence_p", "conditional_coverage_p", "shortfall_p")
     rejected = dict.fromkeys(names, 0)
     trials = 150
     for _ in range(trials):
-        probs = forecasts(rng, 1_500)
-        results = tail_tests(probs, EDGES, draw(rng, probs), np.repeat(["a", "b"], 750), OUTER)
+        dists = forecasts(rng, 1_500)
+        results = tail_tests(forecast_tails(dists, draw(rng, dists)), np.repeat(["a", "b"], 750))
         assert [(test.side, test.level) for test in results] == [
             ("long", 0.01),
             ("short", 0.01),
@@ -104,14 +160,12 @@ def test_the_true_law_passes_and_is_rejected_as_rarely_as_the_levels_say() -> No
         for name in names:
             rejected[name] += (getattr(results[3], name) or 1.0) < 0.05
     assert all(count / trials < 0.12 for count in rejected.values()), rejected
-    assert results[2].undefined_share < 0.01
 
 
 def test_tails_that_are_heavier_than_forecast_are_found() -> None:
     rng = np.random.default_rng(1)
-    probs = forecasts(rng, 4_000)
-    outcome = 1.6 * draw(rng, probs)
-    for test in tail_tests(probs, EDGES, outcome, np.full(4_000, "a"), OUTER):
+    dists = forecasts(rng, 4_000)
+    for test in tail_tests(forecast_tails(dists, 1.6 * draw(rng, dists)), np.full(4_000, "a")):
         assert test.kupiec_p is not None
         assert test.kupiec_p < 1e-3
         assert test.shortfall_z2 is not None
@@ -122,24 +176,24 @@ def test_tails_that_are_heavier_than_forecast_are_found() -> None:
 
 def test_the_short_side_is_the_long_side_of_mirrored_returns() -> None:
     rng = np.random.default_rng(2)
-    probs = forecasts(rng, 500)
-    outcome = draw(rng, probs)
-    assets = np.full(500, "a")
-    plain = tail_tests(probs, EDGES, outcome, assets, OUTER)
-    mirrored = tail_tests(probs[:, ::-1], -EDGES[::-1], -outcome, assets, OUTER)
-    assert [vars(test) | {"side": ""} for test in plain[::2]] == [vars(test) | {"side": ""} for test in mirrored[1::2]]
+    dists = forecasts(rng, 500)
+    outcome = draw(rng, dists)
+    mirror = ReturnShape(knots=-SHAPE.knots[::-1], lower=SHAPE.upper, upper=SHAPE.lower)
+    mirrored = ReturnDistributions(probs=dists.probs[:, ::-1], sigma=dists.sigma, shape=mirror)
+    for one, other in zip(forecast_tails(dists, outcome)[::2], forecast_tails(mirrored, -outcome)[1::2], strict=True):
+        np.testing.assert_array_equal(one.loss, other.loss)
+        for name in ("value_at_risk", "shortfall", "square"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-9)
 
 
-def test_where_no_quantile_is_defined_there_is_no_figure_and_groups_are_separate() -> None:
-    probs = np.tile(np.r_[0.5, np.full(15, 0.5 / 15)], (6, 1))
-    groups = np.array([1, 1, 1, 2, 2, 2])
-    results = tail_tests_by_group(probs, EDGES, np.zeros(6), np.full(6, "a"), OUTER, groups)
+def test_groups_are_tested_apart() -> None:
+    rng = np.random.default_rng(3)
+    dists = forecasts(rng, 60)
+    outcome, assets, groups = draw(rng, dists), np.full(60, "a"), np.repeat([1, 2], 30)
+    results = tail_tests(forecast_tails(dists, outcome), assets, groups)
     assert [test.group for test in results] == ["1"] * 4 + ["2"] * 4
-    assert (results[0].num_events, results[0].undefined_share, results[0].kupiec_p) == (0, 1.0, None)
-    assert results[3].num_events == 3
-
-
-def test_moments_beyond_the_outer_edges_are_those_of_the_returns_there() -> None:
-    got = outer_moments(np.array([-9.0, -11.0, 0.5, 10.0]), EDGES)
-    assert got == OuterMoments(low=(-10.0, 101.0), high=(-10.0, 100.0))
-    assert outer_moments(np.zeros(3), EDGES) == OuterMoments(low=(-8.0, 64.0), high=(-8.0, 64.0))
+    half = ReturnDistributions(probs=dists.probs[:30], sigma=dists.sigma[:30], shape=SHAPE)
+    alone = tail_tests(forecast_tails(half, outcome[:30]), assets[:30])
+    for own, again in zip(results[:4], alone, strict=True):
+        assert (own.num_events, own.undefined_share, own.exceedances) == (30, 0.0, again.exceedances)
+        assert own.shortfall_z2 == pytest.approx(again.shortfall_z2)

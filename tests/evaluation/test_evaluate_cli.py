@@ -16,9 +16,9 @@ from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.cli.main import main
 from vaiom.evaluation.events_file import read_events
-from vaiom.evaluation.ledger import LEDGER_NAME, looks
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.ledger import LEDGER_NAME, count_looks
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SplitConfig
@@ -76,7 +76,7 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     for count, split in ((1, "test-h1"), (2, "test-h1"), (1, "test-h2")):
         ran = vaiom(monkeypatch, capsys, *base, "--split", split)
         assert ran.code == 0, ran.err
-        assert looks(corpus, split) == count
+        assert count_looks(corpus, split) == count
         times = "once, now" if count == 1 else f"{count} times, this one included"
         assert f"looked at {times}" in ran.err
     assert "All test splits together" in ran.out
@@ -170,7 +170,7 @@ def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
 ) -> None:
     words = ["--corpus", place / "corpus", "--split", "sealed", "--unseal", "sealed", "--device", "cpu", "--json"]
     ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *words)
-    assert json.loads(ran.out)["looks"] == looks(open_corpus(place / "corpus"), "sealed") == 1
+    assert json.loads(ran.out)["looks"] == count_looks(open_corpus(place / "corpus"), "sealed") == 1
 
 
 def test_it_works_where_only_numpy_and_pytorch_are(place: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from forecast_runs import CONTEXT, TinyRun
 
-from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example.py"
 

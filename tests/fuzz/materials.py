@@ -14,7 +14,7 @@ from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.events_file import read_events
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.pack import pack
 from vaiom.experiments.records import RUN, Record, SplitScores, gains_of

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from judged_runs import Judged
 
-from vaiom.evaluation.bootstrap import BlockInference, Interval
-from vaiom.evaluation.evaluate import Against
+from vaiom.evaluation.inference import BlockBootstrap, Interval, PairedComparison
 from vaiom.report.contents import RunContents, read_run
 from vaiom.report.verdict import verdict
 
@@ -20,11 +19,11 @@ def with_gains(judged: Judged, gains: dict[str, tuple[float, Interval | None, In
     split = next(each for each in contents.splits if each.name == "test-h1")
     one = split.evaluation.against[0]
 
-    def blocks(like: BlockInference, pair: Interval | None) -> BlockInference:
+    def blocks(like: BlockBootstrap, pair: Interval | None) -> BlockBootstrap:
         return replace(like, interval=pair)
 
     against = [
-        Against(
+        PairedComparison(
             baseline=name,
             gain=replace(
                 one.gain,

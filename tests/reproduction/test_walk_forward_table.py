@@ -6,17 +6,18 @@ import pytest
 
 from reproduction.findings import Records
 from reproduction.page import tables_of
-from vaiom.experiments.records import WALK, YEAR, Gain, Record, SplitScores
+from vaiom.evaluation.inference import BlockBootstrap, PairedGain
+from vaiom.experiments.records import WALK, YEAR, Record, SplitScores
+
+NONE = BlockBootstrap(num_blocks=2, block_wins=1, win_rate=0.5, interval=None, win_rate_interval=None)
 
 
 def walked(year: int, bits: dict[str, float]) -> Record:
     gains = {
-        name: Gain(
-            num_events=10, gain_bits=value - bits["model"], num_blocks=2, block_wins=1, win_rate=0.5, interval=None,
-            win_rate_interval=None, num_months=1, months_won=1, month_interval=None, tails={}, tail_events=0,
-        )
-        for name, value in bits.items() if name != "model"
-    }  # fmt: skip
+        name: PairedGain(num_events=10, gain_bits=value - bits["model"], asset_months=NONE, months=NONE, tails={})
+        for name, value in bits.items()
+        if name != "model"
+    }
     scored = {YEAR: SplitScores(bits=bits, gains=gains)}
     return Record(kind=WALK, key="", name="main", timeframe="1h", year=year, scored=scored)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vaiom.evaluation.comparison import compare_on_validation
+from vaiom.evaluation.simulated import compare_with_oracle
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.experiments.registry import experiment
@@ -40,7 +40,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
 def test_a_small_model_learns_the_market(market: tuple[Path, Corpus], tmp_path: Path, seed: int) -> None:
     bars, corpus = market
     result = train(corpus, experiment("demo").with_changes(seed=seed), tmp_path / "run")
-    scores = compare_on_validation(corpus, bars, tmp_path / "run")
+    scores = compare_with_oracle(corpus, bars, tmp_path / "run")
     print(f"\nseed {seed}: share {scores.share_closed:.3f}, bits {scores.bits}, {result.seconds:.0f} s")
     assert scores.share_closed >= LEAST_SHARE
     assert scores.bits["oracle"] < scores.bits["model"] < scores.bits["markov"]

@@ -13,7 +13,7 @@ from tiny_runs import CPU, TINY, assert_same_tensors, metrics_of, state_of
 from vaiom import __version__
 from vaiom.codec import to_json
 from vaiom.errors import CheckpointError, ConfigError
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run

@@ -110,8 +110,10 @@ for name in {MISSING}:
 import numpy as np, torch
 from pathlib import Path
 from vaiom.baselines.counts import Frequency, Markov
-from vaiom.evaluation.calibration import randomised_pit, uniformity_test
-from vaiom.evaluation.likelihood import asset_months, event_bits, paired_gain
+from vaiom.evaluation.calibration import kuiper_test
+from vaiom.evaluation.evaluate import served_distributions
+from vaiom.evaluation.inference import asset_months, standard_error
+from vaiom.evaluation.scores import event_bits
 from vaiom.simulate.oracle import Oracle
 from vaiom.events.corpus import open_corpus
 from vaiom.experiments.registry import experiment
@@ -131,8 +133,9 @@ ours = event_bits(probs, corpus.target_return[rows])
 assert abs(ours.mean() - result.best_bits) < 1e-4
 for baseline in (Frequency(), Markov()):
     theirs = baseline.fit(corpus, corpus.endpoints("train", 16)).predict_proba(corpus, rows)
-    paired_gain(ours, event_bits(theirs, corpus.target_return[rows]), asset_months(corpus, rows))
-uniformity_test(randomised_pit(probs, corpus.target_return[rows], seed=0))
+    gains = event_bits(theirs, corpus.target_return[rows]) - ours
+    standard_error(gains, asset_months(corpus.meta[rows, 0], corpus.target_timestamps[rows]))
+kuiper_test(served_distributions(corpus, rows, probs).cdf(corpus.log_ret_next[rows]))
 """
     finish([sys.executable, "-c", code])
     # The command line itself brings pydantic: Typer stands on it.

@@ -15,10 +15,10 @@ import numpy as np
 
 from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events, scored_events
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events, score_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, read_ledger
-from vaiom.evaluation.likelihood import event_bits
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import STATE_NAME, Corpus
 from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import read_json, sha256_file
@@ -141,7 +141,7 @@ def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: 
     events = read_events(run, split)
     rows = corpus.endpoints(split, best.model.config.context, unseal=split == SEALED)
     try:
-        require_same_events(scored_events(corpus, rows, {}), events, where=run)
+        require_same_events(score_events(corpus, rows, {}), events, where=run)
         same = True
     except DataError:
         same = False

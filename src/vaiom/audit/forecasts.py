@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.audit.plain import NUM_BUCKETS, SEED, Figures, mean, positions
+from vaiom.audit.plain import NUM_BUCKETS, Figures, mean, positions
 
-SMALLEST, PIT_BINS, RELIABILITY_BINS = 1e-12, 20, 10
+SMALLEST, PIT_BINS, RELIABILITY_BINS, PIECES = 1e-12, 20, 10, 8
 LEVELS = (0.01, 0.05)
 LOW, HIGH = range(1, 5), range(13, 17)
 TERMS, CERTAIN_BELOW = 100, 0.4
@@ -32,7 +32,7 @@ class Forecasts:
     """Clipped and normalised."""
     buckets: list[int]
     z_next: list[float]
-    """Returns over the scale that divides them."""
+    """Returns over the scale that divides them, which changes no figure here: both sides of each test have it."""
     symbols: list[str]
 
     def chosen(self, rows: Sequence[int]) -> Forecasts:
@@ -45,12 +45,15 @@ class Forecasts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
-    """Edges in scales with the infinities; mean and mean square of Train's returns beyond the outermost ones."""
+class Shape:
+    """Knots in scales, eight pieces of equal mass a bucket; scale and shape of the Pareto tail beyond each end."""
 
-    edges: list[float]
-    low: tuple[float, float]
-    high: tuple[float, float]
+    knots: list[float]
+    lower: tuple[float, float]
+    upper: tuple[float, float]
+
+    def mirrored(self) -> Shape:
+        return Shape(knots=[-knot for knot in reversed(self.knots)], lower=self.upper, upper=self.lower)
 
 
 def clipped(probs: Sequence[float]) -> list[float]:
@@ -59,38 +62,27 @@ def clipped(probs: Sequence[float]) -> list[float]:
     return shares
 
 
-def grid_of(edges: list[float], train_z: Sequence[float]) -> Grid:
-    def moments(beyond: list[float], edge: float) -> tuple[float, float]:
-        return (mean(beyond), mean([z * z for z in beyond])) if beyond else (edge, edge * edge)
-
-    return Grid(
-        edges=edges,
-        low=moments([z for z in train_z if z <= edges[1]], edges[1]),
-        high=moments([-z for z in train_z if z >= edges[-2]], -edges[-2]),
-    )
-
-
-def forecast_figures(forecasts: Forecasts, grid: Grid, groups: Mapping[str, Sequence[Any]]) -> Figures:
+def forecast_figures(forecasts: Forecasts, shape: Shape, groups: Mapping[str, Sequence[Any]]) -> Figures:
     """Overall and by each kind of group."""
     parts = {
         name: {str(label): forecasts.chosen(rows) for label, rows in positions(labels).items()}
         for name, labels in groups.items()
     }
     return {
-        "calibration": _calibration(forecasts),
+        "calibration": _calibration(forecasts, shape),
         "calibration_by": {
-            name: [_scores(label, part) for label, part in inside.items()] for name, inside in parts.items()
+            name: [_scores(label, part, shape) for label, part in inside.items()] for name, inside in parts.items()
         },
-        "backtests": _tail_tests("all", forecasts, grid),
+        "backtests": _tail_tests("all", forecasts, shape),
         "backtests_by": {
-            name: [test for label, part in inside.items() for test in _tail_tests(label, part, grid)]
+            name: [test for label, part in inside.items() for test in _tail_tests(label, part, shape)]
             for name, inside in parts.items()
         },
     }
 
 
-def _calibration(forecasts: Forecasts) -> Figures:
-    pit = _transform(forecasts)
+def _calibration(forecasts: Forecasts, shape: Shape) -> Figures:
+    pit = _pit(forecasts, shape)
     counts = [0] * PIT_BINS
     for value in pit:
         counts[min(int(value * PIT_BINS), PIT_BINS - 1)] += 1
@@ -101,7 +93,7 @@ def _calibration(forecasts: Forecasts) -> Figures:
         "tails": {"negative": (LOW,), "positive": (HIGH,), "both": (LOW, HIGH)},
     }
     return {
-        "overall": _scores("all", forecasts),
+        "overall": _scores("all", forecasts, shape),
         "pit": {"statistic": statistic, "p_value": p_value, "num_events": len(pit)},
         "pit_histogram": counts,
         **{
@@ -111,7 +103,7 @@ def _calibration(forecasts: Forecasts) -> Figures:
     }
 
 
-def _scores(group: str, forecasts: Forecasts) -> Figures:
+def _scores(group: str, forecasts: Forecasts, shape: Shape) -> Figures:
     brier, ranked, entropy, tails = [], [], [], []
     for shares, bucket in zip(forecasts.shares, forecasts.buckets, strict=True):
         errors = [share - (k == bucket) for k, share in enumerate(shares, start=1)]
@@ -127,18 +119,35 @@ def _scores(group: str, forecasts: Forecasts) -> Figures:
         "entropy_bits": mean(entropy),
         "tails_predicted": mean(tails),
         "tails_observed": mean([float(bucket in (*LOW, *HIGH)) for bucket in forecasts.buckets]),
-        "pit_p_value": _kuiper(_transform(forecasts))[1],
+        "pit_p_value": _kuiper(_pit(forecasts, shape))[1],
     }
 
 
-def _transform(forecasts: Forecasts) -> list[float]:
-    """The forecast probability of less than what came, at random within the bucket that came."""
-    draws = np.random.default_rng(SEED).random(len(forecasts.buckets)).tolist()
-    values = [
-        math.fsum(shares[: bucket - 1]) + draw * shares[bucket - 1]
-        for shares, bucket, draw in zip(forecasts.shares, forecasts.buckets, draws, strict=True)
-    ]
-    return [min(max(value, 0.0), 1.0) for value in values]
+def _pit(forecasts: Forecasts, shape: Shape) -> list[float]:
+    """The forecast probability of less than what came."""
+    pairs = zip(forecasts.shares, forecasts.z_next, strict=True)
+    return [_probability_below(z, shares, shape) for shares, z in pairs]
+
+
+def _probability_below(z: float, shares: list[float], shape: Shape) -> float:
+    if z < shape.knots[0]:
+        return shares[0] * _survival(shape.knots[0] - z, *shape.lower)
+    if z > shape.knots[-1]:
+        return 1 - shares[-1] * _survival(z - shape.knots[-1], *shape.upper)
+    below = [shares[0]]
+    for (left, right), mass in zip(pairwise(shape.knots), _piece_masses(shares), strict=True):
+        below.append(mass * min(max((z - left) / (right - left), 0.0), 1.0))
+    return math.fsum(below)
+
+
+def _piece_masses(shares: list[float]) -> list[float]:
+    return [share / PIECES for share in shares[1:-1] for _ in range(PIECES)]
+
+
+def _survival(excess: float, scale: float, tail_index: float) -> float:
+    if tail_index == 0:
+        return math.exp(-excess / scale)
+    return float((1 + tail_index * excess / scale) ** (-1 / tail_index))
 
 
 def _kuiper(values: Sequence[float]) -> tuple[float, float]:
@@ -178,12 +187,11 @@ def _reliability(outcome: str, runs: Sequence[range], forecasts: Forecasts) -> F
     }
 
 
-def _tail_tests(group: str, forecasts: Forecasts, grid: Grid) -> list[Figures]:
-    mirror = [-edge for edge in reversed(grid.edges)]
+def _tail_tests(group: str, forecasts: Forecasts, shape: Shape) -> list[Figures]:
     reversed_shares = [shares[::-1] for shares in forecasts.shares]
     sides = {
-        "long": (forecasts.shares, grid.edges, forecasts.z_next, grid.low),
-        "short": (reversed_shares, mirror, [-z for z in forecasts.z_next], grid.high),
+        "long": (forecasts.shares, shape, forecasts.z_next),
+        "short": (reversed_shares, shape.mirrored(), [-z for z in forecasts.z_next]),
     }
     return [
         {"group": group, "side": side, "level": level, **_tail_test(*parts, forecasts.symbols, level)}
@@ -193,57 +201,63 @@ def _tail_tests(group: str, forecasts: Forecasts, grid: Grid) -> list[Figures]:
 
 
 def _tail_test(
-    all_shares: Sequence[list[float]],
-    edges: list[float],
-    z_next: Sequence[float],
-    outer: tuple[float, float],
-    symbols: Sequence[str],
-    level: float,
+    all_shares: Sequence[list[float]], shape: Shape, z_next: Sequence[float], symbols: Sequence[str], level: float
 ) -> Figures:
-    known = [
-        (z, symbol, tail)
-        for shares, z, symbol in zip(all_shares, z_next, symbols, strict=True)
-        if (tail := _lower_tail(shares, edges, outer, level))
-    ]
-    hits = [z < tail[0] for z, _, tail in known]
-    count = len(known)
-    coverage = _ratio(sum(hits), count, level, sum(hits) / count) if count else None
-    memory = _memory(hits, [symbol for _, symbol, _ in known])
-    z2, p_value = _shortfall([(z, tail) for z, _, tail in known], hits)
+    tails = [_lower_tail(shares, shape, level) for shares in all_shares]
+    hits = [z < quantile for z, (quantile, _, _) in zip(z_next, tails, strict=True)]
+    count = len(hits)
+    coverage = _ratio(sum(hits), count, level, sum(hits) / count)
+    memory = _memory(hits, symbols)
+    z2, p_value = _shortfall(list(zip(z_next, tails, strict=True)), hits)
     return {
         "num_events": count,
-        "undefined_share": 1 - count / len(z_next),
+        "undefined_share": 0.0,
         "exceedances": sum(hits),
-        "exceedance_rate": sum(hits) / count if count else None,
-        "kupiec_p": None if coverage is None else math.erfc(math.sqrt(max(coverage, 0.0) / 2)),
+        "exceedance_rate": sum(hits) / count,
+        "kupiec_p": math.erfc(math.sqrt(max(coverage, 0.0) / 2)),
         "independence_p": None if memory is None else math.erfc(math.sqrt(memory / 2)),
-        "conditional_coverage_p": (
-            None if coverage is None or memory is None else math.exp(-max(coverage + memory, 0.0) / 2)
-        ),
+        "conditional_coverage_p": None if memory is None else math.exp(-max(coverage + memory, 0.0) / 2),
         "shortfall_z2": z2,
         "shortfall_p": p_value,
     }
 
 
-def _lower_tail(
-    shares: list[float], edges: list[float], outer: tuple[float, float], level: float
-) -> tuple[float, float, float] | None:
-    """Quantile, expectation and mean square below it; None where it lies in an outermost bucket."""
-    below, first, second = 0.0, 0.0, 0.0
-    for k, share in enumerate(shares):
-        left, right = edges[k], edges[k + 1]
-        if below + share >= level or k == len(shares) - 1:
-            if k in (0, len(shares) - 1):
-                return None
-            inside = level - below
-            quantile = left + (right - left) * inside / share
-            first += inside * (left + quantile) / 2
-            second += inside * (left**2 + left * quantile + quantile**2) / 3
-            return quantile, first, second
-        below += share
-        first += share * (outer[0] if k == 0 else (left + right) / 2)
-        second += share * (outer[1] if k == 0 else (left**2 + left * right + right**2) / 3)
-    return None
+def _lower_tail(shares: list[float], shape: Shape, level: float) -> tuple[float, float, float]:
+    """Quantile, expectation and mean square below it."""
+    scale, tail_index = shape.lower
+    edge = -shape.knots[0]
+    if level <= shares[0]:
+        cut = _excess(level / shares[0], scale, tail_index)
+        first, second = _tail_moments(edge + cut, scale + tail_index * cut, tail_index)
+        return -(edge + cut), -level * first, level * second
+    first, second = _tail_moments(edge, scale, tail_index)
+    below, first, second = shares[0], -shares[0] * first, shares[0] * second
+    for (left, right), mass in zip(pairwise(shape.knots), _piece_masses(shares), strict=True):
+        part = min(mass, level - below)
+        top = left + (right - left) * part / mass
+        first += part * (left + top) / 2
+        second += part * (left**2 + left * top + top**2) / 3
+        below += part
+        if part < mass:
+            return top, first, second
+    last, (scale, tail_index), rest = shape.knots[-1], shape.upper, 1 - level
+    cut = _excess(rest / shares[-1], scale, tail_index)
+    whole = _tail_moments(last, scale, tail_index)
+    beyond = _tail_moments(last + cut, scale + tail_index * cut, tail_index)
+    first += shares[-1] * whole[0] - rest * beyond[0]
+    return last + cut, first, second + shares[-1] * whole[1] - rest * beyond[1]
+
+
+def _excess(survival: float, scale: float, tail_index: float) -> float:
+    """The excess that is passed with this probability."""
+    return -scale * math.log(survival) if tail_index == 0 else scale * (survival**-tail_index - 1) / tail_index
+
+
+def _tail_moments(edge: float, scale: float, tail_index: float) -> tuple[float, float]:
+    """Mean and mean square of an edge and the Pareto excess beyond it."""
+    mean_excess = scale / (1 - tail_index)
+    square_excess = 2 * scale * mean_excess / (1 - 2 * tail_index)
+    return edge + mean_excess, edge**2 + 2 * edge * mean_excess + square_excess
 
 
 def _ratio(hits: int, count: int, rate: float, other: float) -> float:

@@ -19,7 +19,7 @@ from vaiom.evaluation.events_file import MODEL, ScoredEvents
 REPLICATES, SEED, SHARES = 10_000, 17, (0.025, 0.975)
 SET_REPLICATES, SET_SIZE = 1_000, 0.10
 TAILS = {"negative": (1, 2, 3, 4), "positive": (13, 14, 15, 16), "both": (1, 2, 3, 4, 13, 14, 15, 16)}
-FEW_MONTHS, NUM_BUCKETS = 6, 16
+NUM_BUCKETS = 16
 
 Floats = npt.NDArray[np.float64]
 Figures = dict[str, Any]
@@ -198,11 +198,13 @@ def seeds(events: ScoredEvents, runs: Mapping[str, Floats]) -> dict[str, Figures
     return out
 
 
-def numbers_of_caveats(events: ScoredEvents) -> list[int]:
-    """What the caveats count: months where they are few, and buckets in which no event ended."""
-    months = len(set(months_of(events)))
-    never = set(range(1, NUM_BUCKETS + 1)) - set(events.buckets.tolist())
-    return [*([months] if 1 < months <= FEW_MONTHS else []), *sorted(never)]
+def sample_size(events: ScoredEvents) -> Figures:
+    """What the caveats count."""
+    return {
+        "num_assets": len(set(events.symbols.tolist())),
+        "num_months": len(set(months_of(events))),
+        "empty_buckets": sorted(set(range(1, NUM_BUCKETS + 1)) - set(events.buckets.tolist())),
+    }
 
 
 def observed_shares(events: ScoredEvents) -> Figures:

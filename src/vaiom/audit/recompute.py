@@ -10,7 +10,6 @@ Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit import plain
-from vaiom.audit.forecasts import Forecasts, clipped, forecast_figures, grid_of
+from vaiom.audit.forecasts import Forecasts, Shape, clipped, forecast_figures
 from vaiom.audit.page import check_page
 from vaiom.audit.proof import AuditConfig, Claim, Proof, proving
 from vaiom.audit.states import state_figures
@@ -27,7 +26,7 @@ from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, requi
 from vaiom.evaluation.mixture import mixture_states, stretches
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus
-from vaiom.events.splits import SEALED, TRAIN, VALIDATION
+from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import read_json
 from vaiom.run import Run
 
@@ -44,7 +43,7 @@ RANKED = (
 )
 """Figures that can jump where forecasts move a little."""
 NEED_FORECASTS = (
-    "the transform and its tests, forecast shares and errors of reliability, Brier, RPS, entropy, forecast tails, "
+    "the PIT and its tests, forecast shares and errors of reliability, Brier, RPS, entropy, forecast tails, "
     "value-at-risk and shortfall backtests, latent states"
 )
 
@@ -65,8 +64,10 @@ def prove_figures(run: Path, corpus: Corpus, model: ModelPredictor, *, rescore: 
             split = Scored(name=name, stored=stored, events=events)
             named = list(stored.get("bits") or ())
             proof.check(named == list(events.bits), f"{name}: the file names {named}, the events {list(events.bits)}")
-            compare_figures(proof, figures_of(events), stored, name)
-            _compare_caveats(proof, split)
+            figures = figures_of(events)
+            if stored.get("sample") is None:  # version 0.1 said it in its caveats alone
+                del figures["sample"]
+            compare_figures(proof, figures, stored, name)
             _compare_together(proof, run, split)
             rows = _rows_of(corpus, events)
             if proof.check(rows is not None, f"{name}: events that the corpus does not have") and rows is not None:
@@ -90,6 +91,7 @@ def figures_of(events: ScoredEvents) -> plain.Figures:
         "against": plain.against(events),
         "by": {name: plain.means_by_label(events.bits, values) for name, values in labels.items()},
         "calibration": plain.observed_shares(events),
+        "sample": plain.sample_size(events),
     }
 
 
@@ -112,13 +114,6 @@ def _same(ours: Any, stored: Any, absolute: float) -> bool:
     if isinstance(ours, float) and isinstance(stored, int | float):
         return math.isclose(ours, stored, rel_tol=RELATIVE, abs_tol=absolute)
     return bool(ours == stored)
-
-
-def _compare_caveats(proof: Proof, split: Scored) -> None:
-    """The numbers in what it says of its own limits."""
-    said = [int(number) for number in re.findall(r"\d+", " ".join(split.stored.get("caveats") or []))]
-    counted = plain.numbers_of_caveats(split.events)
-    proof.check(said == counted, f"{split.name}.caveats: they count {said}, the events {counted}")
 
 
 def _compare_together(proof: Proof, run: Path, split: Scored) -> None:
@@ -192,27 +187,31 @@ def _compare_forecasts(
     shares = [clipped(each) for each in model.predict_proba(corpus, np.array(rows)).tolist()]
     came = [-math.log2(own[bucket - 1]) for own, bucket in zip(shares, split.events.buckets.tolist(), strict=True)]
     largest = float(np.abs(np.array(came) - split.events.bits[MODEL]).max())
-    figures = {**_forecast_figures(corpus, model, rows, split.events, shares), **_state_figures(corpus, model, rows)}
+    figures = {**_forecast_figures(corpus, rows, split.events, shares), **_state_figures(corpus, model, rows)}
     said = f"{name}: all {count:,} events scored again, largest difference {largest:.1e} bits"
     if largest <= SAME_BITS:
         proof.notes.append(said)
         compare_figures(proof, figures, split.stored, name)
         return
     proof.notes.append(
-        f"{said}: means over the forecasts are held to that; not recomputed: transform and its tests, bins and errors "
+        f"{said}: means over the forecasts are held to that; not recomputed: PIT and its tests, bins and errors "
         "of reliability, backtests, heaviest states"
     )
     compare_figures(proof, _without_ranks(figures), split.stored, name, absolute=largest)
 
 
 def _forecast_figures(
-    corpus: Corpus, model: ModelPredictor, rows: list[int], events: ScoredEvents, shares: list[list[float]]
+    corpus: Corpus, rows: list[int], events: ScoredEvents, shares: list[list[float]]
 ) -> plain.Figures:
     symbols = events.symbols.tolist()
-    train = corpus.endpoints(TRAIN, model.checkpoint.model.config.context).tolist()
+    shape = corpus.tokenizer.return_shape
     return forecast_figures(
         Forecasts(shares=shares, buckets=events.buckets.tolist(), z_next=_scaled(corpus, rows), symbols=symbols),
-        grid_of([float(edge) for edge in corpus.edges["return"]], _scaled(corpus, train)),
+        Shape(
+            knots=shape.knots.tolist(),
+            lower=(shape.lower.scale, shape.lower.shape),
+            upper=(shape.upper.scale, shape.upper.shape),
+        ),
         {
             "asset": symbols,
             "hour": plain.hours_of(events),

@@ -8,13 +8,14 @@ Paper: Methods, "Baselines"; all are fitted on Train and transform-only elsewher
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import BAD_RETURN, INVALID, has_flag
@@ -44,6 +45,8 @@ class Baseline(ABC):
     """A predictor that learns from the events it is given and from nothing else; fitted attributes end in `_`."""
 
     name: str
+    stored_as: ClassVar[dict[str, str]] = {}
+    """Keys of the stored fit that are not the attribute's own name."""
 
     def __init__(self, name: str | None = None, progress: Progress | None = None) -> None:
         if name is not None:
@@ -72,23 +75,36 @@ class Baseline(ABC):
 
     def save(self, folder: Path) -> None:
         """Write the fit into an empty folder."""
-        write_json(folder / FIT_NAME, self.state())
+        write_json(folder / FIT_NAME, self._state())
 
     def load(self, folder: Path) -> Self:
         """Take over a fit that `save` wrote."""
         file = folder / FIT_NAME
         try:
-            self.restore(read_json(file))
+            self._restore(read_json(file))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise damaged_fit(file) from error
         return self
 
-    def state(self) -> dict[str, Any]:
-        """The fit as JSON, where that is how it is kept."""
-        raise NotImplementedError
+    def _state(self) -> dict[str, Any]:
+        """The fitted attributes, where they are a few numbers that JSON holds."""
+        parts = {key: getattr(self, name) for name, key, _ in self._fitted()}
+        return {key: part._state() if isinstance(part, Baseline) else to_json(part) for key, part in parts.items()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError
+    def _restore(self, state: dict[str, Any]) -> None:
+        for name, key, hint in self._fitted():
+            if isinstance(hint, type) and issubclass(hint, Baseline):
+                part = hint()
+                part._restore(state[key])
+                setattr(self, name, part)
+            else:
+                setattr(self, name, from_json(hint, state[key]))
+
+    def _fitted(self) -> Iterator[tuple[str, str, Any]]:
+        """Name, key in the stored fit, and type of every fitted attribute."""
+        for name, hint in get_type_hints(type(self)).items():
+            if name.endswith("_"):
+                yield name, self.stored_as.get(name, name.removesuffix("_")), hint
 
     @abstractmethod
     def _fit(self, corpus: Corpus, rows: Rows) -> None: ...

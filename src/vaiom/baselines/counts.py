@@ -7,7 +7,6 @@ is an addition.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +36,8 @@ class Frequency(Baseline):
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
         return np.broadcast_to(self.probs_, (len(rows), len(self.probs_)))
 
-    def state(self) -> dict[str, Any]:
-        return {"probs": self.probs_.tolist()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.probs_ = np.array(state["probs"], np.float64)
-
-
-class Markov(Frequency):
+class Markov(Baseline):
     """The Train shares of the next return bucket given the bucket of the row's own return."""
 
     name = "markov"
@@ -61,7 +54,7 @@ class Markov(Frequency):
         return probs
 
 
-class HourOfWeek(Frequency):
+class HourOfWeek(Baseline):
     """The Train shares for each asset and hour of the week of the row's own timestamp, drawn towards Frequency.
 
     How far, Train itself says: the prior weight is the one on a grid under which its counts are most probable (a
@@ -85,13 +78,6 @@ class HourOfWeek(Frequency):
         known = np.where(assets < len(self.probs_), assets, 0)
         probs: Floats = self.probs_[known, hour_of_week(corpus, rows)]
         return probs
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "prior_weight": self.prior_weight_}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
-        self.prior_weight_ = state["prior_weight"]
 
 
 def hour_of_week(corpus: Corpus, rows: Rows) -> npt.NDArray[np.int64]:

@@ -6,8 +6,8 @@ Enters: Train events. Leaves: parameters per asset; bucket probabilities from th
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class EwmaT(Baseline):
     """
 
     name = "ewma_t"
+    stored_as: ClassVar = {"students_": "laws"}
     students_: dict[str, tuple[float, float]]  # scale in units of sigma20 and degrees of freedom, by symbol
     pooled_: tuple[float, float]
 
@@ -58,13 +59,6 @@ class EwmaT(Baseline):
             scale, degrees = self.students_.get(symbol, self.pooled_)
             probs[chosen] = student_buckets(corpus.edges["return"] / scale, degrees)
         return probs
-
-    def state(self) -> dict[str, Any]:
-        return {"laws": self.students_, "pooled": self.pooled_}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.students_ = {symbol: (scale, degrees) for symbol, (scale, degrees) in state["laws"].items()}
-        self.pooled_ = (state["pooled"][0], state["pooled"][1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +91,7 @@ class GarchT(Baseline):
     """
 
     name = "garch_t"
+    stored_as: ClassVar = {"models_": "laws"}
     models_: dict[str, Garch]
     fallback_: EwmaT
 
@@ -133,15 +128,6 @@ class GarchT(Baseline):
                 bounds = np.where(np.isinf(edges), edges, edges * (corpus.sigma20[own] / scale)[:, None])
             probs[chosen] = student_buckets(bounds, model.degrees)
         return probs
-
-    def state(self) -> dict[str, Any]:
-        models = {symbol: asdict(model) for symbol, model in self.models_.items()}
-        return {"laws": models, "fallback": self.fallback_.state()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.models_ = {symbol: Garch(**model) for symbol, model in state["laws"].items()}
-        self.fallback_ = EwmaT()
-        self.fallback_.restore(state["fallback"])
 
 
 def student_buckets(edges: Floats, degrees: float) -> Floats:

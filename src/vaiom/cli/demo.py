@@ -14,13 +14,14 @@ from vaiom.cli.console import Device, note, progress_bar, show
 if TYPE_CHECKING:
     from vaiom.baselines.base import Baseline, Progress
 
-FOLDER = Path("runs/demo")
 EXPERIMENT = "demo"
 BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "garch_t", "lightgbm")
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where everything goes; an earlier demo is replaced.")] = FOLDER,
+    out: Annotated[Path, typer.Option(help="Where everything goes; an earlier demo there is replaced.")] = Path(
+        "runs/demo"
+    ),
     seed: Annotated[int, typer.Option(min=0, help="Of the market and of the model.")] = 17,
     device: Device = "auto",
 ) -> None:
@@ -28,8 +29,8 @@ def demo(
     from vaiom.baselines.store import FITS_FOLDER
     from vaiom.cli.train import training_report
     from vaiom.evaluation.baseline_scores import score_baselines
-    from vaiom.evaluation.comparison import compare_on_validation
     from vaiom.evaluation.evaluate import evaluate_run
+    from vaiom.evaluation.simulated import compare_with_oracle
     from vaiom.events.build import build_corpus
     from vaiom.events.quality import split_quality
     from vaiom.events.splits import VALIDATION
@@ -69,7 +70,7 @@ def demo(
             evaluate_run(run, corpus, split, baselines=baselines, device=device, progress=progress)
     found = write_report(run)
 
-    scores = compare_on_validation(corpus, bars, run, device)
+    scores = compare_with_oracle(corpus, bars, run, device)
     table = Table(
         caption=f"Validation, best checkpoint (step {result.best_step})",
         columns=[Column("predictor"), Column("bits/event", bits), Column("gain over Frequency", signed)],

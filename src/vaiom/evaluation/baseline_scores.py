@@ -14,8 +14,8 @@ from vaiom.baselines.base import Baseline, Progress
 from vaiom.baselines.registry import baseline, require_known
 from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, record_look
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.ledger import NO_CHECKPOINT, record_look
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import BUFFER, SEALED
 
@@ -51,16 +51,13 @@ def score_baselines(
             where=f"{corpus.path}, {split}",
             fix="`vaiom corpus show` lists those that have some",
         )
-    if losses_file(out, split).exists():
-        load_losses(
-            out, corpus, split, context, unseal=opened
-        )  # another corpus's folder is refused before anything is fitted
+    if losses_file(out, split).exists():  # another corpus's folder is refused before anything is fitted
+        load_losses(out, corpus, split, context, unseal=opened)
     bits = {}
     for name in names:
         with progress(name) as report:
             predictor = fit_or_load(make(name, report), corpus, context, out)
-            if is_recorded(corpus, split):
-                record_look(corpus, split, run=name, checkpoint_sha256=NO_CHECKPOINT, num_events=len(rows))
+            record_look(corpus, split, run=name, checkpoint_sha256=NO_CHECKPOINT, num_events=len(rows))
             losses = event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])
         save_losses(out, corpus, split, {name: losses}, context, unseal=opened)
         bits[name] = float(losses.mean())

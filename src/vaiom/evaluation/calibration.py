@@ -1,30 +1,27 @@
-"""Whether probabilities mean what they say: the randomised transform and its test, reliability, proper scores, tails.
+"""Whether probabilities mean what they say: the PIT and its test, reliability, proper scores, tails.
 
-If a return was drawn from the predicted distribution, the predicted probability of everything below it is uniform on
-(0, 1). With buckets, a uniform draw inside the outcome's own share restores that: the transform of every event is
-exactly uniform when the prediction is the true law, and successive events are then independent. Predictions that are
-too narrow pile up values at both ends, too wide ones in the middle, shifted ones on one side. Kuiper's statistic, the
-sum of the largest excess and the largest deficit of the empirical distribution, is as sensitive to the first two as to
-the third. Reliability says it without randomness: among events to which a bucket was given some probability, that
-share should have ended there; likewise for everything up to an edge. The Brier and the ranked probability score are
-squared distances between forecast and outcome, the second one with regard to the order of the buckets. Sharpness is
-the entropy of the forecasts alone: of two calibrated forecasts the one with the lower entropy knows more.
+If a return was drawn from the predicted distribution, the predicted probability of everything below it, its PIT, is
+uniform on (0, 1), and successive events are then independent. Predictions that are too narrow pile up values at both
+ends, too wide ones in the middle, shifted ones on one side. Kuiper's statistic, the sum of the largest excess and the
+largest deficit of the empirical distribution, is as sensitive to the first two as to the third. Reliability asks of
+buckets: among events to which a bucket was given some probability, that share should have ended there; likewise for
+everything up to an edge. The Brier and the ranked probability score are squared distances between forecast and outcome,
+the second one with regard to the order of the buckets. Sharpness is the entropy of the forecasts alone: of two
+calibrated forecasts the one with the lower entropy knows more.
 
-Enters: probabilities (n, K) and the buckets that came, 1..K. Leaves: transforms (n,), a test of them, a `Calibration`.
+Enters: probabilities (n, K), the buckets that came, 1..K, and the PIT (n,) of the returns under the served
+distributions. Leaves: a `Calibration`.
 Paper: reports no calibration ("No ... calibration analysis is reported"); this is an addition.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from vaiom.evaluation.likelihood import TAIL_BUCKETS, Buckets, Floats, class_ids, clipped
+from vaiom.evaluation.scores import TAIL_BUCKETS, Buckets, Floats, Labels, class_ids, clip_probabilities, tail_masks
 
-PIT_SEED = 17
 PIT_BINS = 20
 RELIABILITY_BINS = 10
 
@@ -81,51 +78,51 @@ class Calibration:
     tails: list[Reliability]
 
 
-def calibrate(probs: Floats, buckets: Buckets) -> Calibration:
-    """Measure forecasts (n, K) against the buckets (n,) that came."""
-    shares, hits = clipped(probs), _outcomes(buckets, probs.shape[-1])
-    pit = randomised_pit(probs, buckets, PIT_SEED)
+def calibrate(probs: Floats, buckets: Buckets, pit: Floats) -> Calibration:
+    """Measure forecasts (n, K) against the buckets (n,) that came and the PIT (n,) of the returns."""
     num_buckets = probs.shape[-1]
+    shares = clip_probabilities(probs)
+    hits = np.eye(num_buckets)[class_ids(buckets, num_buckets)]
     below, hits_below = np.cumsum(shares, axis=1), np.cumsum(hits, axis=1)
-    low, high = slice(0, TAIL_BUCKETS), slice(num_buckets - TAIL_BUCKETS, num_buckets)
-    tails = {
-        "negative": (shares[:, low].sum(axis=1), hits[:, low].sum(axis=1)),
-        "positive": (shares[:, high].sum(axis=1), hits[:, high].sum(axis=1)),
-    }
-    tails["both"] = (tails["negative"][0] + tails["positive"][0], tails["negative"][1] + tails["positive"][1])
+    low, high = shares[:, :TAIL_BUCKETS].sum(axis=1), shares[:, -TAIL_BUCKETS:].sum(axis=1)
+    predicted = {"negative": low, "positive": high, "both": low + high}
     return Calibration(
-        overall=scores("all", probs, buckets),
-        pit=uniformity_test(pit),
+        overall=score_group("all", probs, buckets, pit),
+        pit=kuiper_test(pit),
         pit_histogram=np.histogram(pit, bins=PIT_BINS, range=(0, 1))[0].tolist(),
-        buckets=[reliability(str(k + 1), shares[:, k], hits[:, k]) for k in range(num_buckets)],
-        cumulative=[reliability(f"<= {k + 1}", below[:, k], hits_below[:, k]) for k in range(num_buckets - 1)],
-        tails=[reliability(name, *pair) for name, pair in tails.items()],
+        buckets=[measure_reliability(str(k + 1), shares[:, k], hits[:, k]) for k in range(num_buckets)],
+        cumulative=[measure_reliability(f"<= {k + 1}", below[:, k], hits_below[:, k]) for k in range(num_buckets - 1)],
+        tails=[
+            measure_reliability(name, predicted[name], mask.astype(np.float64))
+            for name, mask in tail_masks(buckets).items()
+        ],
     )
 
 
-def scores(group: str, probs: Floats, buckets: Buckets) -> Scores:
+def score_group(group: str, probs: Floats, buckets: Buckets, pit: Floats) -> Scores:
     """The proper scores, sharpness and tail coverage of some events."""
-    shares, hits = clipped(probs), _outcomes(buckets, probs.shape[-1])
-    misses_below = (np.cumsum(shares - hits, axis=1)[:, :-1]) ** 2
-    tail = np.r_[0:TAIL_BUCKETS, shares.shape[1] - TAIL_BUCKETS : shares.shape[1]]
+    shares = clip_probabilities(probs)
+    misses = shares - np.eye(shares.shape[-1])[class_ids(buckets, shares.shape[-1])]
+    tails = np.r_[0:TAIL_BUCKETS, shares.shape[1] - TAIL_BUCKETS : shares.shape[1]]
     return Scores(
         group=group,
         num_events=len(shares),
-        brier=float(((shares - hits) ** 2).sum(axis=1).mean()),
-        ranked_probability_score=float(misses_below.mean()),
+        brier=float((misses**2).sum(axis=1).mean()),
+        ranked_probability_score=float((np.cumsum(misses, axis=1)[:, :-1] ** 2).mean()),
         entropy_bits=float(-(shares * np.log2(shares)).sum(axis=1).mean()),
-        tails_predicted=float(shares[:, tail].sum(axis=1).mean()),
-        tails_observed=float(hits[:, tail].sum(axis=1).mean()),
-        pit_p_value=uniformity_test(randomised_pit(probs, buckets, PIT_SEED)).p_value,
+        tails_predicted=float(shares[:, tails].sum(axis=1).mean()),
+        tails_observed=float(tail_masks(buckets)["both"].mean()),
+        pit_p_value=kuiper_test(pit).p_value,
     )
 
 
-def scores_by_group(probs: Floats, buckets: Buckets, groups: npt.NDArray[Any]) -> list[Scores]:
-    """`scores` for the events of each label in `groups` (n,)."""
-    return [scores(str(label), probs[groups == label], buckets[groups == label]) for label in np.unique(groups)]
+def score_groups(probs: Floats, buckets: Buckets, pit: Floats, groups: Labels) -> list[Scores]:
+    """`score_group` for the events of each label in `groups` (n,)."""
+    members = {str(label): groups == label for label in np.unique(groups)}
+    return [score_group(label, probs[own], buckets[own], pit[own]) for label, own in members.items()]
 
 
-def reliability(outcome: str, predicted: Floats, came: Floats) -> Reliability:
+def measure_reliability(outcome: str, predicted: Floats, came: Floats) -> Reliability:
     """Compare forecast probabilities (n,) with whether the outcome came (n,), 1 or 0."""
     order = np.argsort(predicted, kind="stable")
     groups = [part for part in np.array_split(order, RELIABILITY_BINS) if len(part)]
@@ -139,22 +136,7 @@ def reliability(outcome: str, predicted: Floats, came: Floats) -> Reliability:
     )
 
 
-def _outcomes(buckets: Buckets, num_buckets: int) -> Floats:
-    """One in the column of the bucket that came, zero elsewhere, (n, K)."""
-    return np.eye(num_buckets)[class_ids(buckets, num_buckets)]
-
-
-def randomised_pit(probs: Floats, buckets: Buckets, seed: int) -> Floats:
-    """The transform of every event, shape (n,); `seed` fixes the draw inside the outcome's bucket."""
-    shares = clipped(probs)
-    ids = class_ids(buckets, probs.shape[-1])[:, None]
-    share = np.take_along_axis(shares, ids, axis=-1)[:, 0]
-    below = np.take_along_axis(np.cumsum(shares, axis=-1), ids, axis=-1)[:, 0] - share
-    drawn: Floats = below + np.random.default_rng(seed).random(len(share)) * share
-    return np.clip(drawn, 0.0, 1.0)
-
-
-def uniformity_test(pit: Floats) -> CalibrationTest:
+def kuiper_test(pit: Floats) -> CalibrationTest:
     """Kuiper's test that the values are independent and uniform on (0, 1)."""
     count = len(pit)
     if not count:

@@ -8,42 +8,44 @@ Paper: Results, main Test table; Methods, "Paired Test Uncertainty"; Appendices 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import load_losses
-from vaiom.errors import ConfigError
-from vaiom.evaluation.backtests import TailTest, outer_moments, tail_tests, tail_tests_by_group
-from vaiom.evaluation.bootstrap import PairedGain, paired_inference
-from vaiom.evaluation.calibration import Calibration, Scores, calibrate, scores_by_group
+from vaiom.codec import decode, to_json
+from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.backtests import TailTest, forecast_tails, tail_tests
+from vaiom.evaluation.calibration import Calibration, Scores, calibrate, score_groups
 from vaiom.evaluation.events_file import (
     MODEL,
     ScoredEvents,
+    join_events,
     read_events,
     require_same_events,
-    scored_events,
+    score_events,
     write_events,
 )
-from vaiom.evaluation.heldout import heldout_rows
-from vaiom.evaluation.ledger import is_recorded, looks, record_look
-from vaiom.evaluation.likelihood import Floats, GroupBits, asset_months, bits_by_group, event_bits
-from vaiom.evaluation.mixture import MixtureReport, mixture_report, mixture_states, stretches
-from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.rivals import (
+from vaiom.evaluation.inference import (
     ConfidenceSet,
-    DieboldMariano,
+    PairedComparison,
     SeedSummary,
-    across_seeds,
+    asset_months,
+    compare,
     confidence_set,
-    diebold_mariano,
+    summarise_seeds,
 )
+from vaiom.evaluation.ledger import count_looks, record_look
+from vaiom.evaluation.mixture import MixtureReport, diagnose_mixture
+from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
+from vaiom.evaluation.scores import Floats, GroupBits, bits_by_group, event_bits
 from vaiom.events.corpus import Corpus
+from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED, TRAIN
 from vaiom.files import read_json, write_json
@@ -59,12 +61,13 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Against:
-    """The model beside one baseline."""
+class SampleSize:
+    """How much a split holds: what the caveats rest on."""
 
-    baseline: str
-    gain: PairedGain
-    diebold_mariano: DieboldMariano
+    num_assets: int
+    num_months: int
+    empty_buckets: list[int]
+    """Buckets in which no event ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,8 @@ class Evaluation:
     """How often the split was scored, this time included; None where looks are not counted."""
     bits: dict[str, float]
     """Mean per event, by predictor."""
-    against: list[Against]
-    all_tests: list[Against] | None
+    against: list[PairedComparison]
+    all_tests: list[PairedComparison] | None
     """Over all test splits together, where each was scored with this checkpoint and these baselines."""
     confidence_set: ConfidenceSet | None
     seeds: dict[str, SeedSummary] | None
@@ -97,15 +100,32 @@ class Evaluation:
     calibration: Calibration
     calibration_by: dict[str, list[Scores]]
     backtests: list[TailTest]
-    """Value at risk and expected shortfall, after the fact."""
+    """Value at risk and expected shortfall of the served distributions."""
     backtests_by: dict[str, list[TailTest]]
     mixture: MixtureReport | None
     caveats: list[str]
     """What weakens these figures, in words."""
+    sample: SampleSize | None = None
+    """None in files of version 0.1."""
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
         return f"<Evaluation of {self.experiment} on {self.split}, {self.num_events:,} events, bits: {bits}>"
+
+    @classmethod
+    def read(cls, run: Path, split: str, checkpoint_sha256: str | None = None) -> Self:
+        """What `evaluate_run` wrote into a run folder; of another checkpoint than the one named, it is refused."""
+        file, again = Run(run).evaluation(split), f"vaiom evaluate {run} --split {split}"
+        found = decode(cls, read_json(file), "not an evaluation of this version of vaiom", where=file, fix=again)
+        if checkpoint_sha256 not in (None, found.checkpoint_sha256):
+            raise DataError(
+                "the evaluation is of another checkpoint than the run's best one",
+                where=file,
+                expected=checkpoint_sha256,
+                got=found.checkpoint_sha256,
+                fix=again,
+            )
+        return found
 
 
 def evaluate_run(
@@ -123,16 +143,20 @@ def evaluate_run(
     model = ModelPredictor.load(Run(run).best, device, progress)
     checkpoint = model.checkpoint
     rows = heldout_rows(corpus, split, checkpoint, unseal=unseal)
-    rivals = _baseline_bits(corpus, split, rows, checkpoint.model.config.context, baselines, unseal == SEALED)
-    unscored = scored_events(corpus, rows, rivals)
+    losses = _baseline_bits(corpus, split, rows, checkpoint.model.config.context, baselines, unseal == SEALED)
+    unscored = score_events(corpus, rows, losses)
     others = _other_seeds(run, other_seeds, split, unscored)
     # Whatever can be refused has been: from here on it is a look.
-    counted = is_recorded(corpus, split)
-    if counted:
-        record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
+    counted = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
     probs = model.predict_proba(corpus, rows)
-    events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **rivals})
+    events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses})
     write_events(run, split, events)
+    labels = _labels(corpus, rows, events)
+    sample = SampleSize(
+        num_assets=len(np.unique(events.symbols)),
+        num_months=len(np.unique(labels["month"])),
+        empty_buckets=[int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)],
+    )
     result = Evaluation(
         split=split,
         run=str(run),
@@ -143,34 +167,30 @@ def evaluate_run(
         seed=checkpoint.provenance.seed,
         step=checkpoint.provenance.step,
         num_events=len(events),
-        zero_share=_zero_share(corpus, split),
-        looks=looks(corpus, split) if counted else None,
-        bits={name: float(losses.mean()) for name, losses in events.bits.items()},
+        zero_share=float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0)),
+        looks=count_looks(corpus, split) if counted else None,
+        bits={name: float(each.mean()) for name, each in events.bits.items()},
         against=compare(events),
         all_tests=_all_tests(run, corpus, split, checkpoint.sha256, events) if counted else None,
         confidence_set=confidence_set(events.bits, events.target_times),
-        seeds=_seeds(corpus, rows, events, {str(run): events.bits[MODEL], **others}) if others else None,
-        by={name: bits_by_group(events.bits, labels) for name, labels in _labels(corpus, rows, events).items()},
-        **_forecast_quality(corpus, rows, probs, events, checkpoint.model.config.context),
-        mixture=_mixture(model, corpus, rows),
-        caveats=_caveats(events, checkpoint.provenance.purpose),
+        seeds=_summarise_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
+        by={name: bits_by_group(events.bits, groups) for name, groups in labels.items()},
+        **_forecast_quality(corpus, rows, probs, events, labels),
+        mixture=diagnose_mixture(model, corpus, rows),
+        caveats=_caveats(sample, checkpoint.provenance.purpose),
+        sample=sample,
     )
-    write_json(Run(run).evaluation(split), asdict(result))
+    write_json(Run(run).evaluation(split), to_json(result))
     return result
 
 
-def compare(events: ScoredEvents) -> list[Against]:
-    """The model against every baseline on the events."""
-    model = events.bits[MODEL]
-    return [
-        Against(
-            baseline=name,
-            gain=paired_inference(model, losses, events.buckets, events.symbols, events.target_times),
-            diebold_mariano=diebold_mariano(model, losses, events.target_times),
-        )
-        for name, losses in events.bits.items()
-        if name != MODEL
-    ]
+def served_distributions(corpus: Corpus, rows: Rows, probs: Floats) -> ReturnDistributions:
+    """What users would have been given for these rows."""
+    return ReturnDistributions(
+        probs=probs / probs.sum(axis=-1, keepdims=True),
+        sigma=corpus.sigma20[rows].astype(np.float64),
+        shape=corpus.tokenizer.return_shape,
+    )
 
 
 def _baseline_bits(
@@ -197,59 +217,35 @@ def _labels(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, npt.N
     }
 
 
-def _forecast_quality(corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents, context: int) -> dict[str, Any]:
+def _forecast_quality(
+    corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents, labels: dict[str, npt.NDArray[Any]]
+) -> dict[str, Any]:
     """Calibration and backtests, overall and by what is known before the return: asset, hour, volatility regime."""
-    labels = _labels(corpus, rows, events)
     known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}
-    edges = np.asarray(corpus.edges["return"], np.float64)
-    train = corpus.endpoints(TRAIN, context)
-    outer = outer_moments(corpus.log_ret_next[train] / corpus.sigma20[train], edges)
-    z_next = corpus.log_ret_next[rows] / corpus.sigma20[rows]
-    risk = (probs, edges, z_next, events.symbols, outer)
+    distributions, log_ret = served_distributions(corpus, rows, probs), corpus.log_ret_next[rows].astype(np.float64)
+    pit = np.asarray(distributions.cdf(log_ret))
+    tails = forecast_tails(distributions, log_ret)
     return {
-        "calibration": calibrate(probs, events.buckets),
-        "calibration_by": {name: scores_by_group(probs, events.buckets, groups) for name, groups in known.items()},
-        "backtests": tail_tests(*risk),
-        "backtests_by": {name: tail_tests_by_group(*risk, groups) for name, groups in known.items()},
+        "calibration": calibrate(probs, events.buckets, pit),
+        "calibration_by": {name: score_groups(probs, events.buckets, pit, groups) for name, groups in known.items()},
+        "backtests": tail_tests(tails, events.symbols),
+        "backtests_by": {name: tail_tests(tails, events.symbols, groups) for name, groups in known.items()},
     }
-
-
-def _mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> MixtureReport | None:
-    chosen = stretches(rows)
-    states = mixture_states(model, corpus, chosen)
-    return None if states is None else mixture_report(*states, corpus.meta[chosen, 0])
-
-
-def _zero_share(corpus: Corpus, split: str) -> float:
-    returns = corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)]
-    return float(np.mean(returns == 0))
 
 
 def _all_tests(
     run: Path, corpus: Corpus, split: str, checkpoint_sha256: str, events: ScoredEvents
-) -> list[Against] | None:
+) -> list[PairedComparison] | None:
     """The same comparison over every test split, where the others were scored with this checkpoint before."""
     names = corpus.splits.test_names
     if split not in names or len(names) < 2:
         return None
-    parts = []
     for name in names:
-        if name == split:
-            parts.append(events)
-            continue
         file = Run(run).evaluation(name)
-        if not file.is_file() or read_json(file).get("checkpoint_sha256") != checkpoint_sha256:
+        if name != split and not (file.is_file() and read_json(file).get("checkpoint_sha256") == checkpoint_sha256):
             return None
-        parts.append(read_events(run, name))
-    common = [name for name in events.bits if all(name in part.bits for part in parts)]
-    return compare(
-        ScoredEvents(
-            symbols=np.concatenate([part.symbols for part in parts]),
-            target_times=np.concatenate([part.target_times for part in parts]),
-            buckets=np.concatenate([part.buckets for part in parts]),
-            bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
-        )
-    )
+    parts = [events if name == split else read_events(run, name) for name in names]
+    return compare(join_events(parts, predictors=list(events.bits)))
 
 
 def _other_seeds(run: Path, others: Sequence[Path], split: str, events: ScoredEvents) -> dict[str, Floats]:
@@ -264,31 +260,25 @@ def _other_seeds(run: Path, others: Sequence[Path], split: str, events: ScoredEv
     return out
 
 
-def _seeds(
-    corpus: Corpus, rows: Rows, events: ScoredEvents, runs: Mapping[str, Floats]
-) -> dict[str, SeedSummary] | None:
-    blocks = asset_months(corpus, rows)
+def _summarise_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, SeedSummary] | None:
+    blocks = asset_months(events.symbols, events.target_times)
     if len(np.unique(blocks)) < 2:
         return None
-    return {name: across_seeds(runs, losses, blocks) for name, losses in events.bits.items() if name != MODEL}
+    return {name: summarise_seeds(runs, losses, blocks) for name, losses in events.bits.items() if name != MODEL}
 
 
-def _caveats(events: ScoredEvents, purpose: str) -> list[str]:
+def _caveats(sample: SampleSize, purpose: str) -> list[str]:
     """What limits the figures of this split, in words."""
     out = ["The model is a refit, for use and not for evidence."] if purpose == USE else []
-    num_months = len(np.unique(events.target_times.astype("datetime64[M]")))
-    num_assets = len(np.unique(events.symbols))
-    if num_months == 1:
+    if sample.num_months == 1:
         out.append("One month only: the month-clustered interval is undefined.")
-    if num_months * num_assets == 1:
+    if sample.num_months * sample.num_assets == 1:
         out.append("One asset in one month is a single block: no interval can be given.")
-    elif num_assets == 1:
+    elif sample.num_assets == 1:
         out.append("One asset only: asset-months and months are the same blocks.")
-    if 1 < num_months <= FEW_MONTHS:
-        out.append(f"The month-clustered interval rests on {num_months} blocks only: take it as a rough width.")
-    never = [bucket for bucket in range(1, NUM_RETURN_BUCKETS + 1) if not (events.buckets == bucket).any()]
-    if never:
-        out.append(
-            f"No event ended in bucket {', '.join(map(str, never))}: no figure there, and calibration is untested."
-        )
+    if 1 < sample.num_months <= FEW_MONTHS:
+        out.append(f"The month-clustered interval rests on {sample.num_months} blocks only: take it as a rough width.")
+    if sample.empty_buckets:
+        empty = ", ".join(map(str, sample.empty_buckets))
+        out.append(f"No event ended in bucket {empty}: no figure there, and calibration is untested.")
     return out

@@ -6,6 +6,7 @@ run folder, or `.npz` with the same columns where no Parquet writer is installed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import DataError
-from vaiom.evaluation.likelihood import Buckets, Floats
+from vaiom.evaluation.scores import Buckets, Floats
 from vaiom.events.corpus import Corpus
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 from vaiom.run import Run
@@ -22,7 +23,7 @@ from vaiom.run import Run
 MODEL = "model"
 
 _KEYS = ("symbol", "target_time", "bucket")
-_BITS_PREFIX = "bits_"
+_PREFIX = "bits_"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +36,8 @@ class ScoredEvents:
     bits: dict[str, Floats]
 
     def __post_init__(self) -> None:
-        sizes = {name: len(losses) for name, losses in self.bits.items() if len(losses) != len(self.buckets)}
+        columns = {"symbols": self.symbols, "target times": self.target_times, **self.bits}
+        sizes = {name: len(column) for name, column in columns.items() if len(column) != len(self.buckets)}
         if sizes:
             raise DataError(
                 "a predictor was scored on other events than the model",
@@ -48,8 +50,8 @@ class ScoredEvents:
         return len(self.buckets)
 
 
-def scored_events(corpus: Corpus, rows: npt.NDArray[np.int64], bits: dict[str, Floats]) -> ScoredEvents:
-    """Name the events of these rows beside what they cost each predictor."""
+def score_events(corpus: Corpus, rows: npt.NDArray[np.int64], bits: dict[str, Floats]) -> ScoredEvents:
+    """Name the events of these rows, with what they cost each predictor."""
     names = np.array(["", *corpus.tokenizer.symbols])
     return ScoredEvents(
         symbols=names[corpus.meta[rows, 0]],
@@ -59,16 +61,28 @@ def scored_events(corpus: Corpus, rows: npt.NDArray[np.int64], bits: dict[str, F
     )
 
 
+def join_events(parts: Sequence[ScoredEvents], predictors: Sequence[str]) -> ScoredEvents:
+    """The events of several splits one after another, with those of the predictors that all of them have."""
+    common = [name for name in predictors if all(name in part.bits for part in parts)]
+    return ScoredEvents(
+        symbols=np.concatenate([part.symbols for part in parts]),
+        target_times=np.concatenate([part.target_times for part in parts]),
+        buckets=np.concatenate([part.buckets for part in parts]),
+        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
+    )
+
+
 def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
     """Write the events of a split into a run folder, in place of an earlier file of that split."""
     columns: dict[str, npt.NDArray[Any]] = {
         "symbol": events.symbols,
         "target_time": events.target_times.astype("datetime64[ms]"),  # the coarsest unit that Parquet has
         "bucket": events.buckets,
-        **{_BITS_PREFIX + name: losses for name, losses in events.bits.items()},
+        **{_PREFIX + name: losses for name, losses in events.bits.items()},
     }
     polars = _polars()
-    file = Run(run).events(split, ".parquet" if polars else ".npz")
+    table, packed = Run(run).events(split), Run(run).events(split, ".npz")
+    file, other = (table, packed) if polars else (packed, table)
     with atomic_file(file) as staged:
         if polars:
             frame = polars.DataFrame({name: polars.Series(name, values) for name, values in columns.items()})
@@ -76,31 +90,28 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
         else:
             with staged.open("wb") as stream:
                 np.savez_compressed(stream, **columns)  # type: ignore[arg-type]
-    Run(run).events(split, ".npz" if polars else ".parquet").unlink(missing_ok=True)
+    other.unlink(missing_ok=True)
     return file
 
 
 def read_events(run: Path, split: str) -> ScoredEvents:
     """Read what `write_events` wrote, whichever form it has."""
     table, packed = Run(run).events(split), Run(run).events(split, ".npz")
-    if table.is_file():
-        columns = _read_parquet(table)
-    elif packed.is_file():
-        columns = _read_npz(packed)
-    else:
+    file = table if table.is_file() or not packed.is_file() else packed
+    if not file.is_file():
         raise DataError(
-            "this split of the run has no scored events", where=table, fix=f"vaiom evaluate {run} --split {split}"
+            "this split of the run has no scored events", where=file, fix=f"vaiom evaluate {run} --split {split}"
         )
-    missing = [name for name in (*_KEYS, _BITS_PREFIX + MODEL) if name not in columns]
-    if missing:
+    columns = _read_columns(file)
+    expected = (*_KEYS, _PREFIX + MODEL)
+    if any(name not in columns for name in expected):
         raise DataError(
             "not a file of scored events",
-            where=table if table.is_file() else packed,
-            expected=f"columns {', '.join((*_KEYS, _BITS_PREFIX + MODEL))}",
+            where=file,
+            expected=f"columns {', '.join(expected)}",
             got=", ".join(columns),
         )
-    file = table if table.is_file() else packed
-    bits = {name.removeprefix(_BITS_PREFIX): each for name, each in columns.items() if name.startswith(_BITS_PREFIX)}
+    bits = {name.removeprefix(_PREFIX): each for name, each in columns.items() if name.startswith(_PREFIX)}
     try:
         events = ScoredEvents(
             symbols=columns["symbol"].astype(np.str_),
@@ -110,34 +121,37 @@ def read_events(run: Path, split: str) -> ScoredEvents:
         )
     except (ValueError, TypeError) as error:
         raise _unreadable(file, error) from error
-    whole = events.buckets.dtype.kind == "u" and len(events.symbols) == len(events.target_times) == len(events)
-    if not whole or not all(each.dtype == np.float64 and np.isfinite(each).all() for each in bits.values()):
-        raise _unreadable(file, ValueError("columns of other types or lengths, or losses that are not finite"))
+    sound = all(each.dtype == np.float64 and np.isfinite(each).all() for each in bits.values())
+    if events.buckets.dtype.kind != "u" or not sound:
+        raise _unreadable(file, ValueError("columns of other types, or losses that are not finite"))
     return events
 
 
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
     """Refuse to compare losses of different events; names the first that differs."""
-    same = len(ours) == len(theirs)
-    if same:
-        differs = (
-            (ours.symbols != theirs.symbols)
-            | (ours.target_times != theirs.target_times)
-            | (ours.buckets != theirs.buckets)
-        )
-        same = not differs.any()
-    if not same:
-        first = f"event {int(differs.argmax())}" if len(ours) == len(theirs) else f"{len(theirs)} events"
-        raise DataError(
-            "the two event sets differ, and losses of different events are not compared",
-            where=where,
-            expected=f"the same {len(ours)} events in the same order",
-            got=f"{first} differs" if len(ours) == len(theirs) else first,
-            fix="evaluate both on one corpus and split, with the same context",
-        )
+    if len(ours) != len(theirs):
+        got = f"{len(theirs)} events"
+    else:
+        columns = ("symbols", "target_times", "buckets")
+        differs = np.any([getattr(ours, name) != getattr(theirs, name) for name in columns], axis=0)
+        if not differs.any():
+            return
+        got = f"event {int(differs.argmax())} differs"
+    raise DataError(
+        "the two event sets differ, and losses of different events are not compared",
+        where=where,
+        expected=f"the same {len(ours)} events in the same order",
+        got=got,
+        fix="evaluate both on one corpus and split, with the same context",
+    )
 
 
-def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
+def _read_columns(file: Path) -> dict[str, npt.NDArray[Any]]:
+    if file.suffix == ".npz":
+        try:
+            return read_arrays(file)
+        except BAD_ARRAYS as error:
+            raise _unreadable(file, error) from error
     if _polars() is None:
         raise DataError("reading this file needs polars", where=file, fix="install polars, or evaluate again here")
     from vaiom.market.folder import BAD_PARQUET, parquet_frame
@@ -147,13 +161,6 @@ def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
     except BAD_PARQUET as error:
         raise _unreadable(file, error) from error
     return {name: frame[name].to_numpy() for name in frame.columns}
-
-
-def _read_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        return read_arrays(file)
-    except BAD_ARRAYS as error:
-        raise _unreadable(file, error) from error
 
 
 def _unreadable(file: Path, error: Exception) -> DataError:

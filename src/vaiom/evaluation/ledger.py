@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
 from vaiom.events.corpus import LEDGER_NAME, Corpus
 from vaiom.events.splits import SEALED
@@ -41,8 +42,10 @@ def is_recorded(corpus: Corpus, split: str) -> bool:
     return split in (*corpus.splits.test_names, SEALED)
 
 
-def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int) -> Look:
-    """Add a line, on disk before this returns."""
+def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int) -> bool:
+    """Add a line if a look at the split is one that counts, on disk before this returns; says whether it is."""
+    if not is_recorded(corpus, split):
+        return False
     look = Look(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         split=split,
@@ -56,7 +59,7 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
     try:
         # One short write in append mode: lines of processes that score at the same time do not mix.
         with file.open("ab") as stream:
-            stream.write((json.dumps(asdict(look)) + "\n").encode())
+            stream.write((json.dumps(to_json(look)) + "\n").encode())
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
@@ -66,7 +69,7 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
             got=error.strerror,
             fix="use a copy of the corpus in a folder that you may write to",
         ) from error
-    return look
+    return True
 
 
 def read_ledger(corpus: Corpus) -> list[Look]:
@@ -79,8 +82,8 @@ def read_ledger(corpus: Corpus) -> list[Look]:
     looks = []
     for number, line in enumerate(lines, start=1):
         try:
-            looks.append(Look(**json.loads(line)))
-        except (ValueError, TypeError, RecursionError) as error:
+            looks.append(from_json(Look, json.loads(line)))
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 "the ledger of test looks is damaged",
                 where=f"{file}, line {number}",
@@ -91,7 +94,7 @@ def read_ledger(corpus: Corpus) -> list[Look]:
     return looks
 
 
-def looks(corpus: Corpus, split: str) -> int:
+def count_looks(corpus: Corpus, split: str) -> int:
     """How often a split was scored with a model; baselines, which nobody selects, are recorded and not counted."""
     return sum(look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT for look in read_ledger(corpus))
 

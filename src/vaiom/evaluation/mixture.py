@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vaiom.evaluation.likelihood import Floats
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import Floats
 from vaiom.events.corpus import Corpus
 from vaiom.model.heads import state_log_probs
 from vaiom.training.windows import DeviceCorpus
@@ -53,6 +53,13 @@ def stretches(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     starts = np.linspace(0, len(rows) - STRETCH_EVENTS, NUM_STRETCHES).astype(np.int64)
     chosen: npt.NDArray[np.int64] = rows[(starts[:, None] + np.arange(STRETCH_EVENTS)).ravel()]
     return chosen
+
+
+def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: npt.NDArray[np.int64]) -> MixtureReport | None:
+    """Diagnose a model on stretches of these events; None where its head is no mixture."""
+    chosen = stretches(rows)
+    states = mixture_states(model, corpus, chosen)
+    return None if states is None else mixture_report(*states, corpus.meta[chosen, 0])
 
 
 def mixture_states(model: ModelPredictor, corpus: Corpus, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats] | None:

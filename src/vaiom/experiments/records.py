@@ -6,14 +6,13 @@ Enters: what was measured, or a folder of records. Leaves: records, written whol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from vaiom.codec import decode, to_json
-from vaiom.evaluation.bootstrap import PairedGain
-from vaiom.evaluation.evaluate import Against, compare
 from vaiom.evaluation.events_file import ScoredEvents
+from vaiom.evaluation.inference import BlockBootstrap, PairedComparison, PairedGain, compare
 from vaiom.files import read_json, write_json
 
 RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = "run", "walk-forward", "baselines", "corpus", "pair", "ensemble"
@@ -23,29 +22,12 @@ ALL_TESTS, YEAR = "all", "year"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
-    """The model beside one baseline on one set of events."""
-
-    num_events: int
-    gain_bits: float
-    num_blocks: int
-    block_wins: int
-    win_rate: float
-    interval: tuple[float, float] | None
-    win_rate_interval: tuple[float, float] | None
-    num_months: int
-    months_won: int
-    month_interval: tuple[float, float] | None
-    tails: dict[str, float | None]
-    tail_events: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class SplitScores:
     """One split, or several together, scored with one checkpoint."""
 
     bits: dict[str, float]
-    gains: dict[str, Gain]
+    gains: dict[str, PairedGain]
+    """By baseline."""
     looks: int | None = None
 
     @classmethod
@@ -53,23 +35,29 @@ class SplitScores:
         bits = {name: float(losses.mean()) for name, losses in events.bits.items()}
         return cls(bits=bits, gains=gains_of(compare(events)), looks=looks)
 
+    @classmethod
+    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
+        gains = value["gains"].items()
+        return {**value, "gains": {name: _nest_gain(gain) if "num_blocks" in gain else gain for name, gain in gains}}
 
-def gains_of(comparisons: Sequence[Against]) -> dict[str, Gain]:
-    """What a record keeps of a model's comparisons, by baseline."""
-    return {each.baseline: _flatten(each.gain) for each in comparisons}
+
+def gains_of(comparisons: Sequence[PairedComparison]) -> dict[str, PairedGain]:
+    """The gains of a model's comparisons, by baseline."""
+    return {each.baseline: each.gain for each in comparisons}
 
 
-def _flatten(gain: PairedGain) -> Gain:
-    return Gain(
-        num_events=gain.num_events,
-        gain_bits=gain.gain_bits,
-        **asdict(gain.asset_months),
-        num_months=gain.months.num_blocks,
-        months_won=gain.months.block_wins,
-        month_interval=gain.months.interval,
-        tails={name: tail.gain_bits for name, tail in gain.tails.items()},
-        tail_events=gain.tails["both"].num_events,
-    )
+def _nest_gain(flat: dict[str, Any]) -> dict[str, Any]:
+    """A gain as version 0.1 recorded it, in the form of `PairedGain`."""
+    months = {"num_blocks": flat["num_months"], "block_wins": flat["months_won"], "interval": flat["month_interval"]}
+    return {
+        **{key: flat[key] for key in ("num_events", "gain_bits")},
+        "asset_months": {field.name: flat[field.name] for field in fields(BlockBootstrap)},
+        "months": {**months, "win_rate": flat["months_won"] / flat["num_months"], "win_rate_interval": None},
+        "tails": {
+            name: {"num_events": flat["tail_events"] if name == "both" else None, "gain_bits": gain}
+            for name, gain in flat["tails"].items()
+        },
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from vaiom.errors import ConfigError
-from vaiom.evaluation.ledger import is_recorded, record_look
+from vaiom.evaluation.ledger import record_look
 from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import VALIDATION, SplitConfig
@@ -68,5 +68,5 @@ def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: 
     codes = corpus.split_codes[selected_on]
     for code, split in enumerate(corpus.splits.names):
         num_events = int((codes == code).sum())
-        if num_events and is_recorded(corpus, split):
+        if num_events:
             record_look(corpus, split, run=run, checkpoint_sha256=checkpoint.sha256, num_events=num_events)

@@ -22,11 +22,10 @@ from vaiom.baselines.store import load_losses, losses_file
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.events_file import MODEL, read_events, require_same_events, scored_events
-from vaiom.evaluation.heldout import heldout_rows
-from vaiom.evaluation.ledger import is_recorded, looks, record_look
-from vaiom.evaluation.likelihood import event_bits
-from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.events_file import MODEL, read_events, require_same_events, score_events
+from vaiom.evaluation.ledger import count_looks, record_look
+from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.engine import Engine, Report
@@ -152,14 +151,12 @@ def score_ensemble(runs: Sequence[Path], corpus: Corpus, split: str, device: str
     models = [ModelPredictor.load(Run(run).best, device) for run in runs]
     rows = heldout_rows(corpus, split, models[0].checkpoint)
     stored = read_events(runs[0], split)
-    require_same_events(scored_events(corpus, rows, {}), stored, where=runs[0])
-    counted = is_recorded(corpus, split)
-    if counted:
-        hashes = "".join(model.checkpoint.sha256 for model in models)
-        record_look(corpus, split, run=ENSEMBLE, checkpoint_sha256=sha256_of(hashes.encode()), num_events=len(rows))
+    require_same_events(score_events(corpus, rows, {}), stored, where=runs[0])
+    together = sha256_of("".join(model.checkpoint.sha256 for model in models).encode())
+    counted = record_look(corpus, split, run=ENSEMBLE, checkpoint_sha256=together, num_events=len(rows))
     probs = np.mean([model.predict_proba(corpus, rows) for model in models], axis=0)
     bits = {**stored.bits, MODEL: event_bits(probs, stored.buckets)}
-    return SplitScores.of_events(replace(stored, bits=bits), looks(corpus, split) if counted else None)
+    return SplitScores.of_events(replace(stored, bits=bits), count_looks(corpus, split) if counted else None)
 
 
 def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> bool:

@@ -15,9 +15,9 @@ from pathlib import Path
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import fit_or_load
-from vaiom.evaluation.events_file import MODEL, scored_events
-from vaiom.evaluation.likelihood import event_bits
+from vaiom.evaluation.events_file import MODEL, score_events
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN, SplitConfig
 from vaiom.experiments.records import SplitScores
@@ -71,4 +71,4 @@ def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> Sp
         predictors[TREES] = fit_or_load(chosen, corpus, context, trees)
     buckets = corpus.target_return[rows]
     losses = {name: event_bits(each.predict_proba(corpus, rows), buckets) for name, each in predictors.items()}
-    return SplitScores.of_events(scored_events(corpus, rows, losses))
+    return SplitScores.of_events(score_events(corpus, rows, losses))

@@ -11,14 +11,13 @@ from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
-from vaiom.codec import decode
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import ScoredEvents, read_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, read_ledger
-from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.corpus import open_corpus
+from vaiom.events.quality import SplitQuality, split_quality
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
-from vaiom.files import read_json
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
 
@@ -46,13 +45,24 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class CorpusFacts:
+    """What the corpus itself says."""
+
+    path: Path
+    sha256: str
+    timeframe: str
+    quality: list[SplitQuality]
+    looks: list[Look]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RunContents:
     run: Path
     checkpoint: Checkpoint
     metrics: list[dict[str, Any]]
     splits: list[Split]
     """In the order of time."""
-    corpus: Corpus | None
+    corpus: CorpusFacts | None
     corpus_problem: str | None
     """Why the corpus could not be read."""
 
@@ -61,24 +71,18 @@ class RunContents:
         """The test splits, or what there is where none was scored."""
         return [split for split in self.splits if split.is_test] or self.splits
 
-    @property
-    def looks(self) -> list[Look]:
-        """When a test split of the corpus was scored by a model, whichever it was."""
-        looks = read_ledger(self.corpus) if self.corpus is not None else []
-        return [look for look in looks if look.checkpoint_sha256 != NO_CHECKPOINT]
-
 
 def read_run(run: Path, corpus: Path | None = None) -> RunContents:
     """Everything that the report of a run is made of; a corpus that is not named and not there is no error."""
     folder = Run(run)
     checkpoint = load_checkpoint(folder.best)
-    opened, problem = _read_corpus(folder, corpus, checkpoint)
+    facts, problem = _read_corpus(folder, corpus, checkpoint)
     return RunContents(
         run=run,
         checkpoint=checkpoint,
         metrics=folder.read_metrics(),
         splits=_read_splits(folder, checkpoint),
-        corpus=opened,
+        corpus=facts,
         corpus_problem=problem,
     )
 
@@ -111,16 +115,7 @@ def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
 
 
 def _read_split(run: Run, name: str, period: str, checkpoint: Checkpoint) -> Split:
-    file, again = run.evaluation(name), f"vaiom evaluate {run.path} --split {name}"
-    found = decode(Evaluation, read_json(file), "not an evaluation of this version of vaiom", where=file, fix=again)
-    if found.checkpoint_sha256 != checkpoint.sha256:
-        raise DataError(
-            "the evaluation is of another checkpoint than the run's best one",
-            where=file,
-            expected=checkpoint.sha256,
-            got=found.checkpoint_sha256,
-            fix=again,
-        )
+    found = Evaluation.read(run.path, name, checkpoint.sha256)
     events = read_events(run.path, name)
     if len(events) != found.num_events or list(events.bits) != list(found.bits):
         raise DataError(
@@ -128,12 +123,12 @@ def _read_split(run: Run, name: str, period: str, checkpoint: Checkpoint) -> Spl
             where=run.path,
             expected=f"{found.num_events} events of {', '.join(found.bits)}",
             got=f"{len(events)} events of {', '.join(events.bits)}",
-            fix=again,
+            fix=f"vaiom evaluate {run.path} --split {name}",
         )
     return Split(period=period, evaluation=found, events=events)
 
 
-def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[Corpus | None, str | None]:
+def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[CorpusFacts | None, str | None]:
     try:
         corpus = open_corpus(named or run.corpus_path())
     except UserError as error:
@@ -148,4 +143,12 @@ def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[
             got=corpus.tokenizer.sha256,
             fix="name the corpus that the run was trained on with --corpus",
         )
-    return corpus, None
+    assert corpus.path is not None
+    facts = CorpusFacts(
+        path=corpus.path,
+        sha256=corpus.sha256,
+        timeframe=str(corpus.manifest["timeframe"]),
+        quality=split_quality(corpus),
+        looks=[look for look in read_ledger(corpus) if look.checkpoint_sha256 != NO_CHECKPOINT],
+    )
+    return facts, None

@@ -88,7 +88,6 @@ _BACKTESTS = (
     Column("side", text, at("side"), "Long loses in the lower tail, short in the upper"),
     Column("level", partial(percent, digits=0), at("level")),
     _EVENTS,
-    Column("left out", percent, at("undefined_share"), "Events whose quantile the grid does not define"),
     Column("exceeded", percent2, at("exceedance_rate"), "Should equal the level"),
     Column("Kupiec p", p_value, at("kupiec_p"), "Whether the limit is exceeded as often as its level says"),
     Column("Christoffersen p", p_value, at("independence_p"), "Whether exceedances come in clusters"),

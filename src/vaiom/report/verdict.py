@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vaiom.evaluation.evaluate import Against
+from vaiom.evaluation.inference import PairedComparison
 from vaiom.events.splits import SEALED
 from vaiom.report.contents import RunContents, Split
 from vaiom.report.tables import bits, count, percent, side_of_zero, signed
@@ -64,7 +64,7 @@ def _describe_split(split: Split) -> str:
     return sentence
 
 
-def _compare_with_strongest(each: Against) -> str:
+def _compare_with_strongest(each: PairedComparison) -> str:
     gain, pair, months = each.gain.gain_bits, each.gain.asset_months.interval, each.gain.months.interval
     amount = f"{bits(abs(gain))} {'fewer' if gain > 0 else 'more'} than {each.baseline}, the strongest baseline"
     if pair is None:

@@ -1,4 +1,4 @@
-"""Bits per event and paired gains against plain recomputations."""
+"""Bits per event and their means against plain recomputations."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_market import Market
 
-from vaiom.evaluation.likelihood import (
+from vaiom.evaluation.scores import (
     MIN_PROBABILITY,
-    asset_months,
     bits_by_group,
     class_ids,
     event_bits,
-    paired_gain,
     tail_masks,
 )
 
@@ -46,40 +43,6 @@ def test_an_event_without_a_bucket_is_refused(bucket: int) -> None:
 def test_probabilities_that_are_not_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="finite"):
         event_bits(np.full((1, 16), np.nan), np.array([1]))
-
-
-@given(
-    events=st.lists(st.tuples(st.floats(0, 8), st.floats(0, 8), st.integers(0, 3)), min_size=2, max_size=40).filter(
-        lambda events: len({cluster for _, _, cluster in events}) > 1
-    )
-)
-def test_paired_gain_equals_a_plain_loop(events: list[tuple[float, float, int]]) -> None:
-    model, baseline, clusters = (np.array(column) for column in zip(*events, strict=True))
-    got = paired_gain(model, baseline, clusters)
-    differences = [b - m for m, b, _ in events]
-    mean = sum(differences) / len(events)
-    sums: dict[int, float] = {}
-    for difference, (_, _, cluster) in zip(differences, events, strict=True):
-        sums[cluster] = sums.get(cluster, 0.0) + difference - mean
-    error = math.sqrt(len(sums) / (len(sums) - 1) * sum(value**2 for value in sums.values())) / len(events)
-    assert (got.num_events, got.num_clusters) == (len(events), len(sums))
-    assert got.gain_bits == pytest.approx(mean, abs=1e-12)
-    assert got.standard_error == pytest.approx(error, abs=1e-9)
-
-
-def test_with_one_event_per_cluster_the_error_is_the_usual_one() -> None:
-    gains = np.random.default_rng(0).standard_normal(500)
-    got = paired_gain(np.zeros(500), gains, np.arange(500))
-    assert got.standard_error == pytest.approx(gains.std(ddof=1) / math.sqrt(500))
-    with pytest.raises(ValueError, match="two clusters"):
-        paired_gain(np.zeros(3), np.ones(3), np.zeros(3, np.int64))
-
-
-def test_asset_months_are_one_number_per_asset_and_month_of_the_target(market: Market) -> None:
-    corpus, rows = market.corpus, market.rows
-    months = corpus.target_timestamps[rows].astype("datetime64[M]")
-    pairs = set(zip(corpus.meta[rows, 0].tolist(), months.tolist(), asset_months(corpus, rows).tolist(), strict=True))
-    assert len(pairs) == len({number for _, _, number in pairs}) == len({pair[:2] for pair in pairs})
 
 
 @given(events=st.lists(st.tuples(st.floats(0, 8), st.floats(0, 8), st.integers(1, 5)), min_size=1, max_size=30))

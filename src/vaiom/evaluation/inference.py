@@ -1,0 +1,320 @@
+"""How sure a paired comparison is: block bootstrap, Diebold-Mariano test, model confidence set, spread over seeds.
+
+Bootstrap: whole blocks of events are resampled, because events of one block depend on each other. A replicate draws as
+many blocks as there are, with replacement, and takes the mean of baseline minus model bits over all their events; the
+interval is cut from the replicates at equal shares on both sides. The win-rate is the share of blocks, whatever their
+size, in which the mean gain is positive; the same draws give its interval. The paper's block is one asset in one
+calendar month of the target; with whole months as blocks, all assets of a month are drawn together, which also allows
+for what they have in common.
+
+Tests between models: the losses of all assets at one target time are averaged first, so that assets of one hour never
+count as independent. Diebold and Mariano ask whether the mean difference is zero, with a variance that allows for
+autocorrelation (Newey and West). The model confidence set of Hansen, Lunde and Nason holds, with its stated confidence,
+the best of the models: whatever is not in it has been beaten. Several seeds of one experiment differ by chance of
+training; that spread is reported apart from the chance of the sample.
+
+Enters: scored events. Leaves: a `PairedComparison` for each baseline, a `ConfidenceSet`, a `SeedSummary`.
+Paper: Methods, "Paired Test Uncertainty"; Appendix, "Asset-Month Block Bootstrap"; the two tests are additions.
+NumPy alone, but for the model confidence set, which uses `arch`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.errors import DataError
+from vaiom.evaluation.events_file import MODEL, ScoredEvents
+from vaiom.evaluation.scores import Floats, Labels, tail_masks
+
+REPLICATES = 10_000
+SEED = 17
+LEVEL = 0.95
+CONFIDENCE_SET_SIZE = 0.10
+CONFIDENCE_SET_REPLICATES = 1_000
+
+_DRAWS_AT_ONCE = 4_000_000
+
+Interval = tuple[float, float]
+Times = npt.NDArray[np.datetime64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockBootstrap:
+    """Gain and win-rate over one kind of blocks; a single block leaves nothing to resample, and no interval."""
+
+    num_blocks: int
+    block_wins: int
+    win_rate: float
+    interval: Interval | None
+    win_rate_interval: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TailMean:
+    """The mean gain over the events that ended in a tail; None where none did."""
+
+    num_events: int | None
+    """None in records of version 0.1, which counted both tails together alone."""
+    gain_bits: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedGain:
+    """Baseline minus model in bits per event: positive favours the model."""
+
+    num_events: int
+    gain_bits: float
+    asset_months: BlockBootstrap
+    months: BlockBootstrap
+    tails: dict[str, TailMean]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DieboldMariano:
+    """Positive statistics favour the model; None where the difference never varies."""
+
+    mean_gain_bits: float
+    statistic: float | None
+    p_value: float | None
+    num_times: int
+    num_lags: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedComparison:
+    """The model and one baseline on the same events."""
+
+    baseline: str
+    gain: PairedGain
+    diebold_mariano: DieboldMariano
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceSet:
+    """The models that were not beaten at `size`, and the size at which each would leave the set."""
+
+    included: list[str]
+    p_values: dict[str, float]
+    size: float
+    block_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSummary:
+    """Runs that differ in their seed alone, compared with one baseline."""
+
+    bits: dict[str, float]
+    mean_bits: float
+    seed_sd_bits: float
+    """Sample standard deviation of the runs' mean bits: the chance of training."""
+    mean_gain_bits: float
+    sampling_error_bits: float
+    """Standard error of the runs' average gain over asset-months: the chance of the sample, training held fixed."""
+    seeds_that_win: int
+    average: BlockBootstrap
+    """Of the gain averaged over the runs event by event."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replicates:
+    """The resampled statistics, (R,) each."""
+
+    gain_bits: Floats
+    win_rate: Floats
+
+
+def compare(events: ScoredEvents) -> list[PairedComparison]:
+    """The model with every baseline on the events."""
+    model = events.bits[MODEL]
+    return [
+        PairedComparison(
+            baseline=name,
+            gain=paired_gain(events, name),
+            diebold_mariano=diebold_mariano(model, losses, events.target_times),
+        )
+        for name, losses in events.bits.items()
+        if name != MODEL
+    ]
+
+
+def paired_gain(events: ScoredEvents, baseline: str, model: str = MODEL) -> PairedGain:
+    """Everything that the paper says of one model and one baseline, and month-clustered intervals."""
+    if not len(events):
+        raise DataError("there is no event to compare on", expected="at least one scored event")
+    gains = events.bits[baseline] - events.bits[model]
+    return PairedGain(
+        num_events=len(gains),
+        gain_bits=float(gains.mean()),
+        asset_months=bootstrap_blocks(gains, asset_months(events.symbols, events.target_times)),
+        months=bootstrap_blocks(gains, events.target_times.astype("datetime64[M]").astype(np.int64)),
+        tails={
+            name: TailMean(num_events=int(mask.sum()), gain_bits=float(gains[mask].mean()) if mask.any() else None)
+            for name, mask in tail_masks(events.buckets).items()
+        },
+    )
+
+
+def asset_months(assets: Labels, target_times: Times) -> npt.NDArray[np.int64]:
+    """A number for the asset and the calendar month of each event's target, (n,): months first, then assets."""
+    months = target_times.astype("datetime64[M]").astype(np.int64)
+    names, asset = np.unique(assets, return_inverse=True)
+    numbers: npt.NDArray[np.int64] = months * len(names) + asset
+    return numbers
+
+
+def bootstrap_blocks(
+    gains: Floats,
+    blocks: npt.NDArray[np.integer],
+    *,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+    level: float = LEVEL,
+) -> BlockBootstrap:
+    """Percentile intervals of the event-weighted mean of `gains` and of the win-rate over `blocks`, both (n,)."""
+
+    def percentiles(values: Floats) -> Interval:
+        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
+
+    sums, sizes = block_sums(gains, blocks)
+    wins = sums > 0
+    drawn = resample(sums, sizes, replicates, seed) if len(sums) > 1 else None
+    return BlockBootstrap(
+        num_blocks=len(sums),
+        block_wins=int(wins.sum()),
+        win_rate=float(wins.mean()),
+        interval=percentiles(drawn.gain_bits) if drawn else None,
+        win_rate_interval=percentiles(drawn.win_rate) if drawn else None,
+    )
+
+
+def block_sums(gains: Floats, blocks: npt.NDArray[np.integer]) -> tuple[Floats, Floats]:
+    """Total gain and number of events of each block, in the order of the block numbers."""
+    _, block_of = np.unique(blocks, return_inverse=True)
+    return np.bincount(block_of, weights=gains).astype(np.float64), np.bincount(block_of).astype(np.float64)
+
+
+def resample(sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: int = SEED) -> Replicates:
+    """Draw blocks and add up: a block's sum and size are all that a replicate needs of it."""
+    count = len(sums)
+    rng = np.random.default_rng(seed)
+    wins = (sums > 0).astype(np.float64)
+    gain_bits, win_rate = np.empty(replicates), np.empty(replicates)
+    at_once = max(_DRAWS_AT_ONCE // count, 1)
+    for start in range(0, replicates, at_once):
+        part = slice(start, min(start + at_once, replicates))
+        draws = rng.integers(0, count, (part.stop - start, count))
+        gain_bits[part] = sums[draws].sum(axis=1) / sizes[draws].sum(axis=1)
+        win_rate[part] = wins[draws].mean(axis=1)
+    return Replicates(gain_bits=gain_bits, win_rate=win_rate)
+
+
+def standard_error(gains: Floats, clusters: npt.NDArray[np.integer]) -> float:
+    """Of the mean of `gains` (n,), where events of one cluster may depend on each other."""
+    sums, _ = block_sums(gains - gains.mean(), clusters)
+    if len(sums) < 2:
+        raise ValueError("a standard error needs at least two clusters")
+    variance = len(sums) / (len(sums) - 1) * float(np.sum(sums**2)) / len(gains) ** 2
+    return float(variance**0.5)
+
+
+def mean_by_time(losses: Floats, target_times: Times) -> Floats:
+    """Mean loss over the assets at each target time, earliest first."""
+    _, time_of = np.unique(target_times, return_inverse=True)
+    means: Floats = np.bincount(time_of, weights=losses) / np.bincount(time_of)
+    return means
+
+
+def newey_west_variance(values: Floats, num_lags: int) -> float:
+    """Long-run variance with Bartlett weights; (T,) in the order of time."""
+    centred = values - values.mean()
+    total = float(centred @ centred)
+    for lag in range(1, num_lags + 1):
+        total += 2.0 * (1.0 - lag / (num_lags + 1)) * float(centred[lag:] @ centred[:-lag])
+    return total / len(values)
+
+
+def diebold_mariano(
+    model_bits: Floats, baseline_bits: Floats, target_times: Times, num_lags: int | None = None
+) -> DieboldMariano:
+    """Test that model and baseline have the same expected loss, two-sided; Newey and West's rule of thumb for lags."""
+    gains = mean_by_time(baseline_bits - model_bits, target_times)
+    lags = min(int(4 * (len(gains) / 100) ** (2 / 9)), len(gains) - 1) if num_lags is None else num_lags
+    variance = newey_west_variance(gains, lags)
+    statistic = float(gains.mean()) / math.sqrt(variance / len(gains)) if variance > 0 else None
+    return DieboldMariano(
+        mean_gain_bits=float(gains.mean()),
+        statistic=statistic,
+        p_value=None if statistic is None else math.erfc(abs(statistic) / math.sqrt(2)),
+        num_times=len(gains),
+        num_lags=lags,
+    )
+
+
+def confidence_set(
+    bits: Mapping[str, Floats],
+    target_times: Times,
+    *,
+    size: float = CONFIDENCE_SET_SIZE,
+    replicates: int = CONFIDENCE_SET_REPLICATES,
+    seed: int = SEED,
+) -> ConfidenceSet | None:
+    """The models not beaten by another; None where `arch` is not installed or there are too few times or models."""
+    try:
+        from arch.bootstrap import MCS
+    except ImportError:
+        return None
+    series = {name: mean_by_time(losses, target_times) for name, losses in bits.items()}
+    # Equal losses have no variance to test with: such models share one place in the test and its answer.
+    same = {name: next(other for other in series if np.array_equal(series[other], series[name])) for name in series}
+    names = list(dict.fromkeys(same.values()))
+    num_times = len(series[names[0]])
+    block_size = max(1, round(num_times ** (1 / 3)))
+    if len(names) < 2 or num_times < 2 * block_size:
+        return None
+    # Columns without names are numbered by `arch`.
+    test = MCS(
+        np.stack([series[name] for name in names], axis=1),
+        size=size,
+        reps=replicates,
+        block_size=block_size,
+        method="max",
+        bootstrap="stationary",
+        seed=seed,
+    )
+    test.compute()
+    included = {names[int(str(index))] for index in test.included}
+    p_values = {names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()}
+    return ConfidenceSet(
+        included=[name for name in same if same[name] in included],
+        p_values={name: p_values[same[name]] for name in same},
+        size=size,
+        block_size=block_size,
+    )
+
+
+def summarise_seeds(
+    model_bits: Mapping[str, Floats], baseline_bits: Floats, blocks: npt.NDArray[np.int64]
+) -> SeedSummary:
+    """Several runs of one experiment on the same events; `blocks` (n,) numbers the asset-months."""
+    sizes = {name: len(losses) for name, losses in model_bits.items()}
+    if len(sizes) < 2:
+        raise DataError("a spread over seeds needs at least two runs", got=len(sizes))
+    if set(sizes.values()) != {len(baseline_bits)}:
+        raise DataError("the runs were not scored on the same events", expected=len(baseline_bits), got=sizes)
+    means = {name: float(losses.mean()) for name, losses in model_bits.items()}
+    gains = baseline_bits - np.mean(list(model_bits.values()), axis=0)
+    return SeedSummary(
+        bits=means,
+        mean_bits=float(np.mean(list(means.values()))),
+        seed_sd_bits=float(np.std(list(means.values()), ddof=1)),
+        mean_gain_bits=float(gains.mean()),
+        sampling_error_bits=standard_error(gains, blocks),
+        seeds_that_win=sum(mean < float(baseline_bits.mean()) for mean in means.values()),
+        average=bootstrap_blocks(gains, blocks),
+    )
