@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vaiom.training.experiment import Experiment
     from vaiom.training.loop import TrainResult
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = {
     "Corpus": "vaiom.events.corpus",

@@ -28,7 +28,7 @@ def test_clean_bars_have_no_finding() -> None:
     assert (asset.rows, asset.timeframe_seconds, asset.findings) == (3000, 3600, ())
     assert asset.first == datetime(2023, 11, 1)
     assert asset.last == asset.first + timedelta(hours=2999)
-    assert asset.gaps.num_missing == 0
+    assert asset.gaps.missing_bins == 0
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 7])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vaiom.codec import to_json
 from vaiom.market.check_times import Clock, _easter, find_gaps, read_clock
 from vaiom.market.stamps import infer_timeframe
 
@@ -56,7 +57,7 @@ def test_a_clock_in_utc_is_named(spot: pl.Series) -> None:
 def test_a_broker_clock_seven_hours_ahead_of_new_york(spot: pl.Series) -> None:
     stamps = on_clock(spot, "America/New_York").dt.offset_by("7h")
     (era,) = clock_of(stamps).eras
-    assert (era.to_json()["open_summer"], era.to_json()["open_winter"]) == ("Monday 00:00", "Monday 00:00")
+    assert (to_json(era)["open_summer"], to_json(era)["open_winter"]) == ("Monday 00:00", "Monday 00:00")
     assert era.follows == "US"
     assert "UTC+2 in winter, UTC+3 in summer" in str(era)
 
@@ -84,7 +85,7 @@ def test_an_hour_more_begins_an_era(spot: pl.Series) -> None:
     stamps = on_clock(spot, "UTC").to_frame()
     later = pl.when(pl.col("Datetime").dt.year() >= 2022).then(pl.lit("1h")).otherwise(pl.lit("0h"))
     clock = clock_of(stamps.select(pl.col("Datetime").dt.offset_by(later))["Datetime"])
-    assert [(era.first_year, era.follows) for era in clock.eras] == [(2020, "US"), (2022, "US")]
+    assert [(era.years[0], era.follows) for era in clock.eras] == [(2020, "US"), (2022, "US")]
 
 
 def test_a_change_of_clock_begins_an_era(spot: pl.Series) -> None:
@@ -92,7 +93,7 @@ def test_a_change_of_clock_begins_an_era(spot: pl.Series) -> None:
     after = spot.filter(spot.dt.year() >= 2022)
     stamps = pl.concat([on_clock(before, "UTC"), on_clock(after, "Europe/Helsinki")])
     clock, (finding,) = read_clock(stamps, HOUR)
-    assert [(era.first_year, era.last_year) for era in clock.eras] == [(2020, 2021), (2022, 2024)]
+    assert [era.years for era in clock.eras] == [(2020, 2021), (2022, 2024)]
     assert finding.kind == "opening_moved"
     assert 82 <= finding.count <= 84  # the weeks from June 2020 to the end of 2021
     assert finding.examples[0].startswith("2020-2021: opens Sunday 21:00 in summer")
@@ -107,23 +108,23 @@ def test_no_opening_no_statement_about_it() -> None:
 
 def test_weekends_and_daylight_saving_are_no_gaps(spot: pl.Series) -> None:
     gaps, findings = find_gaps(on_clock(spot, "UTC"), HOUR)
-    assert (gaps.num_missing, findings) == (0, [])
+    assert (gaps.missing_bins, findings) == (0, [])
 
 
 def test_weeks_between_two_daylight_savings_miss_their_last_hour_at_most(spot: pl.Series) -> None:
     stamps = on_clock(spot, "Europe/Helsinki")
     gaps, findings = find_gaps(stamps, HOUR)
     assert findings == []
-    assert 0 < gaps.num_missing <= 4 * 4  # four such weeks a year
-    assert gaps.longest == ()
+    assert 0 < gaps.missing_bins <= 4 * 4  # four such weeks a year
+    assert gaps.longest_closures == ()
 
 
 def test_a_closure_is_found_across_its_weekend(spot: pl.Series) -> None:
     stamps = on_clock(spot, "UTC")
     closed = stamps.is_between(datetime(2022, 8, 5, 10), datetime(2022, 8, 8, 2))
     gaps, (finding,) = find_gaps(stamps.filter(~closed), HOUR)
-    assert gaps.num_missing == closed.sum() == finding.count
-    assert str(gaps.longest[0]) == f"2022-08-05 10:00 to 2022-08-08 03:00 ({closed.sum()} bars)"
+    assert gaps.missing_bins == closed.sum() == finding.count
+    assert str(gaps.longest_closures[0]) == f"2022-08-05 10:00 to 2022-08-08 03:00 ({closed.sum()} bars)"
 
 
 def test_holidays_are_listed_but_no_finding(spot: pl.Series) -> None:
@@ -133,9 +134,9 @@ def test_holidays_are_listed_but_no_finding(spot: pl.Series) -> None:
     good_friday = stamps.dt.date() == date(2023, 4, 7)
     gaps, findings = find_gaps(stamps.filter(~(christmas | new_year | good_friday)), HOUR)
     assert findings == []
-    assert gaps.num_missing == gaps.num_missing_on_holidays == (christmas | new_year | good_friday).sum()
-    assert all(closure.holiday for closure in gaps.longest)
-    assert len(gaps.longest) == 3
+    assert gaps.missing_bins == gaps.missing_on_holidays == (christmas | new_year | good_friday).sum()
+    assert all(closure.holiday for closure in gaps.longest_closures)
+    assert len(gaps.longest_closures) == 3
 
 
 @settings(max_examples=30)
@@ -144,9 +145,9 @@ def test_every_bin_taken_out_is_counted(taken: set[int], step: int) -> None:
     start = datetime(2024, 1, 3)
     stamps = pl.Series([start + timedelta(seconds=step * i) for i in range(12 * WEEK_HOURS) if i not in taken])
     if step * 12 * WEEK_HOURS >= 12 * 7 * 86_400:
-        assert find_gaps(stamps, step)[0].num_missing == len(taken)
+        assert find_gaps(stamps, step)[0].missing_bins == len(taken)
     else:
-        assert find_gaps(stamps, step)[0].num_missing <= len(taken)  # too few weeks to know what is usual
+        assert find_gaps(stamps, step)[0].missing_bins <= len(taken)  # too few weeks to know what is usual
 
 
 def test_easter() -> None:

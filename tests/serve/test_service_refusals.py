@@ -108,7 +108,7 @@ def test_bars_that_cannot_be_stored_are_not_taken(tiny: TinyRun, tmp_path: Path)
 def test_a_fault_of_ours_is_answered_like_every_refusal(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path)) as (client, service):
-            service.live.monitors.clear()
+            del service.live.frequency
             assert "logged" in refusal(await client.get("/v1/assets"), 500)["problem"]
             assert 'route="/v1/assets",status="500"} 1' in (await client.get("/metrics")).text
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, parse_date, progress_bar
+from vaiom.errors import ConfigError
 
 if TYPE_CHECKING:
     from vaiom.events.corpus import Corpus
@@ -95,9 +100,6 @@ def unpack(
 
 
 def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfig:
-    from dataclasses import replace
-
-    from vaiom.errors import ConfigError
     from vaiom.events.splits import SplitConfig
 
     given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
@@ -125,8 +127,6 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfi
 
 
 def _interval(text: str) -> Interval:
-    from vaiom.errors import ConfigError
-
     start, colon, end = text.partition(":")
     if not colon:
         raise ConfigError("not an interval", expected="D:D, as in 2024-07-01:2025-01-01", got=repr(text))
@@ -136,11 +136,6 @@ def _interval(text: str) -> Interval:
 def _class_table(file: Path | None) -> dict[str, str]:
     if file is None:
         return {}
-    import json
-    import tomllib
-
-    from vaiom.errors import ConfigError
-
     try:
         text = file.read_text(encoding="utf-8")
         table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
@@ -167,8 +162,6 @@ def _warn_of_empty_splits(corpus: Corpus) -> list[str]:
     """How the boundaries could move when the bars end before Validation does."""
     if corpus.manifest["events"]["validation"]:
         return []
-    from datetime import datetime
-
     last = max(datetime.fromisoformat(asset["last"]) for asset in corpus.manifest["assets"].values())
     # Two years from the end of Train to the end of the last test: move them so that the bars cover it.
     return [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vaiom.cli.console import Answer, Overwrite, answers, parse_date, parse_span, progress_bar
+from vaiom.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from vaiom.market.check import QualityReport
@@ -61,14 +63,10 @@ def import_(
     utc: Annotated[bool, typer.Option("--utc", help="Take stamps that carry an offset as UTC.")] = False,
     column: Annotated[list[str], typer.Option(help="Column map of a table, as Close=last; repeatable.")] = [],  # noqa: B006
     price_scale: Annotated[float | None, typer.Option(help="Integer price units per 1.0 in .bi5 files.")] = None,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Sort rows, drop repeated stamps and unusable rows.")
-    ] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Sort; drop repeated and unusable rows.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder has already.")] = False,
 ) -> Answer:
     """Read files of other tools into a bar folder; the clock stays as stored unless --shift or --utc moves it."""
-    from datetime import timedelta
-
     from vaiom.market.imports import import_files
 
     with progress_bar("importing") as progress:
@@ -116,7 +114,6 @@ def simulate(
     overwrite: Overwrite = False,
 ) -> Answer:
     """Make a market whose true distribution of the next return is known; its oracle is the best any model can do."""
-    from vaiom.errors import ConfigError
     from vaiom.report.data_tables import bar_folder, market_comparison
     from vaiom.simulate.market import MarketConfig, write_market
     from vaiom.simulate.market import simulate as make_market
@@ -145,7 +142,6 @@ def simulate(
 @answers
 def check(bars: BarsDir) -> Answer:
     """Report what is wrong, odd or missing in prices, and what the masks make of them."""
-    from vaiom.errors import DataError
     from vaiom.events.build import CorpusConfig, corpus_in_memory
     from vaiom.events.quality import split_quality, to_json
     from vaiom.market.check import check_folder
@@ -192,8 +188,6 @@ def _compare(market: Any, config: Any, real: Path) -> list[dict[str, Any]]:
 
 
 def _column_map(pairs: list[str]) -> dict[str, str]:
-    from vaiom.errors import ConfigError
-
     table = {}
     for pair in pairs:
         ours, equals, theirs = pair.partition("=")

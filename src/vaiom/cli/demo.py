@@ -14,14 +14,13 @@ from vaiom.cli.console import Device, note, progress_bar, show
 if TYPE_CHECKING:
     from vaiom.baselines.base import Baseline, Progress
 
+FOLDER = Path("runs/demo")
 EXPERIMENT = "demo"
 BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "garch_t", "lightgbm")
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where everything goes; an earlier demo there is replaced.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[Path, typer.Option(help="Where everything goes; an earlier demo is replaced.")] = FOLDER,
     seed: Annotated[int, typer.Option(min=0, help="Of the market and of the model.")] = 17,
     device: Device = "auto",
 ) -> None:

@@ -8,18 +8,9 @@ from typing import Annotated
 import typer
 
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
-from vaiom.cli.console import (
-    Answer,
-    CorpusPath,
-    Device,
-    RunCorpus,
-    RunPath,
-    Split,
-    Unseal,
-    answers,
-    note,
-    progress_bar,
-)
+from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Split, Unseal, answers, note, progress_bar
+
+CUTS, SEED, RESCORE, QUICK = AuditConfig.cuts, AuditConfig.seed, AuditConfig.rescore, ",".join(QUICK_BASELINES)
 
 
 @answers
@@ -62,12 +53,8 @@ def evaluate(
     run: RunPath,
     split: Split,
     corpus: RunCorpus = None,
-    baselines: Annotated[
-        Path | None, typer.Option(help="What `vaiom baselines` stored; else Frequency and Markov.")
-    ] = None,
-    seed_run: Annotated[
-        list[Path] | None, typer.Option(help="Another seed of the experiment, evaluated before; may be repeated.")
-    ] = None,
+    baselines: Annotated[Path | None, typer.Option(help="From `vaiom baselines`; else Frequency and Markov.")] = None,
+    seed_run: Annotated[list[Path] | None, typer.Option(help="Another seed, evaluated before; repeatable.")] = None,
     unseal: Unseal = None,
     device: Device = "auto",
 ) -> Answer:
@@ -137,23 +124,13 @@ def report(
 @answers
 def audit(
     path: Annotated[Path, typer.Argument(metavar="CORPUS_OR_RUN", help="A corpus folder or a run folder.")],
-    bars: Annotated[
-        Path | None, typer.Option(help="The bars that the corpus was built from; without them less can be proven.")
-    ] = None,
+    bars: Annotated[Path | None, typer.Option(help="The bars of the corpus; without them less is proven.")] = None,
     corpus: RunCorpus = None,
-    cuts: Annotated[
-        int, typer.Option(min=1, help="Random moments after which the bars are damaged.")
-    ] = AuditConfig.cuts,
-    seed: Annotated[int, typer.Option(min=0, help="Of the cuts and the damage.")] = AuditConfig.seed,
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Rows of a window, for a corpus; a run has its own.")
-    ] = None,
-    baselines: Annotated[
-        str, typer.Option(help="Which are fitted again, separated by commas; trees and GARCH take minutes.")
-    ] = ",".join(QUICK_BASELINES),
-    rescore: Annotated[
-        int, typer.Option(min=0, help="Splits with up to so many events are scored again, for calibration and risk.")
-    ] = AuditConfig.rescore,
+    cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = CUTS,
+    seed: Annotated[int, typer.Option(min=0, help="Of the cuts and the damage.")] = SEED,
+    context: Annotated[int | None, typer.Option(min=1, help="Rows of a corpus window; a run has its own.")] = None,
+    baselines: Annotated[str, typer.Option(help="Which are fitted again; trees and GARCH take minutes.")] = QUICK,
+    rescore: Annotated[int, typer.Option(min=0, help="Splits of up to so many events are scored again.")] = RESCORE,
     repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train a run's first steps twice.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --repeat: all its steps.")] = False,
     device: Annotated[str, typer.Option(help="With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
@@ -174,13 +151,8 @@ def audit(
         config = AuditConfig(cuts=cuts, seed=seed, context=context, baselines=names, rescore=rescore)
         proofs = audit_path(path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}"))
     passed = all(proof.verdict != FAILED for proof in proofs)
-    columns = [
-        Column("proof"),
-        Column("verdict"),
-        Column("checks", count),
-        Column("seconds", "{:.1f}".format),
-        Column("what, and what was found", prose),
-    ]
+    columns = [Column("proof"), Column("verdict"), Column("checks", count), Column("seconds", "{:.1f}".format)]
+    columns.append(Column("what, and what was found", prose))
     rows = [
         [each.name, each.verdict, each.count, each.seconds, "\n".join([each.claim.about, *each.notes, *each.findings])]
         for each in proofs

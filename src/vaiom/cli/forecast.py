@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, note, parse_date, print_answer
+from vaiom.errors import ConfigError
 
 
 def predict(
@@ -21,7 +22,6 @@ def predict(
     csv: Annotated[bool, typer.Option("--csv", help="A line per asset, for other programs.")] = False,
 ) -> None:
     """Forecast the next return of each asset, given that it is not zero."""
-    from vaiom.errors import ConfigError
     from vaiom.forecast.bars import newest_bars
     from vaiom.forecast.distribution import TABLE_COLUMNS, as_csv, table_row
     from vaiom.forecast.forecaster import Forecaster
@@ -51,9 +51,7 @@ def predict(
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a checkpoint.")],
     onnx: Annotated[Path, typer.Option(help="The file to write.")],
-    corpus: Annotated[
-        Path | None, typer.Option(help="Where to take real windows from for the check; else the run's corpus.")
-    ] = None,
+    corpus: Annotated[Path | None, typer.Option(help="Real windows for the check; else the run's corpus.")] = None,
 ) -> Answer:
     """Write the selected model as ONNX, once it gives PyTorch's answers."""
     from dataclasses import asdict
@@ -73,9 +71,7 @@ def export(
 def serve(
     run: ModelPath,
     bars: Annotated[Path | None, typer.Option(help="A bar folder whose assets are live from the start.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; only this machine unless told otherwise.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address to listen on; only this machine unless told.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     state: Annotated[Path | None, typer.Option(help="What survives a restart; beside the model unless named.")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="API keys, one a line; without it all are let in.")] = None,

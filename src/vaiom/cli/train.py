@@ -23,9 +23,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 @answers
 def experiments(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = "",
-    corpus: Annotated[
-        Path | None, typer.Option(help="Count parameters for this corpus; else for the paper's vocabulary.")
-    ] = None,
+    corpus: Annotated[Path | None, typer.Option(help="Whose vocabulary is counted; else the paper's.")] = None,
 ) -> Answer:
     """List the named experiments; with a name, its configuration and exact number of parameters."""
     from vaiom.codec import to_json

@@ -7,13 +7,14 @@ Faults of the data are findings here, never errors: the report is what a user re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from vaiom.codec import stored, to_json
 from vaiom.market.check_prices import (
     find_higher_timeframe_bars,
     neighbour_findings,
@@ -40,20 +41,8 @@ class AssetQuality:
     zero_return_share: float | None
     gaps: Gaps
     clock: Clock
-    findings: tuple[Finding, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The facts; findings are listed for all assets together by `QualityReport`."""
-        return {
-            "symbol": self.symbol,
-            "rows": self.rows,
-            "first": self.first.isoformat() if self.first else None,
-            "last": self.last.isoformat() if self.last else None,
-            "timeframe_seconds": self.timeframe_seconds,
-            "zero_return_share": self.zero_return_share,
-            "gaps": self.gaps.to_json(),
-            "clock": self.clock.to_json(),
-        }
+    findings: tuple[Finding, ...] = field(metadata=stored(None))
+    """Apart in JSON, where `QualityReport` lists those of all assets together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +58,8 @@ class QualityReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "assets": [asset.to_json() for asset in self.assets],
-            "findings": [
-                {"symbol": asset.symbol, **asdict(finding)} for asset in self.assets for finding in asset.findings
-            ],
+            "assets": to_json(self.assets),
+            "findings": [{"symbol": asset.symbol, **to_json(each)} for asset in self.assets for each in asset.findings],
         }
 
 

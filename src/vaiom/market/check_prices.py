@@ -60,15 +60,11 @@ def value_findings(bars: pl.DataFrame) -> list[Finding]:
     below = pl.col("Low") - pl.min_horizontal("Open", "Close", "High")
     senseless = pl.max_horizontal(above, below) > _ROUNDING * pl.max_horizontal(prices.abs())
     missing = pl.any_horizontal(~prices.is_finite().fill_null(False))
+    too_low = pl.any_horizontal(prices <= 0)
     return row_findings(
         bars,
         ("missing_price", Severity.WARNING, "rows with a price that is null or infinite", missing),
-        (
-            "non_positive_price",
-            Severity.ERROR,
-            "rows with a price that is not above zero",
-            pl.any_horizontal(prices <= 0),
-        ),
+        ("non_positive_price", Severity.ERROR, "rows with a price that is not above zero", too_low),
         ("ohlc_sense", Severity.WARNING, "rows whose High or Low lies inside Open and Close", senseless),
         ("negative_volume", Severity.WARNING, "rows with a volume below zero", pl.col("Volume") < 0),
     )

@@ -8,23 +8,21 @@ bins stay empty).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from vaiom.codec import Stored, stored
 from vaiom.market.findings import (
     DAY,
     HOUR,
     NUM_EXAMPLES,
     WEEK,
     Finding,
-    Rows,
     Severity,
     epoch_seconds,
     find_runs,
@@ -54,66 +52,42 @@ _DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"
 class Closure:
     """A stretch of missing bins, closed hours between them skipped."""
 
-    start: datetime
-    end: datetime
-    num_bins: int
+    start: datetime = field(metadata=stored("from"))
+    end: datetime = field(metadata=stored("to"))
+    bins: int
     holiday: bool
 
     def __str__(self) -> str:
-        return f"{show_stamp(self.start)} to {show_stamp(self.end)} ({self.num_bins} bars)"
-
-    def to_json(self) -> dict[str, Any]:
-        moments = {"from": self.start.isoformat(), "to": self.end.isoformat()}
-        return {**moments, "bins": self.num_bins, "holiday": self.holiday}
+        return f"{show_stamp(self.start)} to {show_stamp(self.end)} ({self.bins} bars)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps:
-    """What is missing inside the usual trading hours; `longest` holds the longest closures, longest first."""
+    """What is missing inside the usual trading hours; the longest closures come longest first."""
 
-    num_expected: int = 0
-    num_missing: int = 0
-    num_missing_on_holidays: int = 0
-    longest: tuple[Closure, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "expected_bins": self.num_expected,
-            "missing_bins": self.num_missing,
-            "missing_on_holidays": self.num_missing_on_holidays,
-            "longest_closures": [closure.to_json() for closure in self.longest],
-        }
+    expected_bins: int = 0
+    missing_bins: int = 0
+    missing_on_holidays: int = 0
+    longest_closures: tuple[Closure, ...] = ()
 
 
 def stamp_findings(bars: pl.DataFrame, timeframe: int | None) -> list[Finding]:
     """Missing, repeated, unordered and off-grid stamps, in the order in which the rows came."""
     stamp = pl.col("Datetime")
-    repeated, unordered = (
-        ~stamp.is_first_distinct() & stamp.is_not_null(),
-        stamp < stamp.cum_max().shift().forward_fill(),
-    )
-    off_grid = _find_off_grid(bars["Datetime"], timeframe)
+    repeated = ~stamp.is_first_distinct() & stamp.is_not_null()
+    unordered = stamp < stamp.cum_max().shift().forward_fill()
+    step, hour = timeframe * _MICRO if timeframe and timeframe <= WEEK else 1, HOUR * _MICRO  # months differ in length
+    phase = stamp.dt.epoch("us") % step
+    aside = (phase - phase.drop_nulls().mode().min()) % step
+    # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
+    allowed = [0, hour, step - hour] if step > hour else [0]
     return row_findings(
         bars,
         ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
         ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
         ("unordered_stamp", Severity.ERROR, "rows that go back in time", unordered),
-        ("off_grid_stamp", Severity.WARNING, "rows between the left edges of their timeframe", off_grid),
+        ("off_grid_stamp", Severity.WARNING, "rows between the left edges of their timeframe", ~aside.is_in(allowed)),
     )
-
-
-def _find_off_grid(stamps: pl.Series, timeframe: int | None) -> Rows:
-    off = np.zeros(len(stamps), dtype=bool)
-    if timeframe is None or timeframe > WEEK:  # months have no fixed length
-        return off
-    step, hour = timeframe * _MICRO, HOUR * _MICRO
-    phase = stamps.drop_nulls().dt.epoch("us").to_numpy() % step
-    values, counts = np.unique(phase, return_counts=True)
-    aside = (phase - values[counts.argmax()]) % step
-    # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
-    allowed = [0, hour, step - hour] if timeframe > HOUR else [0]
-    off[stamps.is_not_null().to_numpy()] = ~np.isin(aside, allowed)
-    return off
 
 
 def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Finding]]:
@@ -125,39 +99,36 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
     bins = np.unique((seconds - origin) // bin_seconds)
     if len(bins) < _THINNEST * (bins[-1] - bins[0]):
-        return Gaps(), _find_far_stamps(stamps, seconds)
+        # So thin that a stamp must be wrong: the smaller side of the widest step is pointed at.
+        after = int(np.diff(seconds).argmax()) + 1
+        far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
+        summary = "rows far from all others in time; missing bars are not counted"
+        return Gaps(), finding("far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far))
     per_week = WEEK // bin_seconds
     present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=bool)
     present.reshape(-1)[bins] = True
-
     expected = np.flatnonzero(_usually_present(present))
     expected = expected[(expected >= bins[0]) & (expected <= bins[-1])]
     missing = ~present.reshape(-1)[expected]
-    first, last = find_runs(missing)
-    length = last - first + 1
-    edges = zip(origin + expected[first] * bin_seconds, origin + (expected[last] + 1) * bin_seconds, strict=True)
-    closures = [_closure(start, end, count) for (start, end), count in zip(edges, length, strict=True)]
-    holiday = np.array([closure.holiday for closure in closures], dtype=bool)
 
-    def longest(chosen: Rows) -> Iterable[Closure]:
-        return (closures[at] for at in np.argsort(-length, kind="stable") if chosen[at])
+    def left_edge(number: int) -> datetime:
+        return datetime.fromtimestamp(origin + number * bin_seconds, UTC).replace(tzinfo=None)
 
-    long = ~holiday & (length >= _LONG_GAP_BINS) & (length * bin_seconds >= _LONG_GAP)
-    summary = f"bars missing from usual trading hours in long stretches ({int(long.sum())}), holidays apart"
+    closures = []
+    for first, last in zip(*find_runs(missing), strict=True):
+        start, end = left_edge(int(expected[first])), left_edge(int(expected[last]) + 1)
+        holiday = _is_holiday(start, end)
+        closures.append(Closure(start=start, end=end, bins=int(last - first) + 1, holiday=holiday))
+    closures.sort(key=lambda closure: -closure.bins)
+    fewest = max(_LONG_GAP_BINS, _LONG_GAP / bin_seconds)
+    long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
+    summary = f"bars missing from usual trading hours in long stretches ({len(long)}), holidays apart"
     return Gaps(
-        num_expected=len(expected),
-        num_missing=int(missing.sum()),
-        num_missing_on_holidays=int(length[holiday].sum()),
-        longest=tuple(islice(longest(length > 1), NUM_EXAMPLES)),
-    ), finding("gap", Severity.INFO, int(length[long].sum()), summary, map(str, longest(long)))
-
-
-def _find_far_stamps(stamps: pl.Series, seconds: NDArray[np.int64]) -> list[Finding]:
-    """Rows so thin over their span that a stamp must be wrong: the smaller side of the widest step is pointed at."""
-    after = int(np.diff(seconds).argmax()) + 1
-    far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
-    summary = "rows far from all others in time; missing bars are not counted"
-    return finding("far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far))
+        expected_bins=len(expected),
+        missing_bins=int(missing.sum()),
+        missing_on_holidays=sum(closure.bins for closure in closures if closure.holiday),
+        longest_closures=tuple(closure for closure in closures[:NUM_EXAMPLES] if closure.bins > 1),
+    ), finding("gap", Severity.INFO, sum(closure.bins for closure in long), summary, map(str, long))
 
 
 def _usually_present(present: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -170,11 +141,6 @@ def _usually_present(present: NDArray[np.bool_]) -> NDArray[np.bool_]:
     others = total[high] - total[low] - present
     usual: NDArray[np.bool_] = 2 * others > (high - low - 1)[:, None]
     return usual
-
-
-def _closure(start_s: np.int64, end_s: np.int64, num_bins: np.int64) -> Closure:
-    start, end = (datetime.fromtimestamp(int(s), UTC).replace(tzinfo=None) for s in (start_s, end_s))
-    return Closure(start=start, end=end, num_bins=int(num_bins), holiday=_is_holiday(start, end))
 
 
 def _is_holiday(start: datetime, end: datetime) -> bool:
@@ -197,18 +163,28 @@ def _easter(year: int) -> date:
     return date(year, month, day + 1)
 
 
+def _week_time(seconds: int | None) -> str | None:
+    if seconds is None:
+        return None
+    day, rest = divmod(seconds % WEEK, DAY)
+    return f"{_DAY_NAMES[day]} {rest // HOUR:02d}:{rest % HOUR // 60:02d}"
+
+
+WeekTime = Annotated[int | None, Stored(encode=_week_time, decode=str)]
+"""Seconds from Monday midnight, None where too few weeks say; written as a day and a time, and never read back."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Era:
-    """Neighbouring years with one weekly rhythm; times in seconds from Monday midnight, None if too few weeks say."""
+    """Neighbouring years, from the first through the last, with one weekly rhythm."""
 
-    first_year: int
-    last_year: int
-    num_weeks: int
-    open_summer: int | None
-    open_winter: int | None
-    close_summer: int | None
-    close_winter: int | None
-    follows: str | None
+    years: tuple[int, int]
+    weeks: int
+    open_summer: WeekTime
+    open_winter: WeekTime
+    close_summer: WeekTime
+    close_winter: WeekTime
+    follows: str | None = field(metadata=stored("daylight_saving"))
     """Whose daylight saving decides between summer and winter: "US", "EU", or None where no week tells."""
 
     @property
@@ -217,7 +193,7 @@ class Era:
         return None not in (self.open_summer, self.open_winter) and self.open_summer != self.open_winter
 
     def __str__(self) -> str:
-        years = f"{self.first_year}" if self.first_year == self.last_year else f"{self.first_year}-{self.last_year}"
+        years = "-".join(str(year) for year in sorted(set(self.years)))
         summer, winter = self.open_summer, self.open_winter
         if self.moves:
             opening = f"opens {_week_time(summer)} in summer, {_week_time(winter)} in winter"
@@ -241,14 +217,6 @@ class Era:
         zone = winter if winter == summer else f"{winter} in winter, {summer} in summer"
         return f"; {zone} if Friday closes at 17:00 New York"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "years": [self.first_year, self.last_year],
-            "weeks": self.num_weeks,
-            **{name: _week_time(getattr(self, name)) for name in _WEEK_TIMES},
-            "daylight_saving": self.follows,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
@@ -256,9 +224,6 @@ class Clock:
 
     statement: str
     eras: tuple[Era, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"statement": self.statement, "eras": [era.to_json() for era in self.eras]}
 
 
 def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Finding]]:
@@ -269,7 +234,7 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
     if len(weekends) < _FEWEST_WEEKS:
         return Clock(statement="no weekly opening: the asset trades through the weekend, or the span is too short"), []
     eras = _merge([_year_era(year, weeks) for (year,), weeks in weekends.group_by("year", maintain_order=True)])
-    num_before = sum(era.num_weeks for era in eras[:-1])
+    num_before = sum(era.weeks for era in eras[:-1])
     summary = "weekly openings before the present rhythm of the week began"
     moved = finding("opening_moved", Severity.INFO, num_before, summary, map(str, eras))
     return Clock(statement=str(eras[-1]), eras=eras), moved
@@ -305,18 +270,11 @@ def _year_era(year: Any, weeks: pl.DataFrame) -> Era:
         """The commonest time, the earliest of equals; None below a few weeks."""
         return int(times.mode().min()) if len(times) >= _FEWEST_WEEKS else None  # type: ignore[arg-type]
 
-    summer, winter = weeks.filter(pl.col("us") & pl.col("eu")), weeks.filter(~pl.col("us") & ~pl.col("eu"))
-    open_summer, open_winter = usual(summer["open"]), usual(winter["open"])
-    return Era(
-        first_year=year,
-        last_year=year,
-        num_weeks=len(weeks),
-        open_summer=open_summer,
-        open_winter=open_winter,
-        close_summer=usual(summer["close"]),
-        close_winter=usual(winter["close"]),
-        follows=_followed_daylight(weeks.filter(pl.col("us") != pl.col("eu")), open_summer, open_winter),
-    )
+    us, eu = pl.col("us"), pl.col("eu")
+    seasons = {"summer": weeks.filter(us & eu), "winter": weeks.filter(~us & ~eu)}
+    times = {f"{what}_{name}": usual(own[what]) for name, own in seasons.items() for what in ("open", "close")}
+    follows = _followed_daylight(weeks.filter(us != eu), times["open_summer"], times["open_winter"])
+    return Era(years=(year, year), weeks=len(weeks), follows=follows, **times)
 
 
 def _followed_daylight(disputed: pl.DataFrame, open_summer: int | None, open_winter: int | None) -> str | None:
@@ -343,15 +301,8 @@ def _merge(years: list[Era]) -> tuple[Era, ...]:
         if eras and all(agree(getattr(eras[-1], name), getattr(year, name)) for name in _RHYTHM):
             told = {name: getattr(year, name) for name in {*_RHYTHM, *_WEEK_TIMES}}
             known = {name: value for name, value in told.items() if value is not None}
-            num_weeks = eras[-1].num_weeks + year.num_weeks
-            eras[-1] = replace(eras[-1], last_year=year.last_year, num_weeks=num_weeks, **known)
+            span, weeks = (eras[-1].years[0], year.years[1]), eras[-1].weeks + year.weeks
+            eras[-1] = replace(eras[-1], years=span, weeks=weeks, **known)
         else:
             eras.append(year)
     return tuple(eras)
-
-
-def _week_time(seconds: int | None) -> str | None:
-    if seconds is None:
-        return None
-    day, rest = divmod(seconds % WEEK, DAY)
-    return f"{_DAY_NAMES[day]} {rest // HOUR:02d}:{rest % HOUR // 60:02d}"

@@ -75,9 +75,6 @@ def _show(bars: pl.DataFrame, rows: pl.Series) -> Iterable[str]:
     """The flagged rows, one line each: stamp, prices, volume."""
     for row in bars.filter(rows).head(NUM_EXAMPLES).iter_rows(named=True):
         stamp = show_stamp(row["Datetime"]) if row["Datetime"] else "no stamp"
-        prices = " ".join(f"{name[0]} {_number(row[name])}" for name in (*PRICE_COLUMNS, "Volume"))
-        yield f"{stamp}: {prices}"
-
-
-def _number(value: float | None) -> str:
-    return "null" if value is None else f"{value:.10g}"
+        numbers = {name[0]: row[name] for name in (*PRICE_COLUMNS, "Volume")}
+        shown = (f"{name} {'null' if value is None else format(value, '.10g')}" for name, value in numbers.items())
+        yield f"{stamp}: {' '.join(shown)}"

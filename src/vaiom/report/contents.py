@@ -15,8 +15,7 @@ from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import ScoredEvents, read_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, read_ledger
-from vaiom.events.corpus import open_corpus
-from vaiom.events.quality import SplitQuality, split_quality
+from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
@@ -45,24 +44,13 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CorpusFacts:
-    """What the corpus itself says."""
-
-    path: Path
-    sha256: str
-    timeframe: str
-    quality: list[SplitQuality]
-    looks: list[Look]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class RunContents:
     run: Path
     checkpoint: Checkpoint
     metrics: list[dict[str, Any]]
     splits: list[Split]
     """In the order of time."""
-    corpus: CorpusFacts | None
+    corpus: Corpus | None
     corpus_problem: str | None
     """Why the corpus could not be read."""
 
@@ -71,18 +59,24 @@ class RunContents:
         """The test splits, or what there is where none was scored."""
         return [split for split in self.splits if split.is_test] or self.splits
 
+    @property
+    def looks(self) -> list[Look]:
+        """When a test split of the corpus was scored by a model, whichever it was."""
+        looks = read_ledger(self.corpus) if self.corpus is not None else []
+        return [look for look in looks if look.checkpoint_sha256 != NO_CHECKPOINT]
+
 
 def read_run(run: Path, corpus: Path | None = None) -> RunContents:
     """Everything that the report of a run is made of; a corpus that is not named and not there is no error."""
     folder = Run(run)
     checkpoint = load_checkpoint(folder.best)
-    facts, problem = _read_corpus(folder, corpus, checkpoint)
+    opened, problem = _read_corpus(folder, corpus, checkpoint)
     return RunContents(
         run=run,
         checkpoint=checkpoint,
         metrics=folder.read_metrics(),
         splits=_read_splits(folder, checkpoint),
-        corpus=facts,
+        corpus=opened,
         corpus_problem=problem,
     )
 
@@ -128,7 +122,7 @@ def _read_split(run: Run, name: str, period: str, checkpoint: Checkpoint) -> Spl
     return Split(period=period, evaluation=found, events=events)
 
 
-def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[CorpusFacts | None, str | None]:
+def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[Corpus | None, str | None]:
     try:
         corpus = open_corpus(named or run.corpus_path())
     except UserError as error:
@@ -143,12 +137,4 @@ def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[
             got=corpus.tokenizer.sha256,
             fix="name the corpus that the run was trained on with --corpus",
         )
-    assert corpus.path is not None
-    facts = CorpusFacts(
-        path=corpus.path,
-        sha256=corpus.sha256,
-        timeframe=str(corpus.manifest["timeframe"]),
-        quality=split_quality(corpus),
-        looks=[look for look in read_ledger(corpus) if look.checkpoint_sha256 != NO_CHECKPOINT],
-    )
-    return facts, None
+    return corpus, None

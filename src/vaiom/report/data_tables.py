@@ -67,7 +67,7 @@ def price_quality(report: QualityReport) -> list[Table]:
         Column("first bar", stamp, at("first")),
         Column("last bar", stamp, at("last")),
         Column("timeframe", span, at("timeframe_seconds")),
-        Column("missing bars", count, at("gaps.num_missing")),
+        Column("missing bars", count, at("gaps.missing_bins")),
         Column("unmoved closes", percent2, at("zero_return_share")),
     ]
     clock = [Column("asset", text, at("symbol")), Column("statement", prose, at("clock.statement"))]
@@ -183,17 +183,17 @@ def looks_at_test(looks: Sequence[Look], own: str) -> Table:
 def provenance(contents: RunContents) -> Table:
     """What the figures were made from, by hash."""
     origin, tokenizer, now = contents.checkpoint.provenance, contents.checkpoint.tokenizer, contents.corpus
-    grown = " (the corpus has grown or changed since)" if now and now.sha256 != origin.corpus_sha256 else ""
+    grown = " (the corpus has grown or changed since)" if now is not None and now.sha256 != origin.corpus_sha256 else ""
     return facts(
         "Hashes and versions",
         {
             "experiment, seed, step": f"{origin.experiment}, {origin.seed}, {count(origin.step)}",
             "checkpoint": contents.checkpoint.sha256,
             "corpus at training": origin.corpus_sha256,
-            "corpus now": f"{now.sha256}{grown}" if now else f"not reachable: {contents.corpus_problem}",
+            "corpus now": f"{now.sha256}{grown}" if now is not None else f"not reachable: {contents.corpus_problem}",
             "tokenizer": tokenizer.sha256,
             "assets": ", ".join(tokenizer.symbols),
-            "timeframe": now.timeframe if now else NOTHING,
+            "timeframe": now.tokenizer.timeframe if now is not None else NOTHING,
             "Train ends before": str(origin.splits["train_end"]).replace("T", " "),
             "input files": f"{len(origin.inputs)}, each with its hash in the checkpoint",
             "trained with": f"vaiom {origin.vaiom_version}",
@@ -207,7 +207,7 @@ def commands(contents: RunContents) -> list[str]:
     from vaiom.baselines.registry import BASELINES
     from vaiom.events.splits import SEALED
 
-    corpus = str(contents.corpus.path) if contents.corpus else "CORPUS"
+    corpus = str(contents.corpus.path) if contents.corpus is not None else "CORPUS"
     run, context = str(contents.run), str(contents.checkpoint.model.config.context)
     out = [["vaiom", "train", corpus, *_experiment_options(contents), "--out", run]]
     for split in contents.splits:

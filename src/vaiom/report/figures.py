@@ -49,9 +49,7 @@ def strongest(split: Split) -> str:
 @in_style
 def forest(splits: Sequence[Split]) -> Picture:
     """Mean gains with their intervals, a panel per split."""
-    names = [each.baseline for each in splits[0].evaluation.against]
-    names += [each.baseline for split in splits for each in split.evaluation.against if each.baseline not in names]
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(each.baseline for split in splits for each in split.evaluation.against))
     figure, axes = drawing(_WIDTH, 0.95 + 0.3 * len(names), nrows=1, ncols=len(splits), squeeze=False, sharey=True)
     described = []
     for axis, split in zip(axes[0], splits, strict=True):
@@ -103,10 +101,7 @@ def heat_maps(split: Split) -> Picture:
     axes[0].set_title("by baseline")
     axes[1].set_title(f"by month, against {best_baseline}")
     axes[1].tick_params(axis="y", labelleft=False)
-    worst, best = (
-        np.unravel_index(by_baseline.argmin(), by_baseline.shape),
-        np.unravel_index(by_baseline.argmax(), by_baseline.shape),
-    )
+    worst, best = (np.unravel_index(at, by_baseline.shape) for at in (by_baseline.argmin(), by_baseline.argmax()))
     wins = int(np.nansum(by_month > 0))
     alt = (
         f"{_title(split)}: gain in bits per event by asset. Largest: {symbols[best[0]]} over {baselines[best[1]]}, "
@@ -191,14 +186,8 @@ def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> Picture
     figure, axes = drawing(_WIDTH, 2.7, nrows=1, ncols=2)
     axes[0].plot([e["step"] for e in metrics], [e["loss_nats"] for e in metrics], color=MUTED, linewidth=1.1)
     axes[0].set_title("training loss of the return (nats)")
-    axes[1].plot(
-        [e["step"] for e in checked],
-        [e["validation_bits"] for e in checked],
-        "o-",
-        color=INK,
-        linewidth=1.1,
-        markersize=2.5,
-    )
+    scores = [e["step"] for e in checked], [e["validation_bits"] for e in checked]
+    axes[1].plot(*scores, "o-", color=INK, linewidth=1.1, markersize=2.5)
     axes[1].set_title("Validation (bits per event)")
     chosen = next((entry for entry in checked if entry["step"] == best_step), None)
     described = ""

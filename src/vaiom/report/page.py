@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.events.quality import split_quality
 from vaiom.files import write_bytes
 from vaiom.report import data_tables, figures
 from vaiom.report.contents import RunContents, read_run
@@ -64,6 +65,7 @@ def render(contents: RunContents) -> str:
         limits=limits(contents),
         notes_of=notes_of,
         describe_states=describe_states,
+        measure_quality=split_quality,
         commands=data_tables.commands(contents),
         num_buckets=NUM_RETURN_BUCKETS,
         uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",

@@ -11,6 +11,7 @@ import html
 import io
 import re
 from collections.abc import Callable
+from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -22,37 +23,7 @@ R = TypeVar("R")
 # Colours that nothing else uses: each becomes the page's variable of that name.
 INK, MUTED, RULE, ACCENT, GOOD, BAD, PAPER = (f"#01020{number}" for number in range(1, 8))
 _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", ACCENT: "accent", GOOD: "good", BAD: "bad", PAPER: "paper"}
-_SALT = "vaiom"
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": _SALT,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 8,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.unicode_minus": True,
-    "xtick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.color": MUTED,
-    "ytick.labelcolor": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "date.converter": "concise",
-    "lines.solid_capstyle": "butt",
-}
+_STYLE = files("vaiom.report") / "assets" / "report.mplstyle"
 
 
 def in_style(draw: Callable[P, R]) -> Callable[P, R]:
@@ -62,7 +33,7 @@ def in_style(draw: Callable[P, R]) -> Callable[P, R]:
     def styled(*args: P.args, **kwargs: P.kwargs) -> R:
         import matplotlib as mpl
 
-        with mpl.rc_context(mpl.rcParamsDefault), mpl.rc_context(_STYLE):
+        with as_file(_STYLE) as style, mpl.rc_context(mpl.rcParamsDefault), mpl.rc_context(fname=style):
             return draw(*args, **kwargs)
 
     return styled

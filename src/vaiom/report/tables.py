@@ -216,14 +216,8 @@ def facts(caption: str, rows: Mapping[str, str]) -> Table:
 
 
 _LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",

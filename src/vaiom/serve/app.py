@@ -18,7 +18,7 @@ from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
-from vaiom.errors import DataError, UserError
+from vaiom.errors import DataError
 from vaiom.serve.errors import STATUSES, ErrorAnswer, RefusalError, error_response
 from vaiom.serve.middleware import LimitMiddleware
 from vaiom.serve.service import Service
@@ -81,9 +81,7 @@ def _add_dashboard(app: FastAPI) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(UserError)
-    async def users(_: Request, error: UserError) -> Response:
-        return error_response(error)
+    """FastAPI's own refusals in our words; the middleware answers those that we raise."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

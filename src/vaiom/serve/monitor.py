@@ -9,8 +9,7 @@ Paper: Methods, "Baselines" (Frequency) and "Evaluation and Ablation Protocol" (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -21,10 +20,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from vaiom.baselines.base import smooth
 from vaiom.events.fields import ANY_MASK, BAD_RETURN, has_flag
+from vaiom.forecast.bars import moment_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.model.config import class_of
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
-from vaiom.serve.store import moment_of, seconds_of
+from vaiom.serve.store import seconds_of
 
 WINDOW = 500
 """Scored bars of an asset that its running means look at."""
@@ -95,38 +95,28 @@ def settle(
     )
 
 
-@dataclass(eq=False)
-class AssetMonitor:
-    """The settled forecasts of one asset that are remembered, oldest first."""
+def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drift:
+    """Mean losses, and whether the model's is too large."""
+    ours = [each.model_bits for each in settled if each.model_bits is not None]
+    theirs = [each.frequency_bits for each in settled if each.frequency_bits is not None]
+    if not ours:
+        return Drift(scored=0, model_bits=None, frequency_bits=None, gain_bits=None, alert=False)
+    model, frequency = sum(ours) / len(ours), sum(theirs) / len(theirs)
+    excess = np.subtract(ours, theirs) - alert_bits
+    chance = ALERT_ERRORS * float(excess.std()) / math.sqrt(len(ours))
+    alert = len(ours) >= MIN_SCORED and float(excess.mean()) > chance
+    gain = frequency - model
+    return Drift(scored=len(ours), model_bits=model, frequency_bits=frequency, gain_bits=gain, alert=alert)
 
-    alert_bits: float
-    recent: tuple[SettledForecast, ...] = ()
 
-    def add(self, settled: Iterable[SettledForecast]) -> None:
-        """Those that are made again come late: order is that of time. Replaced at once, for readers' sake."""
-        self.recent = tuple(sorted((*self.recent, *settled), key=lambda each: each.as_of)[-WINDOW:])
-
-    def drift(self) -> Drift:
-        """Mean losses, and whether the model's is too large."""
-        ours = [each.model_bits for each in self.recent if each.model_bits is not None]
-        theirs = [each.frequency_bits for each in self.recent if each.frequency_bits is not None]
-        if not ours:
-            return Drift(scored=0, model_bits=None, frequency_bits=None, gain_bits=None, alert=False)
-        model, frequency = sum(ours) / len(ours), sum(theirs) / len(theirs)
-        excess = np.subtract(ours, theirs) - self.alert_bits
-        chance = ALERT_ERRORS * float(excess.std()) / math.sqrt(len(ours))
-        alert = len(ours) >= MIN_SCORED and float(excess.mean()) > chance
-        gain = frequency - model
-        return Drift(scored=len(ours), model_bits=model, frequency_bits=frequency, gain_bits=gain, alert=alert)
-
-    def calibration(self) -> Calibration:
-        """A calibrated model fills the bins evenly and covers what it promises."""
-        pits = np.array([each.pit for each in self.recent if each.pit is not None])
-        counts = np.histogram(pits, PIT_BINS, (0.0, 1.0))[0]
-        coverage = {
-            str(level): float((np.abs(pits - 0.5) <= level / 2).mean()) if len(pits) else None for level in COVERAGES
-        }
-        return Calibration(scored=len(pits), pit_counts=counts.tolist(), coverage=coverage)
+def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:
+    """A calibrated model fills the bins evenly and covers what it promises."""
+    pits = np.array([each.pit for each in settled if each.pit is not None])
+    counts = np.histogram(pits, PIT_BINS, (0.0, 1.0))[0]
+    coverage = {
+        str(level): float((np.abs(pits - 0.5) <= level / 2).mean()) if len(pits) else None for level in COVERAGES
+    }
+    return Calibration(scored=len(pits), pit_counts=counts.tolist(), coverage=coverage)
 
 
 class Metrics:

@@ -43,6 +43,8 @@ Stamp = Annotated[
     Field(description="Left edge of the bar, on the clock that the model was trained on, without a zone."),
 ]
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
+Now = Annotated[Stamp | None, Field(description="A moment of the bars' clock: an older last bar is called stale.")]
+Beyond = Annotated[float | None, Field(allow_inf_nan=False, description="Also P(|log return| > this).")]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
 _PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")
@@ -86,8 +88,8 @@ class ForecastRequest(_Request):
     others: Annotated[dict[Symbol, Bars], Field(max_length=64)] = Field(
         {}, description="Bars of other assets, for a model that reads them; without them the forecast says so."
     )
-    now: Stamp | None = Field(None, description="A moment of the bars' clock: an older last bar is called stale.")
-    beyond: float | None = Field(None, allow_inf_nan=False, description="Also P(|log return| > this).")
+    now: Now = None
+    beyond: Beyond = None
 
 
 class PushRequest(_Request):

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Annotated
 
 import polars as pl
-from fastapi import Path, Query
+from fastapi import Query
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import generate_latest
 
@@ -34,13 +34,8 @@ from vaiom.serve.run import ServeConfig
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store, seconds_of
 
-Symbol = Annotated[str, Path(pattern=schemas.SYMBOL, description="An asset, as in EURUSD.")]
-
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("vaiom.serve")
-
-
-class MetricsPage(PlainTextResponse):
-    media_type = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Service:
@@ -89,7 +84,7 @@ class Service:
         window, dist = await self.batcher.forecast(make)
         return schemas.ForecastAnswer.of(self._seen_at(dist, window, body.now), body.beyond)
 
-    async def push(self, symbol: Symbol, body: schemas.PushRequest, response: Response) -> schemas.PushAnswer:
+    async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest, response: Response) -> schemas.PushAnswer:
         """Take the next bars of a live asset; they are on the disk before the answer, which has the new forecast."""
         self._require_ready()
         self.live.require(symbol)
@@ -114,11 +109,9 @@ class Service:
 
     async def current(
         self,
-        symbol: Symbol,
-        now: Annotated[
-            schemas.Stamp | None, Query(description="A moment of the bars' clock, to be called stale by.")
-        ] = None,
-        beyond: Annotated[float | None, Query(allow_inf_nan=False, description="Also P(|log return| > this).")] = None,
+        symbol: schemas.Symbol,
+        now: schemas.Now = None,
+        beyond: schemas.Beyond = None,
         law: Annotated[bool, Query(description="Also the whole distribution function.")] = False,
     ) -> schemas.ForecastAnswer:
         """The forecast after the last bar of a live asset."""
@@ -135,7 +128,7 @@ class Service:
         return self.live.describe()
 
     async def history(
-        self, symbol: Symbol, last: Annotated[int, Query(ge=1, le=schemas.MAX_BARS)] = 96
+        self, symbol: schemas.Symbol, last: Annotated[int, Query(ge=1, le=schemas.MAX_BARS)] = 96
     ) -> schemas.HistoryAnswer:
         """The last bars with their masks, the forecasts that they settled, calibration and data quality."""
         return self.live.history(symbol, last)
@@ -153,13 +146,13 @@ class Service:
         self._require_ready()
         return schemas.HealthAnswer(status="ready")
 
-    async def page(self) -> MetricsPage:
+    async def page(self) -> PlainTextResponse:
         """Counts, times and drift for Prometheus."""
         self.metrics.ready.set(self.is_ready)
         self.metrics.waiting.set(len(self.batcher.waiting))
         for symbol, stream in self.live.online.streams.items():
-            self.metrics.show(symbol, seconds_of(stream.last), self.live.monitors[symbol].drift())
-        return MetricsPage(generate_latest(self.metrics.registry))
+            self.metrics.show(symbol, seconds_of(stream.last), self.live.drift(symbol))
+        return PlainTextResponse(generate_latest(self.metrics.registry), media_type=_METRICS_TYPE)
 
     def _require_ready(self) -> None:
         if not self.is_ready:
@@ -177,9 +170,7 @@ class Service:
 
     def _seen_at(self, dist: ReturnDistribution, window: Window, now: datetime | None) -> ReturnDistribution:
         """The same forecast at a moment of the bars' clock, when its last bar may be stale."""
-        if now is None:
-            return dist
-        return self.forecaster.distribution(window, dist.probs, now)
+        return dist if now is None else self.forecaster.distribution(window, dist.probs, now)
 
     async def _warm_up(self) -> None:
         """Make the first forecasts, which are slow; then, while serving, those of the bars that were brought in."""

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +26,10 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import AssetStream, OnlineForecaster
 from vaiom.forecast.rows import Window
 from vaiom.market.folder import read_bars
+from vaiom.serve import monitor, schemas
 from vaiom.serve.errors import RefusalError, details_of
-from vaiom.serve.monitor import WINDOW, AssetMonitor, Columns, FrequencyBaseline, count_train, settle
-from vaiom.serve.schemas import AssetAnswer, AssetsAnswer, Bar, HistoryAnswer, MaskedBar, Quality, SettledForecast
+from vaiom.serve.monitor import Columns
+from vaiom.serve.schemas import Bar, SettledForecast
 from vaiom.serve.store import Store, seconds_of
 
 Replay = tuple[Window, Columns]
@@ -46,14 +47,15 @@ class LiveAssets:
         end = forecaster.card.provenance.splits.get("train_end")
         self.train_end = datetime.fromisoformat(end) if end else None
         """Bars before this were learned from."""
-        self.frequency = FrequencyBaseline(self.num_buckets, store.fact("train_counts"))
+        self.frequency = monitor.FrequencyBaseline(self.num_buckets, store.fact("train_counts"))
         self.bars: dict[str, deque[Bar]] = {}
-        self.monitors = {symbol: AssetMonitor(alert_bits) for symbol in forecaster.symbols}
+        self.settled: dict[str, tuple[SettledForecast, ...]] = {}
+        """By symbol, the settled forecasts that are remembered, oldest first."""
         self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
         self.online = self._restored()
         for symbol in self.online.streams:
             self._show(symbol, self.online, store.last_bars(symbol, forecaster.context))
-            self._remember(symbol, store.last_settled(symbol, WINDOW))
+            self._remember(symbol, store.last_settled(symbol, monitor.WINDOW))
 
     @property
     def symbols(self) -> list[str]:
@@ -86,7 +88,7 @@ class LiveAssets:
         before, dist = self.online.streams.get(symbol), self.forecast(symbol)
         _require_order(symbol, bars, before.last if before else None)
         after, first = self._advanced(symbol, bars)
-        settled = [settle(dist, before.columns, first, self.frequency)] if before and dist else []
+        settled = [monitor.settle(dist, before.columns, first, self.frequency)] if before and dist else []
         computed = time.perf_counter()
         self.store.append([(symbol, bar) for bar in bars], [(symbol, each) for each in settled])
         stored = time.perf_counter()
@@ -103,43 +105,45 @@ class LiveAssets:
     def settle_replays(self, replays: Sequence[Replay], dists: Sequence[ReturnDistribution]) -> None:
         """Keep how forecasts went that were made again."""
         settled = [
-            (dist.symbol, settle(dist, window.columns, after, self.frequency, replayed=True))
+            (dist.symbol, monitor.settle(dist, window.columns, after, self.frequency, replayed=True))
             for (window, after), dist in zip(replays, dists, strict=True)
         ]
         self.store.append([], settled)
         for symbol, each in settled:
             self._remember(symbol, [each])
 
-    def describe(self) -> AssetsAnswer:
-        """Where every asset stands, and how the model does on it."""
-        return AssetsAnswer(
+    def drift(self, symbol: str) -> schemas.Drift:
+        return monitor.measure_drift(self.settled.get(symbol, ()), self.alert_bits)
+
+    def describe(self) -> schemas.AssetsAnswer:
+        return schemas.AssetsAnswer(
             timeframe=self.forecaster.tokenizer.timeframe,
             frequency=self.frequency.name,
             alert_bits=self.alert_bits,
-            window=WINDOW,
+            window=monitor.WINDOW,
             assets=[self._describe(symbol) for symbol in self.symbols],
         )
 
-    def history(self, symbol: str, last: int) -> HistoryAnswer:
-        """The last bars with their masks, settled forecasts, calibration, and what the remembered bars are worth."""
+    def history(self, symbol: str, last: int) -> schemas.HistoryAnswer:
+        """What is remembered of an asset, and what its bars are worth."""
         self.require(symbol)
-        stream, monitor = self.online.streams.get(symbol), self.monitors[symbol]
+        stream, settled = self.online.streams.get(symbol), self.settled.get(symbol, ())
         rows = (stream.columns[name].tolist() for name in ("timestamp", "flags")) if stream else ([], [])
         flags = dict(zip(*rows, strict=True))
         bars = [
-            MaskedBar.of((*bar.as_row(), [name for name, bit in MASK_BITS.items() if flags[stamp] & bit]))
+            schemas.MaskedBar.of((*bar.as_row(), [name for name, bit in MASK_BITS.items() if flags[stamp] & bit]))
             for bar in list(self.bars.get(symbol, ()))
             # One that is just arriving has no row yet.
             if (stamp := seconds_of(bar.datetime)) in flags
         ]
         counts = Counter(name for bar in bars for name in bar.masks)
         masked = sum(bool(bar.masks) for bar in bars)
-        return HistoryAnswer(
+        return schemas.HistoryAnswer(
             symbol=symbol,
             bars=bars[-last:],
-            forecasts=list(monitor.recent),
-            calibration=monitor.calibration(),
-            quality=Quality(bars=len(bars), masked=masked, by_mask=dict(sorted(counts.items()))),
+            forecasts=list(settled),
+            calibration=monitor.measure_calibration(settled),
+            quality=schemas.Quality(bars=len(bars), masked=masked, by_mask=dict(sorted(counts.items()))),
         )
 
     def bring_in(self, folder: Path, backfill: int) -> list[Replay]:
@@ -185,24 +189,25 @@ class LiveAssets:
         make, counts = self.forecaster.rows, np.zeros(self.num_buckets, np.int64)
         for symbol in frames.keys() & {*self.forecaster.symbols}:
             columns, _ = make(frames[symbol], make.start(), f"bars of {symbol}")
-            counts += count_train(columns, self.train_end, self.forecaster.context, self.num_buckets)
+            counts += monitor.count_train(columns, self.train_end, self.forecaster.context, self.num_buckets)
         if counts.any():
             self.store.set_fact("train_counts", counts.tolist())
-            self.frequency = FrequencyBaseline(self.num_buckets, counts.tolist())
+            self.frequency = monitor.FrequencyBaseline(self.num_buckets, counts.tolist())
 
     def _show(self, symbol: str, after: OnlineForecaster, bars: Sequence[Bar]) -> None:
         """Let readers see what the store has."""
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
-        self.monitors.setdefault(symbol, AssetMonitor(self.alert_bits))
         self.online = after
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
-        self.monitors[symbol].add(settled)
+        # Those that are made again come late: order is that of time. Replaced at once, for readers' sake.
+        every = sorted((*self.settled.get(symbol, ()), *settled), key=attrgetter("as_of"))
+        self.settled[symbol] = tuple(every[-monitor.WINDOW :])
         self.frequency.learn(settled)
 
-    def _describe(self, symbol: str) -> AssetAnswer:
+    def _describe(self, symbol: str) -> schemas.AssetAnswer:
         stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)
-        return AssetAnswer(
+        return schemas.AssetAnswer(
             symbol=symbol,
             known=symbol in self.forecaster.symbols,
             ready=self.online.ready(symbol),
@@ -210,7 +215,7 @@ class LiveAssets:
             as_of=stream.last if stream else None,
             close=bars[-1].close if bars else None,
             prob_up=dist.prob_up if dist else None,
-            drift=self.monitors[symbol].drift(),
+            drift=self.drift(symbol),
         )
 
     def _restored(self) -> OnlineForecaster:

@@ -16,6 +16,7 @@ from typing import Any
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import ensure_folder
+from vaiom.forecast.bars import moment_of
 from vaiom.serve.errors import RefusalError
 from vaiom.serve.schemas import Bar, SettledForecast
 
@@ -36,6 +37,8 @@ CREATE TABLE IF NOT EXISTS scored (
 """
 _BAR = "stamp, open, high, low, close, volume"
 _SETTLED = "as_of, target, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit"
+_INSERT_BAR = f"INSERT INTO bars (symbol, {_BAR}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_SETTLED = f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class Store:
@@ -80,9 +83,8 @@ class Store:
         settled_rows = [(symbol, self.model, *_row(each)) for symbol, each in settled]
         try:
             with self._lock, self._db:
-                self._db.executemany(f"INSERT INTO bars (symbol, {_BAR}) VALUES ({_marks(7)})", bar_rows)
-                query = f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VALUES ({_marks(11)})"
-                self._db.executemany(query, settled_rows)
+                self._db.executemany(_INSERT_BAR, bar_rows)
+                self._db.executemany(_INSERT_SETTLED, settled_rows)
         except sqlite3.Error as error:
             raise RefusalError(
                 503,
@@ -132,14 +134,6 @@ class Store:
 
 def seconds_of(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(seconds=1)
-
-
-def moment_of(seconds: int) -> datetime:
-    return _EPOCH + timedelta(seconds=seconds)
-
-
-def _marks(number: int) -> str:
-    return ", ".join("?" * number)
 
 
 def _bar(row: Sequence[Any]) -> Bar:
