@@ -20,15 +20,7 @@ from vaiom.errors import DataError
 from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.rows import LiveBar
-from vaiom.market.folder import (
-    BAR_COLUMNS,
-    PRICE_COLUMNS,
-    check_symbol,
-    conform,
-    read_bars,
-    read_file,
-    symbols_in,
-)
+from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, conform, read_bars, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2

@@ -185,22 +185,11 @@ def table_row(dist: ReturnDistribution) -> list[str]:
 
 def as_csv(dists: Sequence[ReturnDistribution]) -> str:
     """A header and a line per forecast, in log returns and full precision."""
-    names = (
-        "symbol",
-        "as_of",
-        "target_time",
-        "context",
-        "stale",
-        "unknown_asset",
-        "sigma",
-        "prob_zero",
-        "prob_up",
-        "mean",
-    )
     records = []
     for dist in dists:
         value = dist.to_dict()
-        record = {name: value[name] for name in names} | {"missing_assets": " ".join(dist.missing_assets)}
+        record = {name: each for name, each in value.items() if not isinstance(each, (list, dict))}
+        record["missing_assets"] = " ".join(dist.missing_assets)
         record |= {f"q{level}": each for level, each in value["quantiles"].items()}
         for name, short in (("value_at_risk", "var"), ("expected_shortfall", "es")):
             record |= {

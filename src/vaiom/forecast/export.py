@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -78,11 +78,6 @@ class OnnxEngine(Engine):
     def probs_of_beginnings(self, events: Events, meta: Meta) -> Probabilities:
         beginnings = (events[None, :stop] for stop in range(1, len(events) + 1))
         return np.concatenate([self.probs(beginning, meta[None]) for beginning in beginnings])
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        found: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
-        return found
 
 
 class LastPosition(nn.Module):
@@ -151,11 +146,8 @@ def exported_bytes(checkpoint: Checkpoint) -> bytes:
         "probe": probe.tolist(),
     }
     text = canonical_json(header)
-    for key, value in (("vaiom", text.decode()), ("vaiom_sha256", sha256_of(text))):
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = key, value
-    data: bytes = proto.SerializeToString()
-    return data
+    _library("onnx").helper.set_model_props(proto, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})
+    return bytes(proto.SerializeToString())
 
 
 def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
@@ -169,7 +161,7 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
             "not readable as an ONNX model", where=path, got=str(error).splitlines()[0], fix="export it again"
         ) from error
     try:
-        card, probe = _read_header(engine.metadata, path)
+        card, probe = _read_header(engine.session.get_modelmeta().custom_metadata_map, path)
     except (KeyError, TypeError, ValueError, DataError) as error:
         raise CheckpointError(
             "a file of another kind or schema",
@@ -245,32 +237,25 @@ def _convert(model: Vaiom) -> Any:
     events = torch.zeros(2, config.context, len(config.input_fields))
     batch = torch.export.Dim("batch")
     time = torch.export.Dim("time", max=config.context)
-    with _quiet_exporter():
-        program = torch.onnx.export(
-            LastPosition(model).eval(),
-            (events, torch.zeros(2, 3, dtype=torch.int64)),
-            dynamo=True,
-            verbose=False,
-            opset_version=_OPSET,
-            input_names=["events", "meta"],
-            output_names=["log_probs"],
-            dynamic_shapes={"events": {0: batch, 1: time}, "meta": {0: batch}},
-        )
-    assert program is not None
-    return program.model_proto
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """The exporter talks of its own deprecations and skipped optimisations, which no user can act on."""
+    # The exporter talks of its own deprecations and skipped optimisations, which no user can act on.
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        with warnings.catch_warnings(action="ignore"):
+            program = torch.onnx.export(
+                LastPosition(model).eval(),
+                (events, torch.zeros(2, 3, dtype=torch.int64)),
+                dynamo=True,
+                verbose=False,
+                opset_version=_OPSET,
+                input_names=["events", "meta"],
+                output_names=["log_probs"],
+                dynamic_shapes={"events": {0: batch, 1: time}, "meta": {0: batch}},
+            )
     finally:
         logging.disable(before)
+    assert program is not None
+    return program.model_proto
 
 
 def _library(name: str) -> ModuleType:
