@@ -6,7 +6,6 @@ Faults of the data are findings here, never errors: the report is what a user re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from vaiom.market.check_prices import (
 )
 from vaiom.market.check_times import Clock, Gaps, find_gaps, read_clock, stamp_findings
 from vaiom.market.findings import Finding, Severity
-from vaiom.market.folder import PRICE_COLUMNS, conform, read_file, symbols_in
+from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe
 
 __all__ = ["AssetQuality", "Finding", "QualityReport", "Severity", "check_bars", "check_folder"]
@@ -63,7 +62,7 @@ class QualityReport:
         }
 
 
-def check_folder(folder: Path, progress: Callable[[int, int, str], None] | None = None) -> QualityReport:
+def check_folder(folder: Path, progress: Progress | None = None) -> QualityReport:
     """Check every asset of a bar folder; `progress` is told (done, total, symbol)."""
     symbols = symbols_in(folder)
     assets = []

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,10 +21,19 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 from filelock import FileLock, Timeout
 
+from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, sha256_file, sha256_of, write_bytes
 from vaiom.market.file_server import FileServer, RateLimit, StoppedError, UnavailableError
-from vaiom.market.folder import BAR_SCHEMA, check_symbol, open_manifest, write_manifest, write_symbol
+from vaiom.market.folder import (
+    BAR_SCHEMA,
+    Progress,
+    check_symbol,
+    describe,
+    open_manifest,
+    write_manifest,
+    write_symbol,
+)
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.table import drop_flat
 from vaiom.market.stamps import require_ordered
@@ -39,6 +48,8 @@ PUBLISHED_AFTER = ONE_DAY
 # So many failed days in a row mean that the server is down, not that some of its days are bad.
 FAILURES_IN_A_ROW = 8
 DAYS_NAMED_IN_ERROR = 10
+
+_OTHER_INSTRUMENTS = "check the spelling; files of other instruments come in with `vaiom data import --price-scale`"
 
 
 class SymbolDay(NamedTuple):
@@ -75,7 +86,7 @@ def download(
     requests_per_second: float = 8.0,
     attempts: int = 6,
     timeout: float = 20.0,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Bring the days [first, last) of every symbol into `out`; a day that is there and whole is not asked for again.
 
@@ -180,16 +191,11 @@ class Line:
     """What the ledger says about a finished day."""
 
     symbol: str
-    day: str
+    day: date
     status: Literal["bars", "empty"]
     bytes: int
     sha256: str
     rows: int
-
-    def __post_init__(self) -> None:
-        date.fromisoformat(self.day)
-        if self.status not in ("bars", "empty"):
-            raise ValueError(f"status {self.status!r}")
 
 
 class Ledger:
@@ -217,9 +223,9 @@ class Ledger:
             self._append(b"\n")
         for text in content.splitlines():
             # Torn or damaged: the day counts as unfinished and is fetched again.
-            with suppress(ValueError, TypeError, RecursionError):
-                line = Line(**json.loads(text))
-                self._lines[SymbolDay(line.symbol, date.fromisoformat(line.day))] = line
+            with suppress(ValueError, RecursionError):
+                line = from_json(Line, json.loads(text))
+                self._lines[SymbolDay(line.symbol, line.day)] = line
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -248,13 +254,13 @@ class Ledger:
             file.unlink(missing_ok=True)
         line = Line(
             symbol=day.symbol,
-            day=day.date.isoformat(),
+            day=day.date,
             status="bars" if body.content else "empty",
             bytes=len(body.content),
             sha256=sha256_of(body.content),
             rows=body.num_rows,
         )
-        self._append(canonical_json(asdict(line)) + b"\n")
+        self._append(canonical_json(to_json(line)) + b"\n")
         self._lines[day] = line
 
     def _append(self, text: bytes) -> None:
@@ -325,9 +331,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
         # Read only now: a download takes hours, and the folder may have grown meanwhile.
         manifest = _own_manifest(out, [symbol])
         entries[symbol] = {
-            "rows": len(bars),
-            "first": bars["Datetime"][0].isoformat(),
-            "last": bars["Datetime"][-1].isoformat(),
+            **describe(bars),
             "timeframe": "1min",
             "clock": {"shift": "0min", "utc": False},
             "flat_dropped": len(candles) - len(bars),
@@ -338,7 +342,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
                 {
                     "name": f"{RAW_NAME}/{LEDGER_NAME}",
                     # One checksum for all raw data of a symbol, whatever the order in which its days arrived.
-                    "sha256": sha256_of(b"\n".join(canonical_json(asdict(line)) for line in lines.values())),
+                    "sha256": sha256_of(b"\n".join(canonical_json(to_json(line)) for line in lines.values())),
                     "bytes": sum(line.bytes for line in lines.values()),
                     "format": "dukascopy",
                     "rows": sum(line.rows for line in lines.values()),
@@ -372,15 +376,7 @@ def _known_symbols(symbols: Iterable[str]) -> list[str]:
     if not known:
         raise ConfigError("no symbol to download", expected="one symbol or more, as in EURUSD XAUUSD")
     for symbol in known:
-        try:
-            price_scale_of(symbol)
-        except DataError as error:
-            raise DataError(
-                error.problem,
-                expected=error.expected,
-                got=error.got,
-                fix="check the spelling; files of other instruments come in with `vaiom data import --price-scale`",
-            ) from error
+        price_scale_of(symbol, fix=_OTHER_INSTRUMENTS)
     return known
 
 

@@ -84,7 +84,9 @@ class FileServer:
         reason, empty_answers = "", 0
         for attempt in range(self._attempts):
             if attempt:
-                self._limit.sleep(_back_off_s(attempt))
+                # Doubling; the jitter keeps threads that failed together from returning together.
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1))
+                self._limit.sleep(pause_s * random.uniform(0.5, 1.0))
             self._limit.wait()
             try:
                 body = self._get(f"{self._base_url}/{path}")
@@ -166,8 +168,3 @@ def _retry_after_s(headers: Message) -> float | None:
         return max(0.0, float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, IndexError, OverflowError):
         return None  # not a date; the parser of the standard library says so in several ways
-
-
-def _back_off_s(attempt: int) -> float:
-    """Doubles with each attempt; the jitter keeps threads that failed together from returning together."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)

@@ -7,7 +7,7 @@ Paper: "Market Data, Price Convention and Bar Construction" (timestamps are cons
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +25,9 @@ BAR_SCHEMA = {"Datetime": STAMP, **dict.fromkeys((*PRICE_COLUMNS, "Volume"), pl.
 MANIFEST_NAME = "manifest.json"
 BAD_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError)
 """What the reader raises over a damaged file; over some damage it panics."""
+
+Progress = Callable[[int, int, str], None]
+"""Is told how many of how many are done, and which one it is about."""
 
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
@@ -159,6 +162,12 @@ def write_symbol(folder: Path, symbol: str, frame: pl.DataFrame) -> Path:
     with atomic_file(path) as staged:
         frame.select(BAR_COLUMNS).cast(BAR_SCHEMA).write_parquet(staged)  # type: ignore[arg-type]
     return path
+
+
+def describe(bars: pl.DataFrame) -> dict[str, Any]:
+    """What every manifest says of an asset's bars."""
+    first, last = bars["Datetime"][0], bars["Datetime"][-1]
+    return {"rows": len(bars), "first": first.isoformat(), "last": last.isoformat()}
 
 
 def open_manifest(folder: Path) -> dict[str, Any]:

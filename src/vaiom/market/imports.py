@@ -7,7 +7,7 @@ Paper: "Market Data, Price Convention and Bar Construction" (one ordered table p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as changed
 from datetime import datetime, timedelta
@@ -19,7 +19,16 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import sha256_of, staged_folder, staging_folder
-from vaiom.market.folder import BAR_COLUMNS, MANIFEST_NAME, check_symbol, open_manifest, write_manifest, write_symbol
+from vaiom.market.folder import (
+    BAR_COLUMNS,
+    MANIFEST_NAME,
+    Progress,
+    check_symbol,
+    describe,
+    open_manifest,
+    write_manifest,
+    write_symbol,
+)
 from vaiom.market.formats.detect import FORMATS, read_table
 from vaiom.market.formats.table import (
     REPAIR,
@@ -51,7 +60,7 @@ def import_files(
     price_scale: float | None = None,
     repair: bool = False,
     replace: bool = False,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Read and check all files, then write their bars to `out`; returns the manifest of the symbols imported.
 
@@ -82,8 +91,10 @@ def import_files(
 
 def read_source(file: Origin, data: bytes, format: str, options: Options) -> FileBars:
     """The bars of one file of any known kind."""
-    found = parse_bars(read_table(file, data, format, options), options)
-    return changed(found, sha256=sha256_of(data), num_bytes=len(data))
+    table = read_table(file, data, format, options)
+    member = {"member": table.file.member} if table.file.member else {}
+    read = {"sha256": sha256_of(data), "bytes": len(data), "format": table.format, "rows": len(table.frame)}
+    return changed(parse_bars(table, options), record={"name": file.path.name, **member, **read})
 
 
 def combine(
@@ -109,9 +120,7 @@ def combine(
     require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(shift)}")
     changes: Counter[str] = sum((one.changes for one in sources), Counter())
     return bars, {
-        "rows": len(bars),
-        "first": bars["Datetime"][0].isoformat(),
-        "last": bars["Datetime"][-1].isoformat(),
+        **describe(bars),
         "timeframe": format_span(timeframe) if timeframe else None,
         "clock": {"shift": format_span(shift), "utc": utc},
         "flat_dropped": changes["flat_dropped"],
@@ -121,17 +130,7 @@ def combine(
             "unusable_rows_dropped": changes["unusable_rows_dropped"],
             "volumes_blanked": changes["volumes_blanked"],
         },
-        "sources": [
-            {
-                "name": one.file.path.name,
-                **({"member": one.file.member} if one.file.member else {}),
-                "sha256": one.sha256,
-                "bytes": one.num_bytes,
-                "format": one.format,
-                "rows": one.rows_read,
-            }
-            for one in sources
-        ],
+        "sources": [one.record for one in sources],
     }
 
 

@@ -12,7 +12,7 @@ judging prices is the masks' work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from vaiom.market.folder import (
     BAR_COLUMNS,
     BAR_SCHEMA,
     MANIFEST_NAME,
+    Progress,
     conform,
+    describe,
     parquet_frame,
     readable_parquet,
     require_bars,
@@ -76,7 +78,7 @@ def resample_folder(
     out: Path,
     *,
     overwrite: bool = False,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Resample every asset of a bar folder into another one; returns the manifest written there."""
     timeframe_of(to)
@@ -97,9 +99,7 @@ def resample_folder(
             bars = resample_file(path, to)
             write_symbol(staged, symbol, bars)
             manifest["symbols"][symbol] = {
-                "rows": len(bars),
-                "first": bars["Datetime"][0].isoformat(),
-                "last": bars["Datetime"][-1].isoformat(),
+                **describe(bars),
                 "source": "resample",
                 "source_sha256": sha256_file(path),
             }

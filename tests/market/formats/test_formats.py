@@ -179,7 +179,8 @@ def test_ticks_of_jforex_and_dukascopy_node_become_minutes(tmp_path: Path) -> No
     for name, lines in {"jforex": jforex, "node": node}.items():
         path = tmp_path / f"EURUSD_{name}.csv"
         path.write_text("\n".join(lines))
-        import_files([path], tmp_path / name)
+        manifest = import_files([path], tmp_path / name)
+        assert manifest["symbols"]["EURUSD"]["sources"][0]["rows"] == len(ticks)
         bars = read_bars(tmp_path / name)["EURUSD"]
         assert bars["Datetime"].to_list() == [start + timedelta(minutes=i) for i in range(3)]
         assert bars["Open"].to_list() == [ticks[0][1], ticks[3][1], ticks[6][1]]

@@ -35,7 +35,9 @@ _PATH = re.compile(
 _PATH_DEFAULTS = {"year": 0, "month": 0, "day": 1, "hour": 0}
 
 
-def price_scale_of(symbol: str) -> float:
+def price_scale_of(
+    symbol: str, fix: str = "pass --price-scale, the number that stored integers are divided by"
+) -> float:
     """How many stored units make a price of one: Dukascopy stores integers."""
     legs = {symbol[:3].upper(), symbol[3:].upper()}
     if not legs <= CURRENCIES:
@@ -43,7 +45,7 @@ def price_scale_of(symbol: str) -> float:
             "the price scale of this symbol is not known",
             expected="a currency pair or a metal",
             got=symbol,
-            fix="pass --price-scale, the number that stored integers are divided by",
+            fix=fix,
         )
     return 1e3 if legs & {"JPY", *METALS} else 1e5
 

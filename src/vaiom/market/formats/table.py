@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -109,16 +110,13 @@ class RawTable:
 
 @dataclass(frozen=True, kw_only=True)
 class FileBars:
-    """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order) and how many rows were changed on the way."""
+    """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order), how many rows were changed, and what to record."""
 
     file: Origin
-    format: str
     symbol: str | None
     bars: pl.DataFrame
-    rows_read: int
     changes: Counter[str]
-    sha256: str = ""
-    num_bytes: int = 0
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 def find_pair(text: str) -> str | None:
@@ -220,14 +218,7 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
         usable = usable.sort("Datetime", maintain_order=True)
     elif ticks:
         require_ordered(usable["Datetime"], lambda row: file.at(usable[ROW][row]), repeats=True, fix=SORT_FIX)
-    return FileBars(
-        file=file,
-        format=raw.format,
-        symbol=symbol,
-        bars=_minute_bars(usable) if ticks else usable,
-        rows_read=len(raw.frame),
-        changes=changes,
-    )
+    return FileBars(file=file, symbol=symbol, bars=_minute_bars(usable) if ticks else usable, changes=changes)
 
 
 def drop_flat(bars: pl.DataFrame) -> pl.DataFrame:
