@@ -9,8 +9,7 @@ the hidden state, which keeps the filter of `truth` exact for everything a model
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import exp, log, sqrt
 from pathlib import Path
@@ -20,8 +19,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from vaiom.codec import to_json
 from vaiom.files import staged_folder, write_json
-from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, write_manifest, write_symbol
+from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, Progress, describe, write_manifest, write_symbol
 from vaiom.simulate.truth import TRUTH_FOLDER, Dynamics, FloatArray, IntArray, Truth, draw_noise, observe, require
 
 Stamps = NDArray[np.datetime64]
@@ -57,15 +57,13 @@ class MarketConfig:
     dynamics: Dynamics = field(default_factory=Dynamics)
 
     def __post_init__(self) -> None:
+        faults = self.faults_per_bar
         require(
             (1 <= self.assets <= MAX_ASSETS, f"assets must be between 1 and {MAX_ASSETS}, got {self.assets}"),
             (2 <= self.bars <= MAX_BARS, f"bars must be between 2 and {MAX_BARS}, got {self.bars}"),
             (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
             (self.end.tzinfo is None, "end must be a naive datetime"),
-            (
-                0 <= self.faults_per_bar <= 0.1,
-                f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}",
-            ),
+            (0 <= faults <= 0.1, f"faults_per_bar must be between 0 and 0.1, got {faults}"),
         )
 
 
@@ -88,9 +86,7 @@ class SimulatedAsset:
     truth: Truth
 
 
-def simulate(
-    config: MarketConfig | None = None, progress: Callable[[int, int, str], None] | None = None
-) -> dict[str, SimulatedAsset]:
+def simulate(config: MarketConfig | None = None, progress: Progress | None = None) -> dict[str, SimulatedAsset]:
     """All assets of a market, by symbol; an asset does not depend on how many others there are."""
     config = config or MarketConfig()
     market = {}
@@ -109,25 +105,14 @@ def write_market(
     market: dict[str, SimulatedAsset], config: MarketConfig, out: Path, *, overwrite: bool = False
 ) -> dict[str, Any]:
     """Write a bar folder with the truth beside the bars; the manifest is returned."""
-    parameters = {**asdict(config), "end": config.end.isoformat()}
-    manifest = {
-        "source": "simulated",
-        "timeframe": "1h",
-        "market": parameters,
-        "symbols": {
-            symbol: {
-                "rows": one.bars.height,
-                "first": one.bars["Datetime"][0].isoformat(),
-                "last": one.bars["Datetime"][-1].isoformat(),
-            }
-            for symbol, one in market.items()
-        },
-    }
+    parameters = to_json(config)
+    symbols = {symbol: describe(one.bars) for symbol, one in market.items()}
+    manifest = {"source": "simulated", "timeframe": "1h", "market": parameters, "symbols": symbols}
     with staged_folder(out, overwrite=overwrite) as folder:
         for symbol, one in market.items():
             write_symbol(folder, symbol, one.bars)
             one.truth.save(folder / TRUTH_FOLDER / f"{symbol}.npz")
-        assets = {symbol: asdict(one.asset) for symbol, one in market.items()}
+        assets = {symbol: to_json(one.asset) for symbol, one in market.items()}
         write_json(folder / TRUTH_FOLDER / "market.json", {"market": parameters, "assets": assets})
         write_manifest(folder, manifest)
     return manifest
@@ -255,15 +240,10 @@ def _bars_around(truth: Truth, asset: Asset, opening: BoolArray, rng: np.random.
     low = np.rint(start * np.exp((path - np.sqrt(path**2 + wander[1])) / 2))
     activity = 0.5 * (scale + np.abs(move)) / asset.hourly_scale
     volume = np.rint(1 + 3_000 * activity * np.exp(0.3 * rng.standard_normal(len(close))))
-    columns = {
-        "Datetime": truth.timestamps,
-        "Open": start / asset.ticks_per_unit,
-        "High": high / asset.ticks_per_unit,
-        "Low": np.maximum(low, 1.0) / asset.ticks_per_unit,
-        "Close": close / asset.ticks_per_unit,
-        "Volume": volume,
-    }
-    return pl.DataFrame(columns).cast(BAR_SCHEMA)  # type: ignore[arg-type]
+    ticks = zip(PRICE_COLUMNS, (start, high, np.maximum(low, 1.0), close), strict=True)
+    prices = {name: values / asset.ticks_per_unit for name, values in ticks}
+    bars = pl.DataFrame({"Datetime": truth.timestamps, **prices, "Volume": volume})
+    return bars.cast(BAR_SCHEMA)  # type: ignore[arg-type]
 
 
 def _print_faults(bars: pl.DataFrame, faulty: BoolArray, rng: np.random.Generator) -> pl.DataFrame:

@@ -8,6 +8,7 @@ Paper: "Return Bucket Construction" and "Serialized row and target validity rule
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -31,13 +32,12 @@ class Events(Protocol):
     def timestamps(self) -> npt.NDArray[Any]: ...
 
 
+@dataclass(frozen=True, eq=False)
 class Oracle:
     """Predicts like a baseline, but from the distribution that made the bars."""
 
+    truths: Mapping[str, Truth]
     name = "oracle"
-
-    def __init__(self, truths: Mapping[str, Truth]) -> None:
-        self._truths = truths
 
     @classmethod
     def beside(cls, bars_folder: Path) -> Self:
@@ -57,10 +57,10 @@ class Oracle:
         return probs
 
     def _truth_of(self, corpus: Events, symbol: str) -> Truth:
-        truth = self._truths.get(symbol)
+        truth = self.truths.get(symbol)
         if truth is None:
             raise DataError(
-                "this market's truth knows no such asset", expected=", ".join(sorted(self._truths)), got=symbol
+                "this market's truth knows no such asset", expected=", ".join(sorted(self.truths)), got=symbol
             )
         if not np.array_equal(truth.timestamps, corpus.timestamps[corpus.asset_slices[symbol]]):
             raise DataError(

@@ -49,20 +49,18 @@ class Dynamics:
 
     def __post_init__(self) -> None:
         states, chances = len(self.spread), self.transition
+        weights, (low, high) = (self.shock_weight, self.memory), self.variance_bounds
         of_chances = [len(row) == states and min(row) >= 0 and abs(sum(row) - 1) <= 1e-12 for row in chances]
         require(
             (len(self.drift) == len(chances) == states, "spread, drift and transition must have one entry per state"),
             (all(of_chances), "each row of transition must hold one probability per hidden state, summing to one"),
             (min(self.spread) > 0, "spread must be positive"),
             (
-                min(self.shock_weight, self.memory) >= 0 and self.shock_weight + self.memory < 1,
+                min(weights) >= 0 and sum(weights) < 1,
                 "shock_weight and memory must be non-negative and sum to less than one",
             ),
             (0 <= self.pull < 1, "pull must lie in [0, 1)"),
-            (
-                0 < self.variance_bounds[0] <= 1 <= self.variance_bounds[1],
-                "variance_bounds must be positive and enclose one",
-            ),
+            (0 < low <= 1 <= high, "variance_bounds must be positive and enclose one"),
         )
 
     def stationary(self) -> FloatArray:
@@ -171,7 +169,17 @@ def observe(
 
     It reads nothing but public information: the hidden states that made the closes never enter.
     """
-    ticks, good, scale = _follow_closes(close, profile, ticks_per_unit, dynamics)
+    # The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone.
+    ticks, good, scale = np.empty(len(close), np.int64), np.zeros(len(close), bool), np.empty(len(close))
+    last, variance, calendar = 0.0, 1.0, profile.tolist()
+    for row, price in enumerate(close.tolist()):
+        good[row] = isfinite(price) and (last == 0.0 or abs(log(price / last)) <= FAULT_LIMIT)
+        last = price if good[row] else last
+        ticks[row] = round(last * ticks_per_unit)
+        if row and good[row]:
+            shock = log(int(ticks[row]) / int(ticks[row - 1])) / calendar[row]
+            variance = dynamics.next_variance(variance, shock)
+        scale[row] = calendar[row + 1] * sqrt(variance)
     truth = Truth(
         timestamps=timestamps,
         ticks=ticks,
@@ -198,20 +206,3 @@ def _half_tick_above(ticks: FloatArray, origin: FloatArray) -> FloatArray:
     """The hidden log return at which rounding passes from `ticks` to the next tick; no price is below one tick."""
     bound = np.log1p((np.maximum(ticks, 1.0) + 0.5 - origin) / origin)
     return np.where(ticks < 1.0, -np.inf, bound)
-
-
-def _follow_closes(
-    close: FloatArray, profile: FloatArray, ticks_per_unit: int, dynamics: Dynamics
-) -> tuple[IntArray, NDArray[np.bool_], FloatArray]:
-    """The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone."""
-    ticks, good, scale = np.empty(len(close), np.int64), np.zeros(len(close), bool), np.empty(len(close))
-    last, variance, calendar = 0.0, 1.0, profile.tolist()
-    for row, price in enumerate(close.tolist()):
-        good[row] = isfinite(price) and (last == 0.0 or abs(log(price / last)) <= FAULT_LIMIT)
-        last = price if good[row] else last
-        ticks[row] = round(last * ticks_per_unit)
-        if row and good[row]:
-            shock = log(int(ticks[row]) / int(ticks[row - 1])) / calendar[row]
-            variance = dynamics.next_variance(variance, shock)
-        scale[row] = calendar[row + 1] * sqrt(variance)
-    return ticks, good, scale
