@@ -23,11 +23,11 @@ from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.fields import inputs_of
 from vaiom.events.fit import Tokenizer
 from vaiom.events.rows import meta_of
-from vaiom.forecast.engine import TOLERANCE, Engine, ModelCard, TorchEngine
+from vaiom.forecast.engine import TOLERANCE, Engine, TorchEngine
 from vaiom.forecast.export import OnnxEngine, exported_bytes
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
-from vaiom.model.checkpoint import Checkpoint, Provenance
+from vaiom.model.checkpoint import Checkpoint, ModelCard, Provenance
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
@@ -132,9 +132,8 @@ def _model(forecaster: Forecaster) -> Vaiom:
 
 def _exported(forecaster: Forecaster) -> bytes | None:
     """The model as ONNX; None where the libraries are not installed."""
-    card = forecaster.card
     try:
-        return exported_bytes(Checkpoint(_model(forecaster), card.tokenizer, card.provenance, card.sha256))
+        return exported_bytes(Checkpoint(**vars(forecaster.card), model=_model(forecaster)))
     except ConfigError:
         return None
 

@@ -59,9 +59,8 @@ def test_the_file_is_what_other_runtimes_expect(exported: Path) -> None:
 
 
 def checkpoint_of(forecaster: Forecaster) -> Checkpoint:
-    card = forecaster.card
     assert isinstance(forecaster.engine, TorchEngine)
-    return Checkpoint(forecaster.engine.model, card.tokenizer, card.provenance, card.sha256)
+    return Checkpoint(**vars(forecaster.card), model=forecaster.engine.model)
 
 
 def test_a_recurrent_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def rewritten(saved: Path, path: Path, **changes: object) -> Path:
         ({"format_version": 3}, "version 3"),
         ({"format": "vaiom-training-state"}, "vaiom-training-state"),
         ({"model": {"input": "tokens", "auxiliaries": []}}, "input must be one of"),
-        ({"model": {"inputs": "disc", "auxiliaries": []}}, "unexpected keyword"),
+        ({"model": {"inputs": "disc", "auxiliaries": []}}, "unknown key inputs"),
         ({"model": to_json(ModelConfig(**(TINY | {"width": 32})))}, "do not describe a model"),
         ({"provenance": {"step": 3}}, "do not describe a model"),
         ({"tokenizer": {"version": 9}}, "tokenizer of another version"),

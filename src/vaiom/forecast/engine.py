@@ -10,15 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from vaiom.events.fit import Tokenizer
-from vaiom.model.checkpoint import Checkpoint, Provenance
-from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.precision import resolve_device
@@ -31,27 +27,6 @@ BATCH = 32
 Events = npt.NDArray[np.float32]
 Meta = npt.NDArray[np.int64]
 Probabilities = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ModelCard:
-    """What a model is and where it comes from, whichever file it was loaded from."""
-
-    config: ModelConfig
-    tokenizer: Tokenizer
-    provenance: Provenance
-    sha256: str
-    """Of the trained tensors."""
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> ModelCard:
-        """The card of a checkpoint."""
-        return cls(
-            config=checkpoint.model.config,
-            tokenizer=checkpoint.tokenizer,
-            provenance=checkpoint.provenance,
-            sha256=checkpoint.sha256,
-        )
 
 
 class Engine(ABC):

@@ -24,15 +24,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from vaiom.codec import from_json, to_json
+from vaiom.codec import to_json
 from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
-from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.forecast.engine import TOLERANCE, Engine, Events, Meta, ModelCard, Probabilities, TorchEngine, normalise
-from vaiom.model.checkpoint import USE, Checkpoint, Provenance, load_checkpoint
-from vaiom.model.config import ModelConfig
+from vaiom.forecast.engine import TOLERANCE, Engine, Events, Meta, Probabilities, TorchEngine, normalise
+from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_checkpoint, read_card
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 
@@ -110,7 +108,7 @@ def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events,
         raise ConfigError("an exported file must be recognisable", expected=f"*{EXPORTED_SUFFIX}", got=file)
     data = exported_bytes(checkpoint)
     engine, reference = OnnxEngine(data), TorchEngine(checkpoint.model)
-    events, meta = _made_up_windows(ModelCard.of(checkpoint), _RANDOM_WINDOWS, _CHECK_SEED)
+    events, meta = _made_up_windows(checkpoint, _RANDOM_WINDOWS, _CHECK_SEED)
     short = np.ascontiguousarray(events[:, : max(1, events.shape[1] // 3)])
     made_up = [(events, meta), (events[:1], meta[:1]), (short, meta)]
     worst = max(float(np.abs(engine.probs(*window) - reference.probs(*window)).max()) for window in [*made_up, *real])
@@ -128,21 +126,21 @@ def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events,
 
 def exported_bytes(checkpoint: Checkpoint) -> bytes:
     """The content of the file, not yet checked."""
-    if checkpoint.model.config.backbone != "decoder":
+    if checkpoint.config.backbone != "decoder":
         raise ConfigError(
             "only decoders are exported: the exporter fixes the length of a recurrent model's windows",
-            got=f"backbone={checkpoint.model.config.backbone}",
+            got=f"backbone={checkpoint.config.backbone}",
             fix="load the run folder itself",
         )
-    proto, card = _convert(checkpoint.model), ModelCard.of(checkpoint)
-    [probe] = TorchEngine(checkpoint.model).probs(*_made_up_windows(card, 1, _PROBE_SEED))
+    proto = _convert(checkpoint.model)
+    [probe] = TorchEngine(checkpoint.model).probs(*_made_up_windows(checkpoint, 1, _PROBE_SEED))
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "model": to_json(card.config),
-        "tokenizer": card.tokenizer.to_json(),
-        "provenance": to_json(card.provenance),
-        "tensors_sha256": card.sha256,
+        "model": to_json(checkpoint.config),
+        "tokenizer": checkpoint.tokenizer.to_json(),
+        "provenance": to_json(checkpoint.provenance),
+        "tensors_sha256": checkpoint.sha256,
         "probe": probe.tolist(),
     }
     text = canonical_json(header)
@@ -184,7 +182,7 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
 
 def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, Meta]]:
     """Windows of Validation, or of Train where there are none, spread over the events."""
-    config, origin = checkpoint.model.config, checkpoint.provenance
+    config, origin = checkpoint.config, checkpoint.provenance
     if origin.purpose == USE:
         corpus = under_splits(corpus, SplitConfig.from_json(origin.splits))
     if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
@@ -207,13 +205,7 @@ def _read_header(metadata: dict[str, str], path: Path) -> tuple[ModelCard, Proba
     header = json.loads(text)
     if (header["format"], header["format_version"]) != (FORMAT, FORMAT_VERSION):
         raise ValueError(f"{header['format']} version {header['format_version']}")
-    card = ModelCard(
-        config=from_json(ModelConfig, header["model"]),
-        tokenizer=Tokenizer.from_json(header["tokenizer"], path),
-        provenance=from_json(Provenance, header["provenance"]),
-        sha256=header["tensors_sha256"],
-    )
-    return card, np.array(header["probe"], np.float64)
+    return read_card(header, path), np.array(header["probe"], np.float64)
 
 
 def _made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:

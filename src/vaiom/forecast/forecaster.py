@@ -22,12 +22,12 @@ from vaiom.events.fields import MASK_BITS, inputs_of, timestamps_of
 from vaiom.events.rows import Columns, RowMaker, meta_of
 from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
-from vaiom.forecast.engine import BATCH, Engine, ModelCard, Probabilities, TorchEngine
+from vaiom.forecast.engine import BATCH, Engine, Probabilities, TorchEngine
 from vaiom.forecast.export import EXPORTED_SUFFIX, open_exported
 from vaiom.forecast.history import History
 from vaiom.forecast.rows import Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.stamps import timeframe_of
-from vaiom.model.checkpoint import load_checkpoint
+from vaiom.model.checkpoint import ModelCard, load_checkpoint
 from vaiom.run import Run
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Forecaster:
                 raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
             return cls(*open_exported(file, threads))
         checkpoint = load_checkpoint(file)
-        return cls(TorchEngine(checkpoint.model, device, threads), ModelCard.of(checkpoint))
+        return cls(TorchEngine(checkpoint.model, device, threads), checkpoint)
 
     def __repr__(self) -> str:
         origin = self.card.provenance

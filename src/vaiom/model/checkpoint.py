@@ -50,13 +50,20 @@ class Provenance:
         return {**value, "train": upgrade_settings(value["train"])}
 
 
-@dataclass(frozen=True, eq=False)
-class Checkpoint:
-    model: Vaiom
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelCard:
+    """What a model is and where it comes from, whichever file it was loaded from."""
+
+    config: ModelConfig
     tokenizer: Tokenizer
     provenance: Provenance
     sha256: str
-    """Of the tensors."""
+    """Of the trained tensors."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint(ModelCard):
+    model: Vaiom
 
 
 def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: Provenance) -> str:
@@ -74,17 +81,25 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoin
     """Read a model back, or say why the file cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
-        config = from_json(ModelConfig, header["model"])
-        tokenizer = Tokenizer.from_json(header["tokenizer"], path)
-        provenance = from_json(Provenance, header["provenance"])
+        card = read_card(header, path)
         # On no device yet: what does not fit is refused before it costs memory, and no random number is drawn.
         with torch.device("meta"):
-            model = Vaiom(config, Vocabulary.of(tokenizer))
+            model = Vaiom(card.config, Vocabulary.of(card.tokenizer))
         model.load_state_dict(tensors, assign=True)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"
         raise _foreign(path, FORMAT, FORMAT_VERSION, got) from error
-    return Checkpoint(model.to(device).eval(), tokenizer, provenance, header["tensors_sha256"])
+    return Checkpoint(**vars(card), model=model.to(device).eval())
+
+
+def read_card(header: dict[str, Any], path: Path) -> ModelCard:
+    """What the header of a model file says of the model."""
+    return ModelCard(
+        config=from_json(ModelConfig, header["model"]),
+        tokenizer=Tokenizer.from_json(header["tokenizer"], path),
+        provenance=from_json(Provenance, header["provenance"]),
+        sha256=header["tensors_sha256"],
+    )
 
 
 def write_tensors(
