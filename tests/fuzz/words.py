@@ -15,8 +15,8 @@ from vaiom.market.download import Ledger
 from vaiom.market.file_server import _retry_after_s, _web_address
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
-from vaiom.market.formats.stamps import parse_stamps
 from vaiom.market.formats.table import find_pair
+from vaiom.market.stamps import parse_stamps
 from vaiom.training.experiment import Experiment
 
 Entry = tuple[Sequence[bytes], Mutate, Callable[[bytes], object], int]

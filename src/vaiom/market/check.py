@@ -14,12 +14,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.codec import stored, to_json
-from vaiom.market.check_prices import (
-    find_higher_timeframe_bars,
-    neighbour_findings,
-    value_findings,
-    zero_return_share,
-)
+from vaiom.market.check_prices import find_higher_timeframe_bars, neighbour_findings, value_findings
 from vaiom.market.check_times import Clock, Gaps, find_gaps, read_clock, stamp_findings
 from vaiom.market.findings import Finding, Severity
 from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, read_file, symbols_in
@@ -38,6 +33,7 @@ class AssetQuality:
     last: datetime | None
     timeframe_seconds: int | None
     zero_return_share: float | None
+    """Share of rows whose Close equals the one before; None where no two rows can be compared."""
     gaps: Gaps
     clock: Clock
     findings: tuple[Finding, ...] = field(metadata=stored(None))
@@ -100,7 +96,7 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
         first=stamps[0] if len(stamps) else None,
         last=stamps[-1] if len(stamps) else None,
         timeframe_seconds=timeframe,
-        zero_return_share=zero_return_share(usable),
+        zero_return_share=usable.select((pl.col("Close").diff() == 0).mean()).item(),
         gaps=gaps,
         clock=clock,
         findings=tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),

@@ -70,11 +70,6 @@ def value_findings(bars: pl.DataFrame) -> list[Finding]:
     )
 
 
-def zero_return_share(bars: pl.DataFrame) -> float | None:
-    """Share of rows whose Close equals the one before; None where no two rows can be compared."""
-    return bars.select((pl.col("Close").diff() == 0).mean()).item()  # type: ignore[no-any-return]
-
-
 def neighbour_findings(bars: pl.DataFrame) -> list[Finding]:
     """Rows that are wrong beside others; `bars` are sorted, with unique stamps and prices above zero."""
     return [*_find_spikes(bars), *_find_stale_runs(bars), *_find_repeated_blocks(bars)]

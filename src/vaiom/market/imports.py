@@ -29,7 +29,7 @@ from vaiom.market.folder import (
     write_manifest,
     write_symbol,
 )
-from vaiom.market.formats.detect import FORMATS, read_table
+from vaiom.market.formats.read import FORMATS, read_table
 from vaiom.market.formats.table import (
     REPAIR,
     ROW,

@@ -13,7 +13,7 @@ import pytest
 from market.price_files import candles_bi5, frame_of, some_bars
 from vaiom.errors import DataError
 from vaiom.market.folder import read_bars
-from vaiom.market.formats import detect
+from vaiom.market.formats import read
 from vaiom.market.imports import import_files
 
 HEADER = "time,open,high,low,close,volume\n"
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
     "two tables": ("EURUSD.zip", zipped({"a.csv": HEADER + GOOD, "b.csv": HEADER + GOOD}), "exactly one table"),
     "no table": ("EURUSD.zip", zipped({"a.pdf": ""}), "exactly one table"),
     "empty zip": ("EURUSD.zip", zipped({}), "exactly one table"),
-    "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (detect.RATIO_FROM + 1)}), "too much"),
+    "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (read.RATIO_FROM + 1)}), "too much"),
     "encrypted": ("EURUSD.zip", encrypted(zipped({"a.csv": HEADER + GOOD})), "encrypted"),
     "damaged zip": ("EURUSD.zip", damaged(zipped({"a.csv": HEADER + GOOD + NEXT})), "cannot be unpacked"),
     "cut zip": ("EURUSD.zip", zipped({"a.csv": HEADER + GOOD})[:-30], "cannot be unpacked"),

@@ -18,8 +18,7 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS
-from vaiom.market.formats.stamps import parse_stamps
-from vaiom.market.stamps import require_ordered
+from vaiom.market.stamps import parse_stamps, require_ordered
 
 ROW = "source row"
 """Column with the row of the source file (from 1) that a bar came from."""
@@ -196,23 +195,25 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
     rows = frame[ROW]
     ticks = has_ticks(roles)
     prices = ("Bid",) if ticks else PRICE_COLUMNS
+    if "Datetime" in roles:
+        stamps = frame[roles["Datetime"]]
+    else:
+        both = (pl.col(roles[name]).cast(pl.String) for name in ("Date", "Time"))
+        stamps = frame.select(pl.concat_str(both, separator=" ")).to_series()
     volume = roles.get("BidVolume" if ticks else "Volume")
-    no_volumes = pl.Series("Volume", [None], dtype=pl.Float64).new_from_index(0, len(frame))
-
-    def numbers(column: pl.Series) -> pl.Series:
-        return _parse_numbers(column, rows, file, repair=options.repair)
-
-    read = {"Datetime": parse_stamps(_stamp_cells(frame, roles), lambda row: file.at(rows[row]), utc=options.utc)}
-    read |= {name: numbers(frame[roles[name]]) for name in prices}
-    volumes = no_volumes if volume is None else numbers(frame[volume]).fill_nan(None)
-    changes = Counter(volumes_blanked=volumes.null_count() - frame[volume].null_count() if volume else 0)
-    bars = pl.DataFrame([*(values.alias(name) for name, values in read.items()), volumes.alias("Volume"), rows])
-    if raw.format == "dukascopy" and not ticks:
-        traded = drop_flat(bars)
-        changes["flat_dropped"] = len(bars) - len(traded)
-        bars = traded
-    usable = _drop_unusable(bars, prices, file, repair=options.repair)
-    changes["unusable_rows_dropped"] = len(bars) - len(usable)
+    no_volumes = pl.repeat(None, len(frame), dtype=pl.Float64, eager=True)
+    cells = {name: frame[roles[name]] for name in prices} | {"Volume": frame[volume] if volume else no_volumes}
+    stamps = parse_stamps(stamps, lambda row: file.at(rows[row]), utc=options.utc)
+    numbers = {name: _parse_numbers(column, rows, file, repair=options.repair) for name, column in cells.items()}
+    numbers["Volume"] = numbers["Volume"].fill_nan(None)
+    bars = pl.DataFrame({"Datetime": stamps, **numbers, ROW: rows})
+    traded = drop_flat(bars) if raw.format == "dukascopy" and not ticks else bars
+    usable = _drop_unusable(traded, prices, file, repair=options.repair)
+    changes = Counter(
+        volumes_blanked=numbers["Volume"].null_count() - cells["Volume"].null_count(),
+        flat_dropped=len(bars) - len(traded),
+        unusable_rows_dropped=len(traded) - len(usable),
+    )
     if ticks and options.repair:
         changes["rows_reordered"] = count_out_of_place(usable["Datetime"])
         usable = usable.sort("Datetime", maintain_order=True)
@@ -232,13 +233,6 @@ def count_out_of_place(stamps: pl.Series) -> int:
     """How many rows lie behind a row with a later stamp."""
     physical = stamps.to_physical()
     return int((physical < physical.cum_max()).sum())
-
-
-def _stamp_cells(frame: pl.DataFrame, roles: Roles) -> pl.Series:
-    if "Datetime" in roles:
-        return frame[roles["Datetime"]]
-    date, time = pl.col(roles["Date"]).cast(pl.String), pl.col(roles["Time"]).cast(pl.String)
-    return frame.select(pl.concat_str(date, time, separator=" ")).to_series()
 
 
 def _parse_numbers(column: pl.Series, rows: pl.Series, file: Origin, *, repair: bool) -> pl.Series:
