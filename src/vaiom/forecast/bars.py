@@ -116,6 +116,11 @@ def moment_of(seconds: int) -> datetime:
     return _EPOCH + timedelta(seconds=seconds)
 
 
+def seconds_of(moment: datetime) -> int:
+    """A naive datetime as it is stored."""
+    return (moment - _EPOCH) // timedelta(seconds=1)
+
+
 def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
     """The refusal of bars that are not the model's."""
     finer = seen < timeframe_of(timeframe)

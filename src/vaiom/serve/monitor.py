@@ -20,11 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from vaiom.baselines.base import smooth
 from vaiom.events.fields import ANY_MASK, BAD_RETURN, has_flag
-from vaiom.forecast.bars import moment_of
+from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.model.config import class_of
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
-from vaiom.serve.store import seconds_of
 
 WINDOW = 500
 """Scored bars of an asset that its running means look at."""

@@ -22,6 +22,7 @@ from fastapi import Query
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import generate_latest
 
+from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
@@ -32,7 +33,7 @@ from vaiom.serve.errors import RefusalError
 from vaiom.serve.monitor import Metrics
 from vaiom.serve.run import ServeConfig
 from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store, seconds_of
+from vaiom.serve.store import Store
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("vaiom.serve")

@@ -21,6 +21,7 @@ import polars as pl
 
 from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
+from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import AssetStream, OnlineForecaster
@@ -30,7 +31,7 @@ from vaiom.serve import monitor, schemas
 from vaiom.serve.errors import RefusalError, details_of
 from vaiom.serve.monitor import Columns
 from vaiom.serve.schemas import Bar, SettledForecast
-from vaiom.serve.store import Store, seconds_of
+from vaiom.serve.store import Store
 
 Replay = tuple[Window, Columns]
 """What was known before a bar of a history, and the rows that end with its own."""
@@ -84,7 +85,6 @@ class LiveAssets:
     def push(self, symbol: str, bars: Sequence[Bar]) -> tuple[SettledForecast | None, dict[str, float]]:
         """Take the bars that follow, durably: what the first of them settled, the seconds of recursion and disk."""
         start = time.perf_counter()
-        self.require(symbol)
         before, dist = self.online.streams.get(symbol), self.forecast(symbol)
         _require_order(symbol, bars, before.last if before else None)
         after, first = self._advanced(symbol, bars)

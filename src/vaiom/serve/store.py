@@ -10,19 +10,17 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import ensure_folder
-from vaiom.forecast.bars import moment_of
+from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.serve.errors import RefusalError
 from vaiom.serve.schemas import Bar, SettledForecast
 
 FILE_NAME = "live.sqlite"
 
-_EPOCH = datetime(1970, 1, 1)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS bars (
@@ -130,10 +128,6 @@ class Store:
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._db.execute(query, values).fetchall()
-
-
-def seconds_of(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(seconds=1)
 
 
 def _bar(row: Sequence[Any]) -> Bar:
