@@ -65,7 +65,7 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, name: str) -
 def test_none_beats_the_true_law(corpus: Corpus, bars: Path, name: str) -> None:
     rows = np.concatenate([corpus.endpoints(split) for split in ("validation", "test-h1", "test-h2")])
     buckets = corpus.target_return[rows]
-    truth = event_bits(Oracle.beside(bars).predict_proba(corpus, rows), buckets)
+    truth = event_bits(Oracle.load(bars).predict_proba(corpus, rows), buckets)
     probs = small(name).fit(corpus, corpus.endpoints("train")).predict_proba(corpus, rows)
     gains = truth - event_bits(probs, buckets)
     blocks = asset_months(corpus.meta[rows, 0], corpus.target_timestamps[rows])

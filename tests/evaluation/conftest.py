@@ -24,7 +24,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Market:
     config = MarketConfig()
     write_market(simulate(config), config, folder / "bars")
     corpus = build_corpus(folder / "bars", folder / "corpus")
-    oracle = Oracle.beside(folder / "bars")
+    oracle = Oracle.load(folder / "bars")
     rows = np.concatenate([corpus.endpoints(split) for split in SCORED])
     return Market(
         bars=folder / "bars",

@@ -140,7 +140,7 @@ from vaiom.simulate.oracle import Oracle
 from vaiom.events.corpus import open_corpus
 corpus = open_corpus(sys.argv[1])
 rows = corpus.endpoints("validation")[:10]
-print(Oracle.beside(Path(sys.argv[2])).predict_proba(corpus, rows).shape)
+print(Oracle.load(Path(sys.argv[2])).predict_proba(corpus, rows).shape)
 """
     assert market.corpus.path is not None
     command = [sys.executable, "-c", code, str(market.corpus.path), str(Path(market.bars))]

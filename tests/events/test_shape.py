@@ -102,7 +102,7 @@ def test_on_a_simulated_market_the_true_probabilities_give_true_quantiles(tmp_pa
     corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus")
     rows = corpus.endpoints("validation", 22)
     z = heldout_z(corpus)
-    probs = Oracle.beside(tmp_path / "bars").predict_proba(corpus, rows)
+    probs = Oracle.load(tmp_path / "bars").predict_proba(corpus, rows)
     u = in_sigmas(probs, corpus.tokenizer.return_shape).cdf(z)
     for level in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99):
         error = 4 * np.sqrt(level * (1 - level) / len(u)) + 0.004

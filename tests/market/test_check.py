@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.errors import DataError
-from vaiom.market.check import AssetQuality, QualityReport, Severity, check_bars, check_folder
+from vaiom.market.check import AssetQuality, QualityReport, check_bars, check_folder
+from vaiom.market.findings import Severity
 from vaiom.market.folder import BAR_SCHEMA, write_symbol
 from vaiom.simulate.market import MarketConfig, simulate
 

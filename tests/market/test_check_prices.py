@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import random_bars
-from vaiom.market.check import Finding, check_bars
+from vaiom.market.check import check_bars
+from vaiom.market.findings import Finding
 from vaiom.market.folder import PRICE_COLUMNS
 
 ROWS = 800

@@ -183,7 +183,7 @@ def _compare(market: Any, config: Any, real: Path) -> list[dict[str, Any]]:
     with TemporaryDirectory() as folder:
         simulated = Path(folder) / "bars"
         write_market(market, config, simulated)
-        table = compare_markets(corpus_in_memory(simulated), Oracle.beside(simulated), corpus_in_memory(real))
+        table = compare_markets(corpus_in_memory(simulated), Oracle.load(simulated), corpus_in_memory(real))
     return [asdict(row) for row in table]
 
 

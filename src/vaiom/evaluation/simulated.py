@@ -53,7 +53,7 @@ def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "au
 
     model = ModelPredictor.load(Run(run).best, device)
     context = model.checkpoint.model.config.context
-    losses = _validation_bits(corpus, [Frequency(), Markov(), model, Oracle.beside(bars)], context)
+    losses = _validation_bits(corpus, [Frequency(), Markov(), model, Oracle.load(bars)], context)
     bits = {name: float(values.mean()) for name, values in losses.items()}
     return OracleComparison(bits=bits, share_closed=share_closed(bits["frequency"], bits["model"], bits["oracle"]))
 

@@ -20,8 +20,6 @@ from vaiom.market.findings import Finding, Severity
 from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe
 
-__all__ = ["AssetQuality", "Finding", "QualityReport", "Severity", "check_bars", "check_folder"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AssetQuality:

@@ -44,7 +44,6 @@ _WINTER_CLOSE_UTC = 4 * DAY + 22 * HOUR  # Friday 17:00 in New York, seconds fro
 _FEWEST_WEEKS = 3
 _HALF_HOUR = HOUR // 2
 _RHYTHM = ("open_summer", "open_winter", "follows")
-_WEEK_TIMES = ("open_summer", "open_winter", "close_summer", "close_winter")
 _DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -299,7 +298,7 @@ def _merge(years: list[Era]) -> tuple[Era, ...]:
     eras: list[Era] = []
     for year in years:
         if eras and all(agree(getattr(eras[-1], name), getattr(year, name)) for name in _RHYTHM):
-            told = {name: getattr(year, name) for name in {*_RHYTHM, *_WEEK_TIMES}}
+            told = {name: getattr(year, name) for name in (*_RHYTHM, "close_summer", "close_winter")}
             known = {name: value for name, value in told.items() if value is not None}
             span, weeks = (eras[-1].years[0], year.years[1]), eras[-1].weeks + year.weeks
             eras[-1] = replace(eras[-1], years=span, weeks=weeks, **known)

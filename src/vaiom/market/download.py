@@ -71,8 +71,8 @@ class SymbolDay(NamedTuple):
 class Body(NamedTuple):
     """A day's file, known to decode, and the number of its candles; no bytes where the server has no such day."""
 
-    content: bytes
-    num_rows: int
+    content: bytes = b""
+    num_rows: int = 0
 
 
 def download(
@@ -172,9 +172,9 @@ def _fetch(server: FileServer, day: SymbolDay) -> Body:
             num_rows = len(_decode(day, content))
         except DataError as error:
             raise UnavailableError(f"a damaged file: {error.problem}") from error
-        return Body(content if num_rows else b"", num_rows)
+        return Body(content, num_rows) if num_rows else Body()
 
-    return server.fetch(day.path, check) or Body(b"", 0)
+    return server.fetch(day.path, check) or Body()
 
 
 def _decode(day: SymbolDay, content: bytes) -> pl.DataFrame:
@@ -305,7 +305,7 @@ class _Intake:
         # an empty day is final only once the server has proven, in this run, to know the symbol.
         if day.symbol in self._proven:
             for empty in self._held_back.pop(day.symbol, []):
-                self._ledger.record(empty, Body(b"", 0))
+                self._ledger.record(empty, Body())
 
     def failure(self, problem: str) -> DataError:
         named = [f"{day} ({reason})" for day, reason in sorted(self.failed.items())[:DAYS_NAMED_IN_ERROR]]

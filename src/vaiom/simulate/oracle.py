@@ -40,7 +40,7 @@ class Oracle:
     name = "oracle"
 
     @classmethod
-    def beside(cls, bars_folder: Path) -> Self:
+    def load(cls, bars_folder: Path) -> Self:
         """The oracle of a folder that `vaiom data simulate` wrote."""
         return cls(read_truth(bars_folder))
 

@@ -73,14 +73,14 @@ def read_bi5(file: Origin, data: bytes, options: Options) -> RawTable:
     symbol, start = parse_path(file.path.as_posix()) or (file.symbol, options.start)
     raw = _unpack(data, file.label)
     frame = pl.DataFrame(schema=BAR_SCHEMA)
-    if raw and start is None:
-        raise DataError(
-            "the path does not say when the file begins",
-            where=file.label,
-            expected=".../EURUSD/2019/01/04/BID_candles_min_1.bi5, or the same joined by underscores",
-            fix="pass --start, the beginning of its hour, day, month or year",
-        )
-    if raw and start is not None:
+    if raw:
+        if start is None:
+            raise DataError(
+                "the path does not say when the file begins",
+                where=file.label,
+                expected=".../EURUSD/2019/01/04/BID_candles_min_1.bi5, or the same joined by underscores",
+                fix="pass --start, the beginning of its hour, day, month or year",
+            )
         named = symbol or options.symbol
         if named is None:
             raise DataError("the path does not name a symbol", where=file.label, fix="pass --symbol")
