@@ -73,7 +73,7 @@ def test_the_walk_forward_has_its_years_and_its_figure(reproduced: Reproduced, r
     for record in walked.values():
         scored = record.scored["year"]
         assert set(scored.bits) == {"model", "frequency", "markov"}
-        assert scored.gains["markov"].num_months == 12
+        assert scored.gains["markov"].months.num_blocks == 12
         assert scored.gains["markov"].gain_bits == pytest.approx(scored.bits["markov"] - scored.bits["model"])
     figure = (reproduced.out / "walk-forward.svg").read_text()
     assert figure.count("<svg") == 1

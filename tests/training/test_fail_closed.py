@@ -43,11 +43,14 @@ def poisoned(corpus: Corpus, at: int) -> Corpus:
     sampler = train_sampler(corpus, context, TINY.train.seed, TINY.train.windows_per_step)
     seen = {row - back for step in range(1, at) for row in sampler.draw(step) for back in range(context)}
     row = next(int(row) for row in sampler.draw(at) if row not in seen)
-    copy = replace(corpus)
-    cont = corpus.cont.copy()
-    cont[row, 0] = np.nan
-    vars(copy)["cont"] = cont
-    return copy
+    return spoil_return(corpus, row)
+
+
+def spoil_return(corpus: Corpus, row: int) -> Corpus:
+    """The same corpus but for one input that is not a number."""
+    ret_z = corpus.columns["ret_z"].copy()
+    ret_z[row] = np.nan
+    return replace(corpus, columns={**corpus.columns, "ret_z": ret_z})
 
 
 def test_a_run_that_breaks_late_takes_its_best_model_back(corpus: Corpus, tmp_path: Path) -> None:
@@ -66,10 +69,7 @@ def test_a_run_that_breaks_late_takes_its_best_model_back(corpus: Corpus, tmp_pa
 
 
 def test_a_nan_that_validation_alone_sees_stops_the_run(corpus: Corpus, tmp_path: Path) -> None:
-    bad = replace(corpus)
-    cont = corpus.cont.copy()
-    cont[corpus.endpoints("validation", TINY.model.context)[3], 0] = np.nan
-    vars(bad)["cont"] = cont
+    bad = spoil_return(corpus, int(corpus.endpoints("validation", TINY.model.context)[3]))
     with pytest.raises(TrainingError, match="not finite"):
         train(bad, TINY, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "best.safetensors").exists()
