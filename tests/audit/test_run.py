@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from vaiom.audit.audit import audit_path
-from vaiom.audit.chain import prove_provenance
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
+from vaiom.audit.provenance import prove_provenance
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus

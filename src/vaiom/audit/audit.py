@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vaiom.audit import boundaries, chain, leakage, rebuild, recompute
-from vaiom.audit.pipeline import Bars, Pipeline, ProductPipeline, widest_model
+from vaiom.audit import figures, leakage, provenance
+from vaiom.audit.pipeline import Bars, MovedPipeline, Pipeline, ProductPipeline, seen_by, widest_model
 from vaiom.audit.proof import AuditConfig, Proof, not_run
 from vaiom.errors import DataError
 from vaiom.evaluation.predictor import ModelPredictor
@@ -71,7 +71,7 @@ class _Audit:
         say: Say,
     ) -> None:
         self.corpus, self.run, self.model, self.bars, self.config, self.say = corpus, run, model, bars, config, say
-        self.seen = corpus if model is None else boundaries.seen_by(model.checkpoint, corpus)
+        self.seen = corpus if model is None else seen_by(model.checkpoint, corpus)
         self.pipeline = _pipeline_of(self.seen, model, config, moved=self.seen is not corpus)
 
     def proofs(self) -> list[Proof]:
@@ -85,14 +85,14 @@ class _Audit:
         if self.run is not None and self.model is not None:
             out.append(self._figures(self.run, self.model))
         self.say("provenance")
-        out.append(chain.prove_provenance(self.corpus, self.bars, self.model, self.run, self.seen))
+        out.append(provenance.prove_provenance(self.corpus, self.bars, self.model, self.run, self.seen))
         return out
 
     def _with_bars(self, folder: Path) -> list[Proof]:
         bars = read_bars(folder)
         self.say("rebuilding the corpus")
         fitted = self.pipeline.fit(bars)
-        out = [rebuild.prove_rebuild(self.corpus, self.seen, folder, bars, self.pipeline, fitted)]
+        out = [provenance.prove_rebuild(self.corpus, self.seen, folder, bars, self.pipeline, fitted)]
         self.say("the prices")
         out.append(leakage.prove_prices(bars))
         self.say(f"the future after {self.config.cuts} cuts")
@@ -103,25 +103,26 @@ class _Audit:
 
     def _without_bars(self) -> list[Proof]:
         return [
-            not_run(claim, "needs --bars") for claim in (rebuild.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
+            not_run(claim, "needs --bars")
+            for claim in (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
         ]
 
     def _figures(self, run: Path, model: ModelPredictor) -> Proof:
         if not Run(run).evaluated_splits():
             for_use = model.checkpoint.provenance.purpose == USE
             why = _FOR_USE if for_use else _NOT_EVALUATED
-            return not_run(recompute.FIGURES, why)
+            return not_run(figures.FIGURES, why)
         self.say("the figures of its evaluations")
-        return recompute.prove_figures(run, self.seen, model, rescore=self.config.rescore)
+        return figures.prove_figures(run, self.seen, model, rescore=self.config.rescore)
 
 
 def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool) -> ProductPipeline:
     """The pipeline that the folder says it was built with, and the model's own windows where there is one."""
-    built = rebuild.config_of(corpus)
+    built = provenance.config_of(corpus)
     if model is None:
         widest = widest_model(config.context or DEFAULT_CONTEXT)
         return ProductPipeline(built, model=widest, baselines=config.baselines)
-    return (boundaries.MovedPipeline if moved else ProductPipeline)(
+    return (MovedPipeline if moved else ProductPipeline)(
         built,
         model=model.checkpoint.model.config,
         train=experiment_of_checkpoint(model.checkpoint).train,

@@ -7,9 +7,10 @@ pipeline, so another implementation of `Pipeline` is examined like ours.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -24,11 +25,12 @@ from vaiom.audit.proof import QUICK_BASELINES
 from vaiom.baselines.base import Baseline, Predictor
 from vaiom.baselines.registry import baseline
 from vaiom.events.build import CorpusConfig, corpus_in_memory
-from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
-from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
-from vaiom.events.fit import Tokenizer
-from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, under_splits
+from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS, INVALID
+from vaiom.events.fit import Tokenizer, bucket_of
+from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import sha256_of
+from vaiom.model.checkpoint import Checkpoint
 from vaiom.model.config import ModelConfig
 from vaiom.training.config import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler
@@ -164,6 +166,34 @@ class ProductPipeline:
     def _predict(self, corpus: Corpus, rows: Rows) -> Array:
         assert self.predictor is not None
         return self.predictor.predict_proba(corpus, rows)
+
+
+STORED_ROUNDED = {"gap_bucket": ("gap", "gap_z"), "vol_regime": ("vol_regime", "relative_log_vol")}
+"""Buckets that moved boundaries take from values of the corpus's own precision: their edges and their column."""
+
+
+def seen_by(checkpoint: Checkpoint, corpus: Corpus) -> Corpus:
+    """The corpus under the boundaries that the checkpoint was trained with; it still says where its folder is."""
+    splits = SplitConfig.from_json(checkpoint.provenance.splits)
+    return corpus if splits == corpus.splits else replace(under_splits(corpus, splits), path=corpus.path)
+
+
+class MovedPipeline(ProductPipeline):
+    """From bars to what `under_splits` makes of the corpus that they were built into."""
+
+    def tokenizer(self, bars: Bars) -> Tokenizer:
+        built = super().corpus(bars, super().tokenizer(bars))
+        return under_splits(replace(built, manifest={"arrays": {}}), self.config.splits).tokenizer
+
+    def corpus(self, bars: Bars, tokenizer: Tokenizer) -> Corpus:
+        built = super().corpus(bars, tokenizer)
+        again = {
+            bucket: bucket_of(
+                tokenizer.edges[edges], np.where(built.columns[bucket] == INVALID, math.nan, built.columns[values])
+            )
+            for bucket, (edges, values) in STORED_ROUNDED.items()
+        }
+        return replace(built, columns={**built.columns, **again})
 
 
 def widest_model(context: int = DEFAULT_CONTEXT) -> ModelConfig:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from vaiom.audit.boundaries import seen_by
+from vaiom.audit.pipeline import seen_by
 from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import load_checkpoint

@@ -151,12 +151,7 @@ def evaluate_run(
     probs = model.predict_proba(corpus, rows)
     events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses})
     write_events(run, split, events)
-    labels = _labels(corpus, rows, events)
-    sample = SampleSize(
-        num_assets=len(np.unique(events.symbols)),
-        num_months=len(np.unique(labels["month"])),
-        empty_buckets=[int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)],
-    )
+    figures = figures_of_events(corpus, rows, events)
     result = Evaluation(
         split=split,
         run=str(run),
@@ -166,19 +161,13 @@ def evaluate_run(
         experiment=checkpoint.provenance.experiment,
         seed=checkpoint.provenance.seed,
         step=checkpoint.provenance.step,
-        num_events=len(events),
-        zero_share=float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0)),
+        zero_share=share_of_zeros(corpus, split),
         looks=count_looks(corpus, split) if counted else None,
-        bits={name: float(each.mean()) for name, each in events.bits.items()},
-        against=compare(events),
         all_tests=_all_tests(run, corpus, split, checkpoint.sha256, events) if counted else None,
-        confidence_set=confidence_set(events.bits, events.target_times),
-        seeds=_summarise_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
-        by={name: bits_by_group(events.bits, groups) for name, groups in labels.items()},
-        **_forecast_quality(corpus, rows, probs, events, labels),
-        mixture=diagnose_mixture(model, corpus, rows),
-        caveats=_caveats(sample, checkpoint.provenance.purpose),
-        sample=sample,
+        seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
+        caveats=_caveats(figures["sample"], checkpoint.provenance.purpose),
+        **figures,
+        **figures_of_forecasts(model, corpus, rows, probs, events),
     )
     write_json(Run(run).evaluation(split), to_json(result))
     return result
@@ -217,10 +206,28 @@ def _labels(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, npt.N
     }
 
 
-def _forecast_quality(
-    corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents, labels: dict[str, npt.NDArray[Any]]
+def figures_of_events(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
+    """What follows from the losses of the events at these rows."""
+    labels = _labels(corpus, rows, events)
+    return {
+        "num_events": len(events),
+        "bits": {name: float(each.mean()) for name, each in events.bits.items()},
+        "against": compare(events),
+        "confidence_set": confidence_set(events.bits, events.target_times),
+        "by": {name: bits_by_group(events.bits, groups) for name, groups in labels.items()},
+        "sample": SampleSize(
+            num_assets=len(np.unique(events.symbols)),
+            num_months=len(np.unique(labels["month"])),
+            empty_buckets=[int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)],
+        ),
+    }
+
+
+def figures_of_forecasts(
+    model: ModelPredictor, corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents
 ) -> dict[str, Any]:
-    """Calibration and backtests, overall and by what is known before the return: asset, hour, volatility regime."""
+    """Calibration and backtests, overall and by what is known before the return, and the use of latent states."""
+    labels = _labels(corpus, rows, events)
     known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}
     distributions, log_ret = served_distributions(corpus, rows, probs), corpus.log_ret_next[rows].astype(np.float64)
     pit = np.asarray(distributions.cdf(log_ret))
@@ -230,7 +237,13 @@ def _forecast_quality(
         "calibration_by": {name: score_groups(probs, events.buckets, pit, groups) for name, groups in known.items()},
         "backtests": tail_tests(tails, events.symbols),
         "backtests_by": {name: tail_tests(tails, events.symbols, groups) for name, groups in known.items()},
+        "mixture": diagnose_mixture(model, corpus, rows),
     }
+
+
+def share_of_zeros(corpus: Corpus, split: str) -> float:
+    """Next returns of a split that are exactly zero, masked or not."""
+    return float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0))
 
 
 def _all_tests(
@@ -260,7 +273,8 @@ def _other_seeds(run: Path, others: Sequence[Path], split: str, events: ScoredEv
     return out
 
 
-def _summarise_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, SeedSummary] | None:
+def compare_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, SeedSummary] | None:
+    """Several runs on the same events, by baseline; `runs` are the model's bits in each."""
     blocks = asset_months(events.symbols, events.target_times)
     if len(np.unique(blocks)) < 2:
         return None

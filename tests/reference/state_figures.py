@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from vaiom.audit.plain import Figures, mean
+from reference.event_figures import Figures, mean
 
 
 def state_figures(

@@ -8,17 +8,20 @@ bits a fresh scoring of some of them gives again.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vaiom.audit.pipeline import Bars, Fitted, ProductPipeline
 from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events, score_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits
+from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import STATE_NAME, Corpus
 from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import read_json, sha256_file
@@ -27,6 +30,9 @@ from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, Run
 from vaiom.training.experiment import experiment_of_checkpoint, experiment_of_run
 
+REBUILD = Claim(
+    "rebuild", "building the corpus again from these bars gives its hash, and the examined pipeline its columns"
+)
 PROVENANCE = Claim(
     "f. provenance", "hashes from bars to manifest, arrays, tokenizer, checkpoint, selected step, evaluation and events"
 )
@@ -170,3 +176,24 @@ def _rescore(proof: Proof, corpus: Corpus, model: ModelPredictor, split: str, ro
         len(chosen),
     )
     proof.notes.append(f"{split}: {len(chosen)} events scored again, largest difference {largest:.1e} bits")
+
+
+def config_of(corpus: Corpus) -> CorpusConfig:
+    """What a corpus says that it was built with."""
+    tokenizer = corpus.tokenizer
+    classes = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True))
+    return CorpusConfig(timeframe=tokenizer.timeframe, splits=corpus.splits, classes=classes)
+
+
+def prove_rebuild(
+    corpus: Corpus, seen: Corpus, folder: Path, bars: Bars, pipeline: ProductPipeline, fitted: Fitted
+) -> Proof:
+    with proving(REBUILD) as proof:
+        with tempfile.TemporaryDirectory() as name:
+            again = build_corpus(folder, Path(name) / "corpus", config_of(corpus))
+            proof.check(again.sha256 == corpus.sha256, f"the bars of {folder} give another corpus")
+        columns = pipeline.corpus(bars, fitted.state).columns
+        for name, ours in seen.columns.items():
+            same = name in columns and np.array_equal(columns[name], ours, equal_nan=True)
+            proof.check(same, f"the examined pipeline gives another {name}", len(ours))
+    return proof

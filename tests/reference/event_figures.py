@@ -228,3 +228,19 @@ def joined(parts: Sequence[ScoredEvents]) -> ScoredEvents:
         buckets=np.concatenate([part.buckets for part in parts]),
         bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
     )
+
+
+def figures_of(events: ScoredEvents) -> Figures:
+    """What follows from the events alone, as the evaluation file spells it."""
+    labels: dict[str, list[Any]] = {
+        "asset": events.symbols.tolist(),
+        "month": months_of(events),
+        "hour": hours_of(events),
+        "bucket": events.buckets.tolist(),
+    }
+    return {
+        "num_events": len(events),
+        "bits": {name: mean(losses) for name, losses in events.bits.items()},
+        "against": against(events),
+        "by": {name: means_by_label(events.bits, values) for name, values in labels.items()},
+    }

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.audit.plain import NUM_BUCKETS, Figures, mean, positions
+from reference.event_figures import NUM_BUCKETS, Figures, mean, positions
 
 SMALLEST, PIT_BINS, RELIABILITY_BINS, PIECES = 1e-12, 20, 10, 8
 LEVELS = (0.01, 0.05)
