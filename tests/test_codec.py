@@ -163,3 +163,14 @@ def test_users_are_told_what_is_wrong_where() -> None:
     assert (caught.value.problem, caught.value.where, caught.value.fix) == ("not a mean", "a.json", "write it again")
     with pytest.raises(CheckpointError):
         decode(Mean, {}, "not a mean", error=CheckpointError)
+
+
+def test_arrays_whose_type_is_an_alias() -> None:
+    """As NumPy's own `NDArray` is from version 2.5 on."""
+    from typing_extensions import TypeAliasType, TypeVar
+
+    scalar = TypeVar("scalar", bound=np.generic)
+    alias = TypeAliasType("alias", npt.NDArray[scalar], type_params=(scalar,))
+    found = from_json(dict[str, alias[np.float32]], {"a": [1.0, 2.5]})
+    assert found["a"].dtype == np.float32
+    np.testing.assert_array_equal(found["a"], [1.0, 2.5])

@@ -135,6 +135,8 @@ def decode(
 
 def _build(hint: Any, value: Any, path: str) -> Any:
     origin, inside = get_origin(hint), get_args(hint)
+    if hasattr(origin, "__value__"):  # a `type` alias, as NumPy's NDArray is from 2.5 on
+        return _build(origin.__value__[inside], value, path)
     if origin is Annotated:
         transform = next((each for each in hint.__metadata__ if isinstance(each, Stored)), None)
         return _build(inside[0], _attempt(transform.decode, value, path) if transform else value, path)
