@@ -45,7 +45,7 @@ def targets(materials: Path, scratch: Path) -> dict[str, Entry]:
         "checkpoint header, sealed": (header, spoil_json, _header(run, scratch / "b.safetensors"), 3),
         "training state": (_state_seed(run), spoil_bytes, _state(scratch / "s.safetensors"), 3),
         "run config": (_seed(run / "config.toml"), spoil_text, _config(scratch / "run"), 12),
-        "run metrics": (_seed(run / "metrics.jsonl"), spoil_text, _metrics(scratch / "log.jsonl"), 15),
+        "run metrics": (_seed(run / "metrics.jsonl"), spoil_text, _metrics(scratch / "log" / "metrics.jsonl"), 15),
         "stored losses": (_seed(materials / "losses" / f"{SPLIT}.npz"), spoil_bytes, _losses(corpus, scratch / "l"), 5),
         "events parquet": (_seed(run / f"events-{SPLIT}.parquet"), spoil_bytes, _events(scratch / "e1", "parquet"), 8),
         "events npz": (_seed(materials / f"events-{SPLIT}.npz"), spoil_bytes, _events(scratch / "e2", "npz"), 8),
@@ -206,12 +206,11 @@ def _events(folder: Path, suffix: str) -> Callable[[bytes], object]:
 
 
 def _evaluation(folder: Path, run: Path) -> Callable[[bytes], object]:
+    from vaiom.evaluation.evaluate import Evaluation
     from vaiom.model.checkpoint import load_checkpoint
-    from vaiom.report.contents import _read_split
-    from vaiom.run import Run
 
-    checkpoint = load_checkpoint(run / "best.safetensors")
-    return _written(folder / f"evaluation-{SPLIT}.json", lambda _: _read_split(Run(folder), SPLIT, "", checkpoint))
+    sha256 = load_checkpoint(run / "best.safetensors").sha256
+    return _written(folder / f"evaluation-{SPLIT}.json", lambda _: Evaluation.read(folder, SPLIT, sha256))
 
 
 def _record(file: Path) -> Callable[[bytes], object]:
