@@ -13,30 +13,31 @@ pytestmark = [
 SEED = 1_234_567
 
 
-def written_out(qkv: torch.Tensor, kept: torch.Tensor, rate: float) -> torch.Tensor:
+def written_out(qkv: torch.Tensor, kept: torch.Tensor, rate: float, window: int) -> torch.Tensor:
     q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
     length = q.shape[-2]
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-    future = torch.ones(length, length, dtype=torch.bool, device=qkv.device).triu(1)
-    weights = scores.masked_fill(future, float("-inf")).softmax(-1) * kept / (1 - rate)
+    seen = torch.ones(length, length, dtype=torch.bool, device=qkv.device).tril().triu(1 - window)
+    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1) * kept / (1 - rate)
     return (weights @ v).transpose(1, 2)
 
 
 @pytest.mark.parametrize(("heads", "size", "length"), [(4, 32, 512), (2, 32, 64), (6, 64, 192), (4, 64, 1024)])
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
-def test_values_and_gradients(heads: int, size: int, length: int, rate: float) -> None:
+@pytest.mark.parametrize("window", [1024, 256, 100, 1])
+def test_values_and_gradients(heads: int, size: int, length: int, rate: float, window: int) -> None:
     from vaiom.model import attention_gpu
 
     torch.manual_seed(0)
     qkv = torch.randn(2, length, 3, heads, size, device="cuda", dtype=torch.float16, requires_grad=True)
     seed = torch.tensor([SEED], device="cuda", dtype=torch.int32)
-    out, _ = attention_gpu._forward_op(qkv, seed, rate)
+    out, _ = attention_gpu._forward_op(qkv, seed, rate, window)
     gradient = torch.randn_like(out)
     out.backward(gradient)
 
     exact = qkv.detach().float().requires_grad_(True)
     kept = attention_gpu.kept(SEED, 2, heads, length, rate).cuda()
-    expected = written_out(exact, kept, rate)
+    expected = written_out(exact, kept, rate, window)
     expected.backward(gradient.float())
     torch.testing.assert_close(out.float(), expected, atol=5e-3, rtol=5e-3)
     assert qkv.grad is not None

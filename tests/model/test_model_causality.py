@@ -116,16 +116,16 @@ def test_the_last_position_alone_equals_the_full_pass(input_: str, layers: int, 
 def test_attention_in_blocks_equals_the_fused_one(length: int) -> None:
     torch.manual_seed(1)
     qkv = torch.randn(2, length, 3, 2, 8)
-    fused = attention.causal_attention(qkv, 0.0)
+    fused = attention.causal_attention(qkv, 0.0, 512)
     # So small a rate drops nothing here, but leaves the fused path.
-    torch.testing.assert_close(attention.causal_attention(qkv, 1e-12), fused, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(attention.causal_attention(qkv, 1e-12, 512), fused, atol=1e-5, rtol=1e-5)
 
 
 def test_attention_in_blocks_drops_at_its_rate_and_keeps_the_mean() -> None:
     torch.manual_seed(2)
     qkv = torch.randn(64, 130, 3, 2, 4)
     qkv[:, :, 2] = 1.0  # with equal values the result is the sum of the kept weights
-    kept = attention.causal_attention(qkv, 0.25)
+    kept = attention.causal_attention(qkv, 0.25, 512)
     assert kept[:, 64:].mean().item() == pytest.approx(1.0, abs=5e-3)
     # The first position has one weight: dropped or scaled up.
     first = kept[:, 0]

@@ -18,29 +18,31 @@ _QUERY_BLOCK = 128
 _SPREAD, _MIX = -1640531535, 739982445
 
 
-def causal_attention(qkv_BT3HE: Tensor, rate: float) -> Tensor:
-    """Attention of every position to itself and what came before; a weight is dropped with probability `rate`."""
+def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
+    """Attention to the last `window` positions, the own one included; a weight is dropped with probability `rate`."""
     if qkv_BT3HE.is_cuda and attention_gpu.fits(qkv_BT3HE):
-        return attention_gpu.causal_attention(qkv_BT3HE, rate)
+        return attention_gpu.causal_attention(qkv_BT3HE, rate, window)
     q, k, v = (part.transpose(1, 2) for part in qkv_BT3HE.unbind(2))
-    if rate and not qkv_BT3HE.is_cuda:
-        mixed = attend_in_blocks(q, k, v, rate)
+    if window < q.shape[-2] or (rate and not qkv_BT3HE.is_cuda):
+        mixed = attend_in_blocks(q, k, v, rate, window)
     else:
         mixed = scaled_dot_product_attention(q, k, v, dropout_p=rate, is_causal=True)
     return mixed.transpose(1, 2)
 
 
-def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float) -> Tensor:
-    """For CPUs, where dropout leaves the fused path: blocks of queries against the keys that they may see."""
+def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:
+    """Where dropout or a window leave the fused path: blocks of queries against the keys that they may see."""
     length, size = q_BHTE.shape[-2:]
     q_BHTE = q_BHTE * size**-0.5
     out = []
     for start in range(0, length, _QUERY_BLOCK):
         stop = min(start + _QUERY_BLOCK, length)
-        scores = q_BHTE[..., start:stop, :] @ k_BHTE[..., :stop, :].transpose(-1, -2)
-        future = torch.ones(stop - start, stop - start, dtype=torch.bool, device=scores.device).triu(1)
-        scores[..., start:].masked_fill_(future, float("-inf"))
-        out.append(drop(scores.softmax(dim=-1), rate) @ v_BHTE[..., :stop, :])
+        first = max(0, start - window + 1)
+        scores = q_BHTE[..., start:stop, :] @ k_BHTE[..., first:stop, :].transpose(-1, -2)
+        keys = torch.arange(first, stop, device=scores.device)
+        distance = keys[start - first :, None] - keys
+        scores.masked_fill_((distance < 0) | (distance >= window), float("-inf"))
+        out.append(drop(scores.softmax(dim=-1), rate) @ v_BHTE[..., first:stop, :])
     return torch.cat(out, dim=-2)
 
 

@@ -40,7 +40,7 @@ def _mix(key):
 @triton.jit
 def _forward(
     QKV, OUT, LSE, SEED, scale, drop_below, keep_scale,
-    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     # Late rows see the most keys: they start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -55,13 +55,15 @@ def _forward(
     top = tl.full([BM], -1e30, tl.float32)
     total = tl.zeros([BM], tl.float32)
     mixed = tl.zeros([BM, E], tl.float32)
-    for start in range(0, (block + 1) * BM, BN):
+    # Keys older than the window of the block's first row are seen by none of its rows.
+    for start in range(tl.maximum(block * BM - W + 1, 0) // BN * BN, (block + 1) * BM, BN):
         at = start + columns
         k = tl.load(base + D + at[:, None] * (3 * D) + e[None, :])
         v = tl.load(base + 2 * D + at[:, None] * (3 * D) + e[None, :])
         scores = tl.dot(q, tl.trans(k)) * scale
-        if start + BN > block * BM:
-            scores = tl.where(rows[:, None] >= at[None, :], scores, -1e30)
+        if (start + BN > block * BM) | (start <= (block + 1) * BM - 1 - W):
+            distance = rows[:, None] - at[None, :]
+            scores = tl.where((distance >= 0) & (distance < W), scores, -1e30)
         higher = tl.maximum(top, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(top - higher)
@@ -79,7 +81,7 @@ def _forward(
 @triton.jit
 def _backward_queries(
     QKV, OUT, GRAD, LSE, DELTA, DQKV, SEED, scale, drop_below, keep_scale,
-    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -97,13 +99,15 @@ def _backward_queries(
     lse = tl.load(LSE + head * T + rows)
     keys = _row_keys(tl.load(SEED), head, rows, T)
     dq = tl.zeros([BM, E], tl.float32)
-    for start in range(0, (block + 1) * BM, BN):
+    # Keys older than the window of the block's first row are seen by none of its rows.
+    for start in range(tl.maximum(block * BM - W + 1, 0) // BN * BN, (block + 1) * BM, BN):
         at = start + columns
         k = tl.load(base + D + at[:, None] * (3 * D) + e[None, :])
         v = tl.load(base + 2 * D + at[:, None] * (3 * D) + e[None, :])
         weights = tl.exp2(tl.dot(q, tl.trans(k)) * scale - lse[:, None])
-        if start + BN > block * BM:
-            weights = tl.where(rows[:, None] >= at[None, :], weights, 0.0)
+        if (start + BN > block * BM) | (start <= (block + 1) * BM - 1 - W):
+            distance = rows[:, None] - at[None, :]
+            weights = tl.where((distance >= 0) & (distance < W), weights, 0.0)
         dw = tl.dot(grad, tl.trans(v)) * keep_scale
         keep = _mix(keys[:, None] ^ (at.to(tl.uint32) * 0x85EBCA77)[None, :]) >= drop_below
         ds = weights * (tl.where(keep, dw, 0.0) - delta[:, None])
@@ -116,7 +120,7 @@ def _backward_queries(
 @triton.jit
 def _backward_keys(
     QKV, GRAD, LSE, DELTA, DQKV, SEED, scale, drop_below, keep_scale,
-    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     head = tl.program_id(1)
@@ -132,15 +136,16 @@ def _backward_keys(
     column_keys = at.to(tl.uint32) * 0x85EBCA77
     dk = tl.zeros([BN, E], tl.float32)
     dv = tl.zeros([BN, E], tl.float32)
-    for start in range((block * BN) // BM * BM, T, BM):
+    for start in range((block * BN) // BM * BM, tl.minimum((block + 1) * BN + W - 1, T), BM):
         rows = start + within
         q = tl.load(base + rows[:, None] * (3 * D) + e[None, :])
         grad = tl.load(GRAD + narrow + rows[:, None] * D + e[None, :])
         lse = tl.load(LSE + head * T + rows)
         delta = tl.load(DELTA + head * T + rows)
         weights = tl.exp2(tl.dot(k, tl.trans(q)) * scale - lse[None, :])
-        if start < (block + 1) * BN:
-            weights = tl.where(rows[None, :] >= at[:, None], weights, 0.0)
+        if (start < (block + 1) * BN) | (start + BM > block * BN + W):
+            distance = rows[None, :] - at[:, None]
+            weights = tl.where((distance >= 0) & (distance < W), weights, 0.0)
         keep = _mix(_row_keys(seed, head, rows, T)[None, :] ^ column_keys[:, None]) >= drop_below
         dv += tl.dot(tl.where(keep, weights, 0.0).to(grad.dtype), grad)
         dw = tl.where(keep, tl.dot(v, tl.trans(grad)) * keep_scale, 0.0)
@@ -174,26 +179,26 @@ def _numbers(qkv: Tensor, rate: float) -> tuple[float, int, float]:
 
 
 @torch.library.custom_op("vaiom::attention_forward", mutates_args=())
-def _forward_op(qkv: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def _forward_op(qkv: Tensor, seed: Tensor, rate: float, window: int) -> tuple[Tensor, Tensor]:
     batch, length, _, heads, size = qkv.shape
     out = torch.empty(batch, length, heads, size, dtype=qkv.dtype, device=qkv.device)
     lse = torch.empty(batch * heads, length, dtype=torch.float32, device=qkv.device)
     grid = (length // _BLOCK, batch * heads)
-    _forward[grid](qkv, out, lse, seed, *_numbers(qkv, rate), T=length, H=heads, E=size, **_LAUNCH)
+    _forward[grid](qkv, out, lse, seed, *_numbers(qkv, rate), T=length, H=heads, E=size, W=window, **_LAUNCH)
     return out, lse
 
 
 @_forward_op.register_fake
-def _(qkv: Tensor, seed: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def _(qkv: Tensor, seed: Tensor, rate: float, window: int) -> tuple[Tensor, Tensor]:
     batch, length, _, heads, size = qkv.shape
     return qkv.new_empty(batch, length, heads, size), qkv.new_empty(batch * heads, length, dtype=torch.float32)
 
 
 @torch.library.custom_op("vaiom::attention_backward", mutates_args=())
-def _backward_op(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float) -> Tensor:
+def _backward_op(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float, window: int) -> Tensor:
     batch, length, _, heads, size = qkv.shape
     dqkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
-    numbers, sizes = _numbers(qkv, rate), {"T": length, "H": heads, "E": size}
+    numbers, sizes = _numbers(qkv, rate), {"T": length, "H": heads, "E": size, "W": window}
     grid = (length // _BLOCK, batch * heads)
     _backward_queries[grid](qkv, out, grad, lse, delta, dqkv, seed, *numbers, **sizes, **_LAUNCH)
     _backward_keys[grid](qkv, grad, lse, delta, dqkv, seed, *numbers, **sizes, **_LAUNCH)
@@ -201,27 +206,27 @@ def _backward_op(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tens
 
 
 @_backward_op.register_fake
-def _(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float) -> Tensor:
+def _(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float, window: int) -> Tensor:
     return torch.empty_like(qkv)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv, seed, ctx.rate = inputs
+    qkv, seed, ctx.rate, ctx.window = inputs
     ctx.save_for_backward(qkv, *output, seed)
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
     qkv, out, lse, seed = ctx.saved_tensors
-    return _backward_op(grad.contiguous(), qkv, out, lse, seed, ctx.rate), None, None
+    return _backward_op(grad.contiguous(), qkv, out, lse, seed, ctx.rate, ctx.window), None, None, None
 
 
 _forward_op.register_autograd(_differentiate, setup_context=_save)
 
 
-def causal_attention(qkv_BT3HE: Tensor, rate: float) -> Tensor:
-    """(B, T, H, E) causal attention; a weight is dropped with probability `rate`."""
+def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
+    """(B, T, H, E) attention to the last `window` positions; a weight is dropped with probability `rate`."""
     seed = torch.randint(0, 2**31 - 1, (1,), device=qkv_BT3HE.device, dtype=torch.int32)
-    out: Tensor = _forward_op(qkv_BT3HE, seed, rate)[0]
+    out: Tensor = _forward_op(qkv_BT3HE, seed, rate, min(window, qkv_BT3HE.shape[1]))[0]
     return out
 
 

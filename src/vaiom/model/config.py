@@ -63,6 +63,9 @@ HASHED_DEFAULTS: dict[str, Any] = {"norm": "layer", "feed_forward": "gelu", "nor
 REMOVED: dict[str, Any] = {**HASHED_DEFAULTS, "drop_field": 0.0}
 """Settings of a model that there were, with the only value that is left of each; hashes are over some of them."""
 
+ADDED: dict[str, Any] = {"attention_window": 0}
+"""Settings that came later, with what they are where nobody names them: hashes leave them out then."""
+
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings under today's names, whoever wrote them: checkpoint, `config.toml`, record, resume state, `--set`."""
@@ -78,7 +81,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def spell_as_hashed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings under the names of version 0.1: hashes and the keys of records are over these and never change."""
     old = {new: old for old, new in RENAMED.items()}
-    return {old.get(key, key): value for key, value in settings.items()}
+    return {old.get(key, key): value for key, value in settings.items() if value != ADDED.get(key)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,8 @@ class ModelConfig:
     context: int = 512
     dropout: float = 0.1
     positions: str = "learned"
+    attention_window: int = 0
+    """How many positions each layer sees, its own included; 0 is the whole context."""
     stochastic_depth: float = 0.0
     """How often the last layer is left out in training; earlier ones proportionally less."""
     return_head: str = "moms"
@@ -121,6 +126,8 @@ class ModelConfig:
             self.positions == "learned" or self.width // self.num_heads % 2 == 0,
             "rotary positions need heads of an even width",
         )
+        _require(self.attention_window >= 0, "attention_window must not be negative")
+        _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
         for name in ("dropout", "stochastic_depth"):
             _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
@@ -132,6 +139,11 @@ class ModelConfig:
     def input_fields(self) -> tuple[str, ...]:
         """The fields that the model reads, in the order of its input."""
         return self.fields or (DISC_FIELDS if self.input == "disc" else CONT_FIELDS)
+
+    @property
+    def receptive_field(self) -> int:
+        """How many rows an answer depends on."""
+        return 1 + self.num_layers * (self.attention_window - 1) if self.attention_window else self.context
 
     @property
     def embedding_width(self) -> int:

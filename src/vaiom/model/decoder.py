@@ -26,6 +26,7 @@ class Decoder(nn.Module):
         if config.positions == "learned":
             self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
         self.learned = config.positions == "learned"
+        self.window = config.attention_window
         self.blocks = nn.ModuleList(
             Block(config, config.stochastic_depth * number / config.num_layers)
             for number in range(1, config.num_layers + 1)
@@ -36,6 +37,10 @@ class Decoder(nn.Module):
         if self.learned:
             h_BTD = h_BTD + self.positions[: h_BTD.shape[1]].to(h_BTD.dtype)
         for number, block in enumerate(self.blocks, start=1):
+            if last_only and self.window:
+                # What the last position can see through the layers that are left, in blocks that GPU kernels take.
+                seen = 1 + (len(self.blocks) - number + 1) * (self.window - 1)
+                h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
             h_BTD = block(h_BTD, last_only=last_only and number == len(self.blocks))
         hidden: Tensor = self.norm(h_BTD)
         return hidden
@@ -49,6 +54,7 @@ class Block(nn.Module):
         width = config.width
         self.num_heads, self.rotary = config.num_heads, config.positions == "rotary"
         self.dropout, self.depth_rate = config.dropout, depth_rate
+        self.window = config.attention_window or config.context
         self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
@@ -67,7 +73,7 @@ class Block(nn.Module):
             if self.rotary:
                 q, k, v = qkv.unbind(2)
                 qkv = torch.stack([rotate(q), rotate(k), v], dim=2)
-            mixed = causal_attention(qkv, rate).flatten(-2)
+            mixed = causal_attention(qkv, rate, self.window).flatten(-2)
         h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
         fed = self.feed_out(gelu(self.feed_in(self.feed_norm(h_BTD))))
         return h_BTD + self._drop_path(drop(fed, rate))
@@ -81,6 +87,7 @@ class Block(nn.Module):
 
     def _attend_last(self, normed: Tensor, rate: float) -> Tensor:
         """Keys and values of the whole window, a query for its last position alone: (B, 1, D)."""
+        normed = normed[:, -self.window :]
         width = normed.shape[-1]
         query_weight, rest_weight = self.query_key_value.weight.split([width, 2 * width])
         query_bias, rest_bias = self.query_key_value.bias.split([width, 2 * width])

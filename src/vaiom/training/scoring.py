@@ -1,7 +1,9 @@
 """Log-probabilities of the next return bucket for any events of a corpus, in batches on the device.
 
 Enters: a model, a corpus on the device, row numbers. Leaves: FP32 log-probabilities (n, 16) or mean bits per event.
-Only the final position of each window is scored, so the last layer computes only that one.
+A model with learned positions is shown the window of each event; only the final position is scored, so the last layer
+computes only that one. A model whose layers see a window of rows runs over stretches of rows, and each row is computed
+once: an answer depends on its receptive field alone, wherever the stretch begins.
 Paper: Methods, "Evaluation and Ablation Protocol".
 """
 
@@ -11,10 +13,12 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.model.heads import return_log_probs
 from vaiom.model.losses import class_ids
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.distributed import ProcessGroup
@@ -23,7 +27,27 @@ from vaiom.training.windows import DeviceCorpus, Rows
 
 Progress = Callable[[int, int, str], None]
 
-_BATCH = {"cpu": 64, "cuda": 512}
+_WINDOWS = {"cpu": 64, "cuda": 512}
+_STRETCHES = {"cpu": 1, "cuda": 32}
+"""How many of each are scored at once."""
+_STRETCH_ROWS = 4_096
+
+
+def plan_stretches(rows: Rows, asset_bounds: npt.NDArray[np.int64], run_up: int, length: int) -> Rows:
+    """For each of some sorted rows the first row of the stretch that scores it.
+
+    A stretch begins `run_up` rows before the first row that it scores, or with its asset, and is `length` rows long.
+    """
+    firsts = np.empty(len(rows), np.int64)
+    bounds = asset_bounds[np.searchsorted(asset_bounds[:, 1], rows, side="right")]
+    at = 0
+    while at < len(rows):
+        begin, end = bounds[at]
+        first = max(begin, rows[at] - run_up)
+        stop = int(np.searchsorted(rows, min(first + length, end)))
+        firsts[at:stop] = first
+        at = stop
+    return firsts
 
 
 class Scorer:
@@ -31,7 +55,10 @@ class Scorer:
 
     def __init__(self, model: Vaiom, data: DeviceCorpus, device: torch.device, dtype: torch.dtype) -> None:
         self.model, self.data, self.device, self.dtype = model, data, device, dtype
-        self.batch = _BATCH[device.type]
+        self.in_stretches = bool(model.config.attention_window)
+        self.run_up = model.config.receptive_field - 1
+        self.length = max(_STRETCH_ROWS, 2 * model.config.receptive_field)
+        self.batch = (_STRETCHES if self.in_stretches else _WINDOWS)[device.type]
         self._forward: Callable[[Tensor], Tensor] = self._log_probs
         self._captured = device.type != "cuda"
 
@@ -42,20 +69,34 @@ class Scorer:
 
     def log_probs(self, rows: Rows, progress: Progress | None = None) -> Tensor:
         """(n, 16) on the device."""
+        rows = np.ascontiguousarray(rows)
+        order, begins, pass_of_row, place = self._plan(rows)
+        out = torch.empty(len(rows), NUM_RETURN_BUCKETS, device=self.device)
         training = self.model.training
         self.model.eval()
-        out = []
         with torch.no_grad():
-            ends = torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
-            for start in range(0, len(rows), self.batch):
-                part = ends[start : start + self.batch]
+            for start in range(0, len(begins), self.batch):
+                part = begins[start : start + self.batch]
                 # Every batch has one size: the last is filled up with its own first row.
-                full = torch.cat([part, part[:1].expand(self.batch - len(part))])
-                out.append(self._run(full)[: len(part)].clone())
+                full = np.concatenate([part, np.repeat(part[:1], self.batch - len(part))])
+                answers = self._run(torch.from_numpy(full).to(self.device))
+                mine = slice(*np.searchsorted(pass_of_row, [start, start + self.batch]))
+                chosen = (torch.from_numpy(each).to(self.device) for each in (pass_of_row[mine] - start, place[mine]))
+                out[torch.from_numpy(order[mine]).to(self.device)] = answers[tuple(chosen)]
                 if progress:
-                    progress(min(start + self.batch, len(rows)), len(rows), "events")
+                    progress(mine.stop, len(rows), "events")
         self.model.train(training)
-        return torch.cat(out) if out else torch.empty(0, NUM_RETURN_BUCKETS, device=self.device)
+        return out
+
+    def _plan(self, rows: Rows) -> tuple[Rows, Rows, Rows, Rows]:
+        """An order of the rows; where passes begin; for each row in that order its pass and its place there."""
+        if not self.in_stretches:
+            each = np.arange(len(rows))
+            return each, rows, each, np.zeros_like(each)
+        order = np.argsort(rows, kind="stable")
+        firsts = plan_stretches(rows[order], self.data.asset_bounds, self.run_up, self.length)
+        begins, number = np.unique(firsts, return_inverse=True)
+        return order, begins, number, rows[order] - firsts
 
     def mean_bits(self, rows: Rows, group: ProcessGroup | None = None) -> float:
         """Bits per event over all rows; processes of a group share them."""
@@ -66,10 +107,12 @@ class Scorer:
         nats = -log_probs.gather(1, class_ids(buckets)[:, None]).double().sum()
         return float(group.sum(nats)) / len(rows) / math.log(2)
 
-    def _log_probs(self, ends: Tensor) -> Tensor:
-        x_BTF, meta_BM = self.data.inputs(ends)
+    def _log_probs(self, begins: Tensor) -> Tensor:
+        """(B, T, 16) of the stretches that begin at these rows, or (B, 1, 16) of the windows that end there."""
         with autocast(self.device, self.dtype):
-            return self.model.log_probs(x_BTF, meta_BM)
+            if self.in_stretches:
+                return return_log_probs(self.model(*self.data.stretches(begins, self.length)))
+            return self.model.log_probs(*self.data.inputs(begins))[:, None]
 
     def _run(self, ends: Tensor) -> Tensor:
         if not self._captured:

@@ -56,6 +56,7 @@ class DeviceCorpus:
             for name, target in targets.items()
         }
         self._back = torch.arange(1 - context, 1, device=device)
+        self.asset_bounds = np.array([(part.start, part.stop) for part in corpus.asset_slices.values()])
         if mirror:
             signs = [-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]
             self._signs = torch.tensor(signs, device=device)
@@ -72,6 +73,11 @@ class DeviceCorpus:
             mirrored = {name: target[index] for name, target in self._mirrored.items()}
             targets = {name: torch.where(flipped_B[:, None], mirrored[name], targets[name]) for name in targets}
         return Windows(x_BTF, self.meta[ends], targets)
+
+    def stretches(self, firsts: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """The `length` rows from each of these on; past the corpus its last row is repeated, which nobody reads."""
+        index = (firsts[:, None] + torch.arange(length, device=firsts.device)).clamp(max=len(self.x) - 1)
+        return self.x[index], self.meta[firsts]
 
     def inputs(self, ends: Tensor) -> tuple[Tensor, Tensor]:
         return self.x[ends[:, None] + self._back], self.meta[ends]

@@ -1,0 +1,82 @@
+"""Models whose layers see a window of rows: attention against a plain mask, stretches against windows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from training.tiny_runs import CPU
+from vaiom.events.corpus import Corpus
+from vaiom.model.attention import causal_attention
+from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.vaiom import Vaiom
+from vaiom.training import scoring
+from vaiom.training.scoring import Scorer, plan_stretches
+from vaiom.training.windows import DeviceCorpus
+
+CONFIG = ModelConfig(positions="rotary", attention_window=8, num_layers=3, num_heads=2, width=16, context=64)
+
+
+@pytest.mark.parametrize("window", [1, 7, 128, 200, 300])
+@pytest.mark.parametrize("rate", [0.0, 1e-12])
+def test_attention_is_that_of_a_band(window: int, rate: float) -> None:
+    torch.manual_seed(0)
+    qkv = torch.randn(2, 300, 3, 2, 8)
+    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+    seen = torch.ones(300, 300, dtype=torch.bool).tril().triu(1 - window)
+    scores = (q @ k.transpose(-1, -2) * 8**-0.5).masked_fill(~seen, float("-inf"))
+    expected = (scores.softmax(-1) @ v).transpose(1, 2)
+    torch.testing.assert_close(causal_attention(qkv, rate, window), expected, atol=1e-5, rtol=1e-5)
+
+
+def make_model(corpus: Corpus) -> Vaiom:
+    torch.manual_seed(1)
+    return Vaiom(CONFIG, Vocabulary.of(corpus.tokenizer)).eval()
+
+
+def test_an_answer_depends_on_its_receptive_field_alone(corpus: Corpus) -> None:
+    """Rows before it change nothing, the first row of it does."""
+    model = make_model(corpus)
+    x, meta = torch.randn(1, 60, len(CONFIG.input_fields)), torch.from_numpy(corpus.meta[:1].astype(np.int64))
+    field = CONFIG.receptive_field
+    assert field == 22
+    before, inside = x.clone(), x.clone()
+    before[:, : 60 - field] += 1
+    inside[:, 60 - field] += 1
+    with torch.no_grad():
+        answer, same, other = (model.log_probs(each, meta) for each in (x, before, inside))
+        every = model(x, meta)
+    torch.testing.assert_close(answer, same, atol=1e-6, rtol=0)
+    assert (answer - other).abs().max() > 1e-6
+    last = {name: values[:, -1:] for name, values in every.items()}
+    torch.testing.assert_close(scoring.return_log_probs(last)[:, -1], answer, atol=1e-6, rtol=0)
+
+
+def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first row of an asset on, in any order, over several stretches."""
+    monkeypatch.setattr(scoring, "_STRETCH_ROWS", 64)
+    model = make_model(corpus)
+    scorer = Scorer(model, DeviceCorpus(corpus, CONFIG, CPU), CPU, torch.float32)
+    second = list(corpus.asset_slices.values())[1].start
+    rows = np.random.default_rng(0).permutation(np.concatenate([np.arange(150), np.arange(second, second + 150)]))
+    found = scorer.log_probs(rows)
+    x = torch.from_numpy(corpus.inputs(CONFIG))
+    meta = torch.from_numpy(corpus.meta.astype(np.int64))
+    with torch.no_grad():
+        for row, answer in zip(rows.tolist(), found, strict=True):
+            first = max(0 if row < second else second, row - CONFIG.receptive_field + 1)
+            expected = model.log_probs(x[None, first : row + 1], meta[row : row + 1])[0]
+            torch.testing.assert_close(answer, expected, atol=2e-6, rtol=0)
+
+
+def test_a_stretch_has_its_run_up_or_begins_with_its_asset() -> None:
+    bounds = np.array([[0, 100], [100, 250]])
+    rows = np.array([3, 40, 99, 100, 120, 249])
+    firsts = plan_stretches(rows, bounds, run_up=10, length=30)
+    assert firsts.tolist() == [0, 30, 89, 100, 100, 239]
+
+
+def test_a_window_needs_rotary_positions() -> None:
+    with pytest.raises(ValueError, match="rotary"):
+        ModelConfig(attention_window=8)
