@@ -19,7 +19,7 @@ from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
 from vaiom.simulate.market import MarketConfig, simulate, write_market
-from vaiom.training.precision import autocast, resolve_device, resolve_type
+from vaiom.training.devices import autocast, resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus
 

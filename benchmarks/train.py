@@ -26,7 +26,7 @@ from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom, count_parameters
 from vaiom.training.config import TrainConfig
-from vaiom.training.precision import resolve_device, resolve_type
+from vaiom.training.devices import resolve_device, resolve_type
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
 

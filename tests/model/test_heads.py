@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as st_numpy
 from small_models import VOCABULARY, events, tiny_model
 
 from reference.losses_loop import mixture, softmax
-from vaiom.model.config import AUXILIARIES, INPUTS
+from vaiom.model.config import AUXILIARIES, CHOICES
 from vaiom.model.encoders import INPUT_LIMIT
 from vaiom.model.heads import return_log_probs
 
@@ -91,7 +91,7 @@ def test_inputs_are_clipped_on_entry(input_: str) -> None:
     assert torch.equal(model(far, meta)["return"], model(limit, meta)["return"])
 
 
-@pytest.mark.parametrize("input_", INPUTS)
+@pytest.mark.parametrize("input_", CHOICES["input"])
 def test_metadata_matters_where_the_branch_has_it(input_: str) -> None:
     model = tiny_model(input=input_).eval()
     x, meta = events(model, 1, 4)

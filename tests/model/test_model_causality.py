@@ -8,7 +8,7 @@ from small_models import events, tiny_model
 from torch import Tensor
 
 from vaiom.model import attention
-from vaiom.model.config import BACKBONES, INPUTS, RETURN_HEADS
+from vaiom.model.config import CHOICES
 from vaiom.model.decoder import Block, rotate
 from vaiom.model.vaiom import Vaiom
 
@@ -28,9 +28,9 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return bool(request.param == "in blocks")
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("head", RETURN_HEADS)
-@pytest.mark.parametrize("input_", INPUTS)
+@pytest.mark.parametrize("backbone", CHOICES["backbone"])
+@pytest.mark.parametrize("head", CHOICES["return_head"])
+@pytest.mark.parametrize("input_", CHOICES["input"])
 def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str, backbone: str, blocks: bool) -> None:
     model = tiny_model(input=input_, return_head=head, backbone=backbone, dropout=0.2)
     model.train(blocks)  # with dropout a CPU attends in blocks
@@ -98,8 +98,8 @@ def test_gradients_of_a_position_reach_its_past_and_only_that(train: bool) -> No
     assert x.grad[0, :10].any()
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("input_", INPUTS)
+@pytest.mark.parametrize("backbone", CHOICES["backbone"])
+@pytest.mark.parametrize("input_", CHOICES["input"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_last_position_alone_equals_the_full_pass(input_: str, layers: int, backbone: str) -> None:
     model = tiny_model(input=input_, num_layers=layers, backbone=backbone).eval()

@@ -13,9 +13,8 @@ from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
 from vaiom.model.losses import objective
-from vaiom.training.distributed import ProcessGroup
+from vaiom.training.devices import ProcessGroup, resolve_device, resolve_type
 from vaiom.training.experiment import Experiment
-from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import Rows, train_sampler
 

@@ -17,9 +17,9 @@ from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.events.corpus import Corpus
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import BEST_NAME, Run
+from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment, experiment_of_run
 from vaiom.training.loop import train
-from vaiom.training.precision import resolve_device
 
 REPEAT = Claim("repeat", "the run's configuration trained twice with one seed: the same parameters")
 FIRST_STEPS = 20

@@ -21,9 +21,9 @@ from vaiom.events.splits import TRAIN
 from vaiom.files import write_bytes
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
+from vaiom.training.devices import resolve_device, resolve_type
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
-from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus
 

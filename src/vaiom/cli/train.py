@@ -112,7 +112,7 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
     """What became of a run; of several processes only the first one says it."""
     from vaiom.report.tables import facts
     from vaiom.run import Run
-    from vaiom.training.distributed import is_rank_0
+    from vaiom.training.devices import is_rank_0
 
     if not is_rank_0():
         return None

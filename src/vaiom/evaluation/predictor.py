@@ -20,7 +20,7 @@ from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
 from vaiom.model.checkpoint import USE, Checkpoint, Provenance, load_checkpoint
-from vaiom.training.precision import resolve_device, resolve_type
+from vaiom.training.devices import resolve_device, resolve_type
 from vaiom.training.scoring import Progress, Scorer
 from vaiom.training.windows import DeviceCorpus
 

@@ -22,7 +22,7 @@ from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import VALIDATION, SplitConfig
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.run import Run
-from vaiom.training.distributed import is_rank_0
+from vaiom.training.devices import is_rank_0
 from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.loop import Report, TrainResult, train
 

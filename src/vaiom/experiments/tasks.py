@@ -49,9 +49,9 @@ from vaiom.files import canonical_json, sha256_of
 from vaiom.model.config import Vocabulary, spell_as_hashed
 from vaiom.model.vaiom import count_parameters
 from vaiom.run import Run
+from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
-from vaiom.training.precision import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ import torch
 
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.precision import resolve_device
+from vaiom.training.devices import resolve_device
 
 TOLERANCE = 1e-6
 """Probabilities of two engines, or of one engine in two batches, differ by no more than this."""

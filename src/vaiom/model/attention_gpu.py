@@ -17,13 +17,11 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
-# Multipliers of well-known integer finalisers; odd and without structure.
-_ROW, _COLUMN, _FIRST, _SECOND = 0x9E3779B1, 0x85EBCA77, 0x2C1B3C6D, 0x297A2D39
 
 
 @triton.jit
 def _row_keys(seed, head, rows, T):
-    """A key per row of scores, different in every head and under every seed."""
+    """A key per row of scores, different in every head and under every seed, by well-known integer finalisers."""
     key = ((head * T + rows).to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
     key ^= key >> 15
     key *= 0x2C1B3C6D
@@ -228,19 +226,3 @@ def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
     seed = torch.randint(0, 2**31 - 1, (1,), device=qkv_BT3HE.device, dtype=torch.int32)
     out: Tensor = _forward_op(qkv_BT3HE, seed, rate, min(window, qkv_BT3HE.shape[1]))[0]
     return out
-
-
-def kept(seed: int, batch: int, heads: int, length: int, rate: float) -> Tensor:
-    """The dropout decisions of the kernels, written plainly: True where a weight is kept, (B, H, T, T)."""
-    full = 0xFFFFFFFF
-    head = torch.arange(batch * heads)[:, None]
-    key = (((head * length + torch.arange(length)) * _ROW) & full) ^ seed
-    key = key ^ (key >> 15)
-    key = (key * _FIRST) & full
-    key = key ^ (key >> 16)
-    column = (torch.arange(length) * _COLUMN) & full
-    mixed = key[:, :, None] ^ column[None, None, :]
-    mixed = (mixed * 0x85EBCA6B) & full
-    mixed = mixed ^ (mixed >> 13)
-    mixed = (mixed * 0xC2B2AE35) & full
-    return (mixed >= int(rate * 2**32)).view(batch, heads, length, length)

@@ -12,10 +12,12 @@ from typing import Any
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
 from vaiom.events.fit import Tokenizer
 
-INPUTS = ("disc", "cont", "hybrid")
-BACKBONES = ("decoder", "gru")
-POSITIONS = ("learned", "rotary")
-RETURN_HEADS = ("moms", "independent")
+CHOICES = {
+    "input": ("disc", "cont", "hybrid"),
+    "backbone": ("decoder", "gru"),
+    "positions": ("learned", "rotary"),
+    "return_head": ("moms", "independent"),
+}
 AUXILIARIES = ("gap", "vol_regime", "ordinal")
 RUNGS = {
     "0.9M": {"num_layers": 4, "num_heads": 4, "width": 128},
@@ -105,20 +107,18 @@ class ModelConfig:
     return_head: str = "moms"
     num_states: int = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
+    __upgrade__ = staticmethod(upgrade_settings)
 
     def __post_init__(self) -> None:
-        _require(self.input in INPUTS, f"input must be one of {', '.join(INPUTS)}, not {self.input!r}")
-        known = DISC_FIELDS if self.input == "disc" else (*CONT_FIELDS, *EXTRA_FIELDS)
-        foreign = [name for name in self.fields if name not in known]
-        _require(not foreign, f"fields must be among {', '.join(known)}, not {', '.join(foreign)}")
-        _require(len(set(self.fields)) == len(self.fields), "fields must not repeat")
-        choices = {"backbone": BACKBONES, "positions": POSITIONS, "return_head": RETURN_HEADS}
-        for name, allowed in choices.items():
+        for name, allowed in CHOICES.items():
             value = getattr(self, name)
             _require(value in allowed, f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-        unknown = set(self.auxiliaries) - set(AUXILIARIES)
-        _require(not unknown, f"auxiliaries must be among {', '.join(AUXILIARIES)}, not {', '.join(sorted(unknown))}")
-        _require(len(set(self.auxiliaries)) == len(self.auxiliaries), "auxiliaries must not repeat")
+        known = DISC_FIELDS if self.input == "disc" else (*CONT_FIELDS, *EXTRA_FIELDS)
+        for name, among in {"fields": known, "auxiliaries": AUXILIARIES}.items():
+            values = getattr(self, name)
+            foreign = [value for value in values if value not in among]
+            _require(not foreign, f"{name} must be among {', '.join(among)}, not {', '.join(foreign)}")
+            _require(len(set(values)) == len(values), f"{name} must not repeat")
         for name, most in LARGEST.items():
             _require(1 <= getattr(self, name) <= most, f"{name} must lie in 1 to {most}")
         _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
@@ -130,10 +130,6 @@ class ModelConfig:
         _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
         for name in ("dropout", "stochastic_depth"):
             _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
-
-    @classmethod
-    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return upgrade_settings(value)
 
     @property
     def input_fields(self) -> tuple[str, ...]:

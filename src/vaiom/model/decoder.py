@@ -1,4 +1,4 @@
-"""The pre-normalised causal decoder: position s sees positions up to s and nothing later.
+"""The backbones: a pre-normalised causal decoder, and a GRU in its place, which attention over the window must beat.
 
 Enters: event vectors (B, T, D). Leaves: hidden states (B, T, D), or (B, 1, D) where only the last position is wanted.
 Paper: Methods, "VAIOM Backbone"; learned positions are drawn from N(0, 0.02). Rotary positions and stochastic depth are
@@ -19,7 +19,7 @@ ROTARY_BASE = 10_000.0
 
 
 class Decoder(nn.Module):
-    """Blocks over events that know their place in the window."""
+    """Blocks over events that know their place in the window; position s sees positions up to s and nothing later."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -43,6 +43,25 @@ class Decoder(nn.Module):
                 h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
             h_BTD = block(h_BTD, last_only=last_only and number == len(self.blocks))
         hidden: Tensor = self.norm(h_BTD)
+        return hidden
+
+
+class Gru(nn.Module):
+    """Stacked GRU layers; state s has seen the events up to s and nothing later."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.layers = nn.ModuleList(
+            nn.GRU(config.width, config.width, batch_first=True) for _ in range(config.num_layers)
+        )
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
+        rate = self.dropout if self.training else 0.0
+        for layer in self.layers:
+            h_BTD = drop(layer(h_BTD)[0], rate)
+        hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
         return hidden
 
 

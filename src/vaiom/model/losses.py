@@ -29,14 +29,12 @@ def class_ids(buckets: Tensor) -> Tensor:
 
 def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The loss of every position for each task whose head is there, shape (B, T); invalid positions are not zeroed."""
-    losses = {}
-    for task, target in TARGET_OF.items():
-        if task == "return":
-            losses[task] = _nll(return_log_probs(dict(logits)), targets[target])
-        elif task == "ordinal" and task in logits:
-            losses[task] = _ordinal(logits[task], targets[target])
-        elif task in logits:
-            losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[target])
+    losses = {"return": _nll(return_log_probs(dict(logits)), targets["return"])}
+    if "ordinal" in logits:
+        losses["ordinal"] = _ordinal(logits["ordinal"], targets["return"])
+    for task in ("gap", "vol_regime"):
+        if task in logits:
+            losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[task])
     return losses
 
 

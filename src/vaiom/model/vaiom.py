@@ -6,14 +6,16 @@ Paper: Methods, "VAIOM Backbone"; initialisation is PyTorch's, positions are dra
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from vaiom.events.fields import UNKNOWN_ASSET
 from vaiom.model.config import ModelConfig, Vocabulary
-from vaiom.model.decoder import Decoder
+from vaiom.model.decoder import Decoder, Gru
 from vaiom.model.encoders import make_encoder
-from vaiom.model.gru import Gru
 from vaiom.model.heads import Heads, return_log_probs
 
 
@@ -26,10 +28,9 @@ class Vaiom(nn.Module):
         self.backbone = Decoder(config) if config.backbone == "decoder" else Gru(config)
         self.heads = Heads(config, vocabulary)
 
-    @property
-    def compiles(self) -> bool:
-        """Whether the compiler takes the model as one graph; recurrent layers bring kernels of their own."""
-        return self.config.backbone == "decoder"
+    def compiled(self, function: Callable[..., Any]) -> Any:
+        """A function that calls the model, as one compiled graph; recurrent layers bring kernels of their own."""
+        return torch.compile(function, fullgraph=True, dynamic=False) if self.config.backbone == "decoder" else function
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> dict[str, Tensor]:
         """Logits of each head at every position, or at the last one alone."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from vaiom.model.config import upgrade_settings
 
@@ -15,14 +14,10 @@ SEED_LIMIT = 2**63
 LAST_RATE = 0.1
 """Where a falling rate ends, as a share of the learning rate."""
 
+_COUNTS = ("validate_every", "log_every", "keep_last")
 _WEIGHTS = ("gap_weight", "vol_regime_weight", "ordinal_weight", "weight_decay")
 _RANGES: tuple[tuple[tuple[str, ...], float, float, str], ...] = (
-    (
-        ("steps", "micro_batch", "num_micro_batches", "validate_every", "log_every", "keep_last"),
-        1,
-        math.inf,
-        "1 or more",
-    ),
+    (("steps", "micro_batch", "num_micro_batches", *_COUNTS), 1, math.inf, "1 or more"),
     (("patience", "warmup_steps", *_WEIGHTS), 0, math.inf, "finite and not negative"),
     (("learning_rate", "clip_norm"), math.ulp(0.0), math.inf, "finite and positive"),
     (("seed",), 0, SEED_LIMIT, f"0 or more and below {SEED_LIMIT}"),
@@ -62,6 +57,7 @@ class TrainConfig:
     patience: int = 0
     """Stop after this many Validations without a new best; 0 never stops early."""
     keep_last: int = 3
+    __upgrade__ = staticmethod(upgrade_settings)
 
     def __post_init__(self) -> None:
         for names, least, limit, expected in _RANGES:
@@ -71,10 +67,6 @@ class TrainConfig:
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-
-    @classmethod
-    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return upgrade_settings(value)
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""

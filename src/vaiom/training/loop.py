@@ -29,9 +29,8 @@ from vaiom.model.checkpoint import EVIDENCE, Provenance, save_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
-from vaiom.training.distributed import ProcessGroup, join_process_group
+from vaiom.training.devices import ProcessGroup, join_process_group, resolve_device, resolve_type
 from vaiom.training.experiment import Experiment
-from vaiom.training.precision import resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
 from vaiom.training.state import RunRecord, load_state, save_state, seed_dropout
 from vaiom.training.step import TrainStep
@@ -84,10 +83,8 @@ class _Run:
         report: Report | None,
         purpose: str,
     ) -> None:
-        self.purpose = purpose
         self.corpus, self.experiment, self.folder, self.device, self.group = corpus, experiment, Run(run), device, group
-        self.config = experiment.train
-        self.report = report if group.is_rank_0 else None
+        self.config, self.report, self.purpose = experiment.train, report, purpose
         context = experiment.model.context
         self.sampler = train_sampler(corpus, context, self.config.seed, self.config.windows_per_step)
         self.validation = corpus.endpoints(VALIDATION, context)
@@ -119,13 +116,14 @@ class _Run:
         first = self.record.step + 1
         clock = time.perf_counter()
         for number in range(first, self.config.steps + 1):
-            if self._should_stop():
+            if 0 < self.config.patience <= self.record.stale_validations:
                 break
             self.step.set_step(number)
             running += self.step(self.sampler.draw(number))
             counted += 1
             if number == first:
-                self._sync()
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)
                 clock = time.perf_counter()  # the first step compiles
             validates = number % self.config.validate_every == 0 or number == self.config.steps
             if validates or number % self.config.log_every == 0:
@@ -153,52 +151,37 @@ class _Run:
         )
 
     def _prepare(self, resume: bool) -> None:
-        if resume:
-            self._restore()
-        elif self.folder.exists:
-            raise ConfigError(
-                "the run folder holds a run already",
-                where=self.folder.path,
-                fix="pass --resume, or choose another --out",
-            )
+        if self.folder.exists and not resume:
+            fix = "pass --resume, or choose another --out"
+            raise ConfigError("the run folder holds a run already", where=self.folder.path, fix=fix)
+        if steps := self.folder.saved_steps() if resume else []:
+            self.record = load_state(self.folder.state(steps[-1]), self.step, self.record)
+            if not self.folder.best.exists():
+                raise TrainingError(
+                    "the run has no best model to go on from: its loss was not finite, or the file was removed",
+                    where=self.folder.best,
+                    fix="start a new run",
+                )
         # All have looked before one writes.
         self.group.wait()
         if self.group.is_rank_0:
             ensure_folder(self.folder.checkpoints)
-            write_bytes(self.folder.config, self._config_text().encode())
+            path = str(self.corpus.path.resolve()) if self.corpus.path else None
+            origin = to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})
+            write_bytes(self.folder.config, f"{self.experiment.to_toml()}\n{origin}".encode())
             # What was logged after the state that the run goes on from will be logged again.
             self.folder.trim_metrics(self.record.step)
         seed_dropout(self.config.seed, self.group.rank, self.record.step)
 
-    def _config_text(self) -> str:
-        """The experiment, and where its corpus was."""
-        path = str(self.corpus.path.resolve()) if self.corpus.path else None
-        return "\n".join([self.experiment.to_toml(), to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})])
-
-    def _restore(self) -> None:
-        steps = self.folder.saved_steps()
-        if not steps:
-            return
-        self.record = load_state(self.folder.state(steps[-1]), self.step, self.record)
-        if not self.folder.best.exists():
-            raise TrainingError(
-                "the run has no best model to go on from: its loss was not finite, or the file was removed",
-                where=self.folder.best,
-                fix="start a new run",
-            )
-
     def _validate(self, number: int) -> float:
+        """Bits per event of Validation, which the record takes over."""
         bits = self.scorer.mean_bits(self.validation, self.group)
         self._require_finite(bits, number)
-        best = self.record.best_bits is None or bits < self.record.best_bits
         self.record = replace(
-            self.record,
-            step=number,
-            last_bits=bits,
-            best_step=number if best else self.record.best_step,
-            best_bits=bits if best else self.record.best_bits,
-            stale_validations=0 if best else self.record.stale_validations + 1,
+            self.record, step=number, last_bits=bits, stale_validations=self.record.stale_validations + 1
         )
+        if self.record.best_bits is None or bits < self.record.best_bits:
+            self.record = replace(self.record, best_step=number, best_bits=bits, stale_validations=0)
         return bits
 
     def _save(self) -> None:
@@ -233,9 +216,6 @@ class _Run:
             self.folder.checkpoint(old).unlink(missing_ok=True)
             self.folder.state(old).unlink()
 
-    def _should_stop(self) -> bool:
-        return 0 < self.config.patience <= self.record.stale_validations
-
     def _require_finite(self, value: float, number: int) -> None:
         if not math.isfinite(value):
             # A run that diverged selects nothing, whatever looked best before.
@@ -250,15 +230,9 @@ class _Run:
     def _log(self, number: int, loss: float, bits: float | None) -> None:
         if not self.group.is_rank_0:
             return
-        entry: dict[str, Any] = {"step": number, "loss_nats": loss}
-        if bits is not None:
-            entry["validation_bits"] = bits
-        entry["seconds"] = round(self.record.seconds, 3)
+        validation = {} if bits is None else {"validation_bits": bits}
+        entry = {"step": number, "loss_nats": loss, **validation, "seconds": round(self.record.seconds, 3)}
         with self.folder.metrics.open("a") as file:
             file.write(json.dumps(entry) + "\n")
         if self.report:
             self.report({**entry, "steps": self.config.steps, "best_bits": self.record.best_bits})
-
-    def _sync(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)

@@ -21,8 +21,7 @@ from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.heads import return_log_probs
 from vaiom.model.losses import class_ids
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.distributed import ProcessGroup
-from vaiom.training.precision import autocast
+from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
 from vaiom.training.windows import DeviceCorpus, Rows
 
 Progress = Callable[[int, int, str], None]
@@ -59,12 +58,11 @@ class Scorer:
         self.run_up = model.config.receptive_field - 1
         self.length = max(_STRETCH_ROWS, 2 * model.config.receptive_field)
         self.batch = (_STRETCHES if self.in_stretches else _WINDOWS)[device.type]
-        self._forward: Callable[[Tensor], Tensor] = self._log_probs
-        self._captured = device.type != "cuda"
+        self._forward: OnRows | None = self._log_probs if device.type == "cpu" else None
 
     def compile(self) -> None:
         """Do now what the first call would otherwise pay for; nothing on a CPU."""
-        if not self._captured:
+        if self._forward is None:
             self.log_probs(np.full(1, self.data.context - 1))
 
     def log_probs(self, rows: Rows, progress: Progress | None = None) -> Tensor:
@@ -79,7 +77,10 @@ class Scorer:
                 part = begins[start : start + self.batch]
                 # Every batch has one size: the last is filled up with its own first row.
                 full = np.concatenate([part, np.repeat(part[:1], self.batch - len(part))])
-                answers = self._run(torch.from_numpy(full).to(self.device))
+                starts = torch.from_numpy(full).to(self.device)
+                if self._forward is None:
+                    self._forward = record_graph(self.model.compiled(self._log_probs), starts)
+                answers = self._forward(starts)
                 mine = slice(*np.searchsorted(pass_of_row, [start, start + self.batch]))
                 chosen = (torch.from_numpy(each).to(self.device) for each in (pass_of_row[mine] - start, place[mine]))
                 out[torch.from_numpy(order[mine]).to(self.device)] = answers[tuple(chosen)]
@@ -113,29 +114,3 @@ class Scorer:
             if self.in_stretches:
                 return return_log_probs(self.model(*self.data.stretches(begins, self.length)))
             return self.model.log_probs(*self.data.inputs(begins))[:, None]
-
-    def _run(self, ends: Tensor) -> Tensor:
-        if not self._captured:
-            self._capture(ends)
-        return self._forward(ends)
-
-    def _capture(self, ends: Tensor) -> None:
-        whole = self.model.compiles
-        compiled = torch.compile(self._log_probs, fullgraph=True, dynamic=False) if whole else self._log_probs
-        static = ends.clone()
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                compiled(static)
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            answer = compiled(static)
-
-        def replay(rows: Tensor) -> Tensor:
-            static.copy_(rows)
-            graph.replay()
-            return answer
-
-        self._forward, self._captured = replay, True

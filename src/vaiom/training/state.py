@@ -58,7 +58,15 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
         record = from_json(RunRecord, header["record"])
-        _require_same_origin(path, record, ours)
+        for field, name in _ORIGINS.items():
+            if getattr(record, field) != getattr(ours, field):
+                raise ConfigError(
+                    f"the run was started with another {name}",
+                    where=path.parents[1],
+                    expected=getattr(record, field),
+                    got=getattr(ours, field),
+                    fix="resume with what the run was started with (its config.toml says it), or start a new run",
+                )
         step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
         if step.ema_model is not step.model:
             step.ema_model.load_state_dict({name: tensors[f"averaged/{name}"] for name in step.model.state_dict()})
@@ -80,15 +88,3 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
 def seed_dropout(seed: int, rank: int, step: int) -> None:
     """Start the random numbers of what follows a saved state; they differ between the processes of a group."""
     torch.manual_seed(int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0]))
-
-
-def _require_same_origin(path: Path, record: RunRecord, ours: RunRecord) -> None:
-    for field, name in _ORIGINS.items():
-        if getattr(record, field) != getattr(ours, field):
-            raise ConfigError(
-                f"the run was started with another {name}",
-                where=path.parents[1],
-                expected=getattr(record, field),
-                got=getattr(ours, field),
-                fix="resume with what the run was started with (its config.toml says it), or start a new run",
-            )

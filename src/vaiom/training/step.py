@@ -9,7 +9,8 @@ Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settin
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,11 +19,8 @@ from torch import Tensor
 from vaiom.model.losses import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.config import TrainConfig
-from vaiom.training.distributed import ProcessGroup
-from vaiom.training.precision import autocast
+from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
 from vaiom.training.windows import DeviceCorpus, Rows
-
-_WARM_UPS = 3
 
 
 class TrainStep:
@@ -53,7 +51,7 @@ class TrainStep:
             capturable=fused,
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        self._run: Callable[[Tensor], Tensor] | None = None
+        self._run: OnRows | None = None
 
     def __call__(self, rows: Rows) -> Tensor:
         """Train on the windows that end at `rows`; returns this process's share of the mean return loss, in nats."""
@@ -62,7 +60,7 @@ class TrainStep:
         if self.device.type == "cpu":
             return self._update(list(ends.split(self.config.micro_batch)), 1)
         if self._run is None:
-            self._run = self._capture(ends) if self.group.size == 1 else self._compiled()
+            self._run = self._prepare(ends)
         return self._run(ends)
 
     def set_step(self, number: int) -> None:
@@ -106,53 +104,33 @@ class TrainStep:
                 torch._foreach_add_(means, moves)
         return reported
 
-    def _compiled(self) -> Callable[[Tensor], Tensor]:
-        loss = torch.compile(self.loss, fullgraph=True, dynamic=False) if self.model.compiles else self.loss
-        return lambda rows: self._update([rows], len(self.own_batches), loss)
+    def _prepare(self, ends: Tensor) -> OnRows:
+        """Compile the loss, and record the whole step as a graph where no other process has a share in it."""
+        loss = self.model.compiled(self.loss)
 
-    def _capture(self, ends: Tensor) -> Callable[[Tensor], Tensor]:
-        """Compile, run a few times on a side stream, put everything back, and record the step as a graph."""
-        update = self._compiled()
-        static = ends.clone()
-        before = self._snapshot()
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                update(static)
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            reported = update(static)
-        self._restore(before)
+        def update(rows: Tensor) -> Tensor:
+            return self._update([rows], len(self.own_batches), loss)
 
-        def replay(rows: Tensor) -> Tensor:
-            static.copy_(rows)
-            graph.replay()
-            return reported
+        if self.group.size > 1:
+            return update
+        with self._unchanged():
+            return record_graph(update, ends)
 
-        return replay
-
-    def _snapshot(self) -> dict[str, Any]:
-        return {
-            "models": [
-                {name: value.clone() for name, value in model.state_dict().items()}
-                for model in (self.model, self.ema_model)
-            ],
-            "moments": [{k: v.clone() for k, v in self.optimizer.state[p].items()} for p in self.model.parameters()],
-            "scaler": self.scaler.state_dict(),
-            "rng": torch.cuda.get_rng_state(self.device),
-        }
-
-    def _restore(self, before: dict[str, Any]) -> None:
-        """Put values back in place: the graph refers to these very tensors."""
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Put all values back afterwards, in place: a recorded graph refers to these very tensors."""
+        networks, parameters = (self.model, self.ema_model), list(self.model.parameters())
+        models = [copy.deepcopy(network.state_dict()) for network in networks]
+        moments = [copy.deepcopy(self.optimizer.state[parameter]) for parameter in parameters]
+        scaler, random_state = self.scaler.state_dict(), torch.cuda.get_rng_state(self.device)
+        yield
         with torch.no_grad():
-            for model, values in zip((self.model, self.ema_model), before["models"], strict=True):
-                model.load_state_dict(values)
-            for parameter, values in zip(self.model.parameters(), before["moments"], strict=True):
+            for network, before in zip(networks, models, strict=True):
+                network.load_state_dict(before)
+            for parameter, before in zip(parameters, moments, strict=True):
                 for name, tensor in self.optimizer.state[parameter].items():
-                    tensor.copy_(values[name]) if name in values else tensor.zero_()
+                    tensor.copy_(before[name]) if name in before else tensor.zero_()
             for tensor, key in ((self.scaler._scale, "scale"), (self.scaler._growth_tracker, "_growth_tracker")):
                 if tensor is not None:
-                    tensor.fill_(before["scaler"][key])
-        torch.cuda.set_rng_state(before["rng"], self.device)
+                    tensor.fill_(scaler[key])
+        torch.cuda.set_rng_state(random_state, self.device)

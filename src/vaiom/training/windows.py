@@ -32,35 +32,29 @@ class Windows:
     targets: dict[str, Tensor]
 
 
-def _opposite(corpus: Corpus, name: str) -> npt.NDArray[np.uint8]:
-    """The bucket that a row's target would have if the move were the other way round; where there is none, anything."""
-    column = {"return": "ret_z", "gap": "gap_z"}[name]
-    return bucket_of(corpus.edges[name], -np.roll(corpus.columns[column], -1).astype(np.float64))
-
-
 class DeviceCorpus:
     """The inputs that a model reads and all targets, on a device."""
 
     def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, mirror: float = 0.0) -> None:
-        self.context = context = model.context
-        self.mirror = mirror
+        self.context, self.mirror = model.context, mirror
         self.x = torch.from_numpy(corpus.inputs(model)).to(device)
         self.meta = torch.from_numpy(corpus.meta.astype(np.int64)).to(device)
-        targets = {
-            "return": corpus.target_return,
-            "gap": corpus.target_gap,
-            "vol_regime": corpus.target_vol_regime,
-        }
+        targets = {"return": corpus.target_return, "gap": corpus.target_gap, "vol_regime": corpus.target_vol_regime}
         self.targets = {
             name: torch.from_numpy(np.where(corpus.valid_base, target, 0).astype(np.uint8)).to(device)
             for name, target in targets.items()
         }
-        self._back = torch.arange(1 - context, 1, device=device)
+        self._back = torch.arange(1 - self.context, 1, device=device)
         self.asset_bounds = np.array([(part.start, part.stop) for part in corpus.asset_slices.values()])
         if mirror:
             signs = [-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]
             self._signs = torch.tensor(signs, device=device)
-            opposite = {name: torch.from_numpy(_opposite(corpus, name)).to(device) for name in ("return", "gap")}
+            # The buckets that targets would have if the move were the other way round; where there is none, anything.
+            moves = {"return": corpus.columns["ret_z"], "gap": corpus.columns["gap_z"]}
+            opposite = {
+                name: torch.from_numpy(bucket_of(corpus.edges[name], -np.roll(z, -1).astype(np.float64))).to(device)
+                for name, z in moves.items()
+            }
             self._mirrored = {name: opposite.get(name, target) * (target > 0) for name, target in self.targets.items()}
 
     def windows(self, ends: Tensor) -> Windows:

@@ -1,0 +1,138 @@
+"""Where a run computes: its device, number formats, recorded CUDA graphs, and its group of `torchrun` processes.
+
+FP16 with a loss scaler on GPUs, FP32 on CPUs, BF16 on request. Each process of a group takes whole micro-batches of the
+same global batch, so that every mean is the one a single process takes; gradients are summed.
+Paper: Methods, "Optimization and Reproducibility Settings" (FP16 automatic mixed precision, data parallelism).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from vaiom.errors import ConfigError
+
+_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+_WARM_UPS = 3
+
+OnRows = Callable[[Tensor], Tensor]
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:N`; a device that is not there is an error."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError("not a device", expected="auto, cpu, cuda or cuda:N", got=repr(name)) from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError("a device that is not supported", expected="auto, cpu, cuda or cuda:N", got=repr(name))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError("no such device", expected=f"one of {count} CUDA devices", got=name, fix="--device cpu")
+    return device
+
+
+def resolve_type(precision: str, device: torch.device) -> torch.dtype:
+    """The type of matrix products; `auto` is FP16 on GPUs and FP32 on CPUs."""
+    if precision == "auto":
+        precision = "fp16" if device.type == "cuda" else "fp32"
+    if precision != "fp32" and device.type == "cpu":
+        fix = "--set precision=fp32, or a CUDA device"
+        raise ConfigError("CPUs train in FP32 here", got=f"precision={precision}", fix=fix)
+    return _TYPES[precision]
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+def record_graph(compute: OnRows, rows: Tensor) -> OnRows:
+    """Run a computation a few times on a side stream, then record it as a graph that is replayed for other rows."""
+    static = rows.clone()
+    stream = torch.cuda.Stream(rows.device)
+    stream.wait_stream(torch.cuda.current_stream(rows.device))
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UPS):
+            compute(static)
+    torch.cuda.current_stream(rows.device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = compute(static)
+
+    def replay(rows: Tensor) -> Tensor:
+        static.copy_(rows)
+        graph.replay()
+        return answer
+
+    return replay
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_rank_0(self) -> bool:
+        return self.rank == 0
+
+    def share(self, num_micro_batches: int) -> range:
+        """The micro-batches of this process."""
+        if num_micro_batches % self.size:
+            raise ConfigError(
+                "micro-batches cannot be shared evenly",
+                expected=f"a number of processes that divides {num_micro_batches}",
+                got=self.size,
+                fix="choose another --nproc-per-node, or --set num_micro_batches",
+            )
+        each = num_micro_batches // self.size
+        return range(self.rank * each, (self.rank + 1) * each)
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        if self.size == 1:
+            return
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def sum(self, value: Tensor) -> Tensor:
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def is_rank_0() -> bool:
+    """Whether this process speaks for its group, before it joins and after it leaves."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def join_process_group(device: torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
+    """Join the processes that `torchrun` started; alone, a group of one. Gives the device of this process."""
+    if "WORLD_SIZE" not in os.environ:
+        yield ProcessGroup(), device
+        return
+    if device.type == "cuda":
+        device = resolve_device(f"cuda:{os.environ['LOCAL_RANK']}")
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield ProcessGroup(dist.get_rank(), dist.get_world_size()), device
+    finally:
+        dist.destroy_process_group()
