@@ -83,7 +83,9 @@ def test_a_folder_that_may_not_be_written_to(known: dict[str, Stage], name: str,
 
 
 JUMPING = """
-import datetime, random, time
+import datetime, os, random, time
+
+random = random.Random(os.environ.get("CLOCK"))
 
 class Jumping(datetime.datetime):
     @classmethod
@@ -107,7 +109,8 @@ def test_a_clock_that_jumps_changes_nothing_or_is_named(known: dict[str, Stage],
         stage.before(tmp_path / folder)
     assert run(stage.arguments(tmp_path / "quiet", again=False)).code == 0
     for attempt in range(6):
-        ended = run(stage.arguments(tmp_path / "jumping", again=attempt > 0), {"PYTHONPATH": str(tmp_path / "clock")})
+        clock = {"PYTHONPATH": str(tmp_path / "clock"), "CLOCK": str(attempt)}
+        ended = run(stage.arguments(tmp_path / "jumping", again=attempt > 0), clock)
         require_clean(ended)
         if ended.code == 0 and "not settled" not in ended.err:
             break
@@ -122,7 +125,7 @@ def test_the_clock_of_that_test_does_jump(tmp_path: Path) -> None:
     """A sitecustomize that is not loaded would prove nothing."""
     (tmp_path / "sitecustomize.py").write_text(JUMPING)
     code = "from datetime import datetime, UTC; print(len({datetime.now(UTC).year for _ in range(99)}))"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CLOCK": "0"}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert int(said.stdout) > 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import math
 import socket
 import struct
 import threading
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from datetime import date, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+GIVE_UP_S = 300.0
 Candle = tuple[int, int, int, int, int, float]
 """Seconds of the day, open, close, low, high as integers, volume: the order of the file."""
 
@@ -49,7 +51,10 @@ def made_up_feed(symbol: str, first: date, num_days: int) -> dict[str, bytes]:
 
 
 class FeedServer(ThreadingHTTPServer):
-    """`files` are served; the answers named in `faults[path]` come first, each of them once."""
+    """`files` are served; the answers named in `faults[path]` come first, each of them once.
+
+    Requests from number `silent_from` on are not answered, and none before `together` have come.
+    """
 
     daemon_threads = True
 
@@ -58,6 +63,9 @@ class FeedServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.faults: dict[str, list[str]] = defaultdict(list)
         self.linger_s = 0.0
+        self.together = 0
+        self.silent_from = math.inf
+        self.closed = threading.Event()
         self.seen: list[tuple[str, float]] = []
         self.most_at_once = 0
         self._at_once = 0
@@ -71,23 +79,28 @@ class FeedServer(ThreadingHTTPServer):
     def paths_seen(self) -> list[str]:
         return [path for path, _ in self.seen]
 
-    def wait_for_requests(self, count: int, timeout_s: float) -> bool:
+    def wait_for_requests(self, count: int) -> bool:
+        """Whether so many came; only a downloader that fails to send them makes it give up."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self.seen) >= count, timeout_s)
+            return self._changed.wait_for(lambda: len(self.seen) >= count, GIVE_UP_S)
 
-    @contextmanager
-    def counted(self, path: str) -> Iterator[str]:
+    def take(self, path: str) -> str:
+        """The fault to answer with; the request is no longer counted as running when this returns."""
         with self._changed:
+            number = len(self.seen)
             self.seen.append((path, time.monotonic()))
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
             fault = self.faults[path].pop(0) if self.faults[path] else ""
             self._changed.notify_all()
-        try:
-            yield fault
-        finally:
-            with self._changed:
-                self._at_once -= 1
+        self.wait_for_requests(self.together)
+        self.closed.wait(self.linger_s)
+        if number >= self.silent_from or fault == "hang":
+            self.closed.wait()
+        # Before the answer goes out: whoever has it may ask again before this thread runs on.
+        with self._changed:
+            self._at_once -= 1
+        return fault
 
     def handle_error(self, *_: object) -> None:
         """A client that was killed, or hung up, is what these tests are about."""
@@ -97,35 +110,28 @@ class _Handler(BaseHTTPRequestHandler):
     server: FeedServer
 
     def do_GET(self) -> None:
-        with self.server.counted(self.path) as fault:
-            time.sleep(self.server.linger_s)
-            content = self.server.files.get(self.path)
-            if not fault:
-                self._answer(404 if content is None else 200, content or b"")
-            elif fault == "drop":
-                self._hang_up()
-            elif fault == "hang":
-                time.sleep(30)
-            elif fault == "cut":
-                self._answer(200, (content or b"")[:50], announced=len(content or b""))
-            elif fault == "cut to nothing":
-                self._answer(200, b"", announced=len(content or b""))
-            elif fault == "cut unannounced":
-                self._answer(200, (content or b"")[:50], announced=None)
-            elif fault == "half a record":
-                self._answer(200, lzma.compress(bytes(35), format=lzma.FORMAT_ALONE))
-            elif fault == "another day":
-                self._answer(200, pack([(90_000, 1, 1, 1, 1, 1.0)]))
-            elif fault == "page":
-                self._answer(200, b"<html>busy</html>")
-            elif fault == "flood":
-                self._answer(200, bytes(2 << 20))
-            elif fault == "empty":
-                self._answer(200, b"")
-            else:
-                status, _, header = fault.partition(" ")
-                name, _, value = header.partition(": ")
-                self._answer(int(status), b"", **({name: value} if name else {}))
+        fault = self.server.take(self.path)
+        content = self.server.files.get(self.path)
+        body = content or b""
+        answers = {
+            "": lambda: self._answer(404 if content is None else 200, body),
+            "drop": lambda: self.connection.shutdown(socket.SHUT_RDWR),
+            "hang": lambda: None,
+            "cut": lambda: self._answer(200, body[:50], announced=len(body)),
+            "cut to nothing": lambda: self._answer(200, b"", announced=len(body)),
+            "cut unannounced": lambda: self._answer(200, body[:50], announced=None),
+            "half a record": lambda: self._answer(200, lzma.compress(bytes(35), format=lzma.FORMAT_ALONE)),
+            "another day": lambda: self._answer(200, pack([(90_000, 1, 1, 1, 1, 1.0)])),
+            "page": lambda: self._answer(200, b"<html>busy</html>"),
+            "flood": lambda: self._answer(200, bytes(2 << 20)),
+            "empty": lambda: self._answer(200, b""),
+        }
+        if fault in answers:
+            answers[fault]()
+        else:
+            status, _, header = fault.partition(" ")
+            name, _, value = header.partition(": ")
+            self._answer(int(status), b"", **({name: value} if name else {}))
 
     def _answer(self, status: int, content: bytes, announced: int | None = -1, **headers: str) -> None:
         self.send_response(status)
@@ -135,9 +141,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content) if announced == -1 else announced))
         self.end_headers()
         self.wfile.write(content)
-
-    def _hang_up(self) -> None:
-        self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -151,6 +154,7 @@ def running() -> Iterator[FeedServer]:
     try:
         yield server
     finally:
+        server.closed.set()
         server.shutdown()
         server.server_close()
         thread.join()
