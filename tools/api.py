@@ -66,7 +66,7 @@ CONTENTS: dict[str, dict[str, Sequence[str]]] = {
         "vaiom.forecast.forecaster": ["Forecaster"],
         "vaiom.forecast.distribution": ["ReturnDistribution"],
         "vaiom.events.distribution": ["BucketDistribution", "ReturnDistributions"],
-        "vaiom.forecast.history": ["History"],
+        "vaiom.forecast.rows": ["History"],
         "vaiom.forecast.online": ["OnlineForecaster"],
         "vaiom.forecast.export": ["export_run", "Exported"],
     },

@@ -31,7 +31,8 @@ from strategies import random_bars
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import open_corpus
 from vaiom.events.fields import OWN_FIELDS, SIGNED_FIELDS
-from vaiom.events.rows import LiveBar, RowMaker
+from vaiom.events.rows import RowMaker, bars_of
+from vaiom.forecast.bars import live_bar
 from vaiom.market.folder import write_symbol
 from vaiom.model.config import ModelConfig
 
@@ -48,9 +49,8 @@ assert good.sum() > 1000
 np.testing.assert_allclose(read[1:][good], expected[good], rtol=1e-3, atol=1e-6)
 
 maker = RowMaker(model.input_fields, corpus.tokenizer)
-_, state = maker(bars[:-1], maker.start(), "bars")
-stamp, *numbers = bars.row(-1)
-row, _ = maker.live(LiveBar(int(stamp.timestamp()), *numbers), state)
+_, state = maker(bars_of(bars[:-1]))
+row, _ = maker(live_bar(bars.row(-1, named=True), "EURUSD"), state)
 assert row["body_z"][0] == corpus.columns["body_z"][-1] != 0
 assert "body_z" in OWN_FIELDS and "body_z" in SIGNED_FIELDS
 """

@@ -15,6 +15,7 @@ from vaiom import Forecaster, ReturnDistribution, read_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.fields import inputs_of
+from vaiom.events.rows import bars_of
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 
@@ -54,7 +55,7 @@ def test_inputs_from_bars_are_the_corpus_to_the_bit(tiny: TinyRun, branch: str, 
     wanted = tiny.corpus.inputs(forecaster.config)
     bars = read_bars(tiny.bars)
     for symbol, rows in tiny.corpus.asset_slices.items():
-        columns, _ = forecaster.rows(bars[symbol], forecaster.rows.start(), symbol)
+        columns, _ = forecaster.rows(bars_of(bars[symbol]))
         made = inputs_of(forecaster.config, columns, tiny.corpus.meta[rows.start].astype(np.int64))
         np.testing.assert_array_equal(made, wanted[rows])
     assert forecaster.predict(bars).keys() == bars.keys()

@@ -16,17 +16,18 @@ from hypothesis import strategies as st
 
 from events.full_bars import full_bars
 from strategies import random_bars
-from vaiom.events.rows import RowMaker
+from vaiom.events.rows import RowMaker, bars_of
 from vaiom.forecast.bars import live_bar
 from vaiom.market.folder import read_file
 
 
 def assert_same_bits(maker: RowMaker, bars: pl.DataFrame) -> None:
-    wanted, after = maker(bars, maker.start(), "bars")
-    state, rows = maker.start(), []
+    wanted, after = maker(bars_of(bars))
+    state, last, rows = maker.start(), None, []
     for bar in bars.iter_rows(named=True):
-        row, state = maker.live(live_bar(bar, "EURUSD"), state)
+        row, state = maker(live_bar(bar, "EURUSD"), state, last)
         rows.append(row)
+        last = int(row["timestamp"][-1])
     for name, column in wanted.items():
         made = np.concatenate([row[name] for row in rows])
         assert made.dtype == column.dtype, name
@@ -54,9 +55,10 @@ def test_pieces_make_the_rows_of_the_whole(tiny: TinyRun) -> None:
     @given(full_bars(max_rows=60), st.data())
     def check(bars: pl.DataFrame, data: st.DataObject) -> None:
         cut = data.draw(st.integers(0, len(bars)))
-        whole, _ = maker(bars, maker.start(), "bars")
-        first, between = maker(bars.head(cut), maker.start(), "bars")
-        second, _ = maker(bars.tail(len(bars) - cut), maker.restored(between.to_json()), "bars")
+        whole, _ = maker(bars_of(bars))
+        first, between = maker(bars_of(bars.head(cut)))
+        last = int(first["timestamp"][-1]) if cut else None
+        second, _ = maker(bars_of(bars.tail(len(bars) - cut)), maker.restored(between.to_json()), last)
         for name, column in whole.items():
             np.testing.assert_array_equal(np.concatenate([first[name], second[name]]), column, err_msg=name)
 

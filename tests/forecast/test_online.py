@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.errors import DataError
 from vaiom.events.fields import inputs_of
-from vaiom.events.rows import meta_of
+from vaiom.events.rows import bars_of, meta_of
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
@@ -25,7 +25,7 @@ from vaiom.market.folder import read_file
 
 def test_five_thousand_real_bars_one_by_one(forecaster: Forecaster, shared_data: Path) -> None:
     bars = read_file(shared_data / "bars_1h" / "EURUSD.parquet").slice(90_000, 5_000)
-    columns, _ = forecaster.rows(bars, forecaster.rows.start(), "EURUSD")
+    columns, _ = forecaster.rows(bars_of(bars))
     meta = meta_of(forecaster.tokenizer, "EURUSD")
     batch_inputs = inputs_of(forecaster.config, columns, meta)
     history = forecaster.predict_all(bars, "EURUSD")

@@ -48,10 +48,11 @@ def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     out[:, by_day.shape[1] :] = by_time.take(of_day, axis=0, mode="clip")
 
 
-def log_waits(seconds: Seconds, step: int) -> npt.NDArray[np.float32]:
-    """ln of the bars of `step` seconds since the row before, for one asset's rows; 0 on the first."""
-    waits = np.diff(seconds.astype(np.int64)) / step
-    return np.concatenate([[0.0], np.log(waits)])[: len(seconds)].astype(np.float32)
+def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArray[np.float32]:
+    """ln of the bars of `step` seconds since the row before, for an asset's rows that follow `last`; 0 on the first."""
+    stamps = seconds.astype(np.int64)
+    before = stamps[:1] - step if last is None else last
+    return np.log(np.diff(stamps, prepend=before) / step).astype(np.float32)
 
 
 def step_seconds(timeframe: str) -> int:

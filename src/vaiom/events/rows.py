@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,6 @@ from vaiom.events.fields import (
     CROSS_FIELDS,
     EXTRA_FIELDS,
     OWN_FIELDS,
-    ROW_TYPES,
     default_class,
 )
 from vaiom.events.fit import Tokenizer, bucket_of
@@ -38,17 +36,6 @@ from vaiom.events.scales import AssetState, Bars, Series
 WAIT = "log_wait"
 
 Columns = dict[str, npt.NDArray[Any]]
-
-
-class LiveBar(NamedTuple):
-    """A bar as plain numbers; NaN where a price or the volume is missing."""
-
-    seconds: int
-    open: float
-    high: float
-    low: float
-    close: float
-    volume: float
 
 
 def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
@@ -74,15 +61,15 @@ def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
 
     The paper's values are float64, undefined ones NaN, as the fit of the tokenizer wants them.
     """
+    if not isinstance(bars.seconds, np.ndarray) or len(bars.seconds) <= fields.BLOCK_ROWS:
+        return _run(bars, state)
     blocks, states = zip(*_blocks(bars, state), strict=True)
-    if len(blocks) == 1:
-        return blocks[0], states[0]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}, states[-1]
 
 
 def _blocks(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetState]]:
     """Rows in blocks that stay in a processor's cache, each with the state after it."""
-    for start in range(0, max(len(bars.seconds), 1), fields.BLOCK_ROWS):
+    for start in range(0, len(bars.seconds), fields.BLOCK_ROWS):
         columns, state = _run(bars.part(slice(start, start + fields.BLOCK_ROWS)), state)
         yield columns, state
 
@@ -124,18 +111,6 @@ def cont_of_market(bars: Mapping[str, pl.DataFrame]) -> npt.NDArray[np.float32]:
     return out
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RowState:
-    """What is remembered of an asset's past beside the rows of the window."""
-
-    recursion: AssetState
-    last: int | None = None
-    """Seconds of the last stamp; None before the first bar."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"recursion": self.recursion.to_json(), "last": self.last}
-
-
 class RowMaker:
     """Makes the rows that one model reads: of a history, of new bars, of one live bar.
 
@@ -150,37 +125,26 @@ class RowMaker:
         self.cross = any(name in CROSS_FIELDS for name in self.beyond)
         self.step = step_seconds(tokenizer.timeframe)
 
-    def start(self) -> RowState:
+    def start(self) -> AssetState:
         """The state before an asset's first bar."""
-        return RowState(recursion=AssetState.empty(timedelta(seconds=self.step) if self.extra else None))
+        return AssetState.empty(timedelta(seconds=self.step) if self.extra else None)
 
-    def restored(self, value: dict[str, Any]) -> RowState:
+    def restored(self, value: dict[str, Any]) -> AssetState:
         """The state that a `to_json` of it describes."""
-        recursion = AssetState.from_json(value["recursion"])
-        if (recursion.slots is not None) != self.extra:
+        state = AssetState.from_json(value)
+        if (state.slots is not None) != self.extra:
             raise DataError("not the state of a model with these fields", fix="push the history of each asset again")
-        return RowState(recursion=recursion, last=value["last"])
+        return state
 
-    def __call__(self, bars: pl.DataFrame, state: RowState, where: str) -> tuple[Columns, RowState]:
-        """Stored columns of bars that follow `state`, and the state after them."""
-        rows, recursion = rows_of(bars_of(bars, where), state.recursion)
-        return self._with_waits(stored_columns(rows, self.tokenizer), replace(state, recursion=recursion))
-
-    def live(self, bar: LiveBar, state: RowState) -> tuple[Columns, RowState]:
-        """The same for one bar."""
-        one: Any = [np.int64(bar.seconds), *map(np.float64, bar[1:])]
-        rows, recursion = _run(Bars(*one), state.recursion)
-        columns = stored_columns(rows, self.tokenizer)
-        arrays = {name: np.array([value], ROW_TYPES[name]) for name, value in columns.items()}
-        return self._with_waits(arrays, RowState(recursion=recursion, last=state.last))
-
-    def _with_waits(self, columns: Columns, state: RowState) -> tuple[Columns, RowState]:
-        """Add the column that a window of rows cannot make by itself; the state takes the last stamp."""
-        stamps = columns["timestamp"]
+    def __call__(
+        self, bars: Bars, state: AssetState | None = None, last: int | None = None
+    ) -> tuple[Columns, AssetState]:
+        """Stored columns of bars that follow `state` and the stamp `last`, and the state after them."""
+        rows, state = rows_of(bars, state or self.start())
+        columns = {name: values.reshape(-1) for name, values in stored_columns(rows, self.tokenizer).items()}
         if WAIT in self.beyond:
-            before = [] if state.last is None else [state.last]
-            columns[WAIT] = log_waits(np.concatenate([before, stamps]), self.step)[len(before) :]
-        return columns, replace(state, last=int(stamps[-1]) if len(stamps) else state.last)
+            columns[WAIT] = log_waits(columns["timestamp"], self.step, last)
+        return columns, state
 
 
 def meta_of(tokenizer: Tokenizer, symbol: str) -> npt.NDArray[np.int64]:

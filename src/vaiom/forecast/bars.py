@@ -8,7 +8,7 @@ through: the row masks know them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import polars as pl
 from vaiom.errors import DataError
 from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
-from vaiom.events.rows import LiveBar
+from vaiom.events.scales import Bars
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, conform, read_bars, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
@@ -28,7 +28,6 @@ MIN_BARS = MIN_CLEAN_RETURNS + 2
 
 _CHECKED_STEPS = 2_000
 _EPOCH = datetime(1970, 1, 1)
-_NUMBERS = (*PRICE_COLUMNS, "Volume")
 
 
 def newest_bars(path: Path, symbol: str | None = None, others: Sequence[str] = ()) -> dict[str, pl.DataFrame]:
@@ -51,13 +50,9 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
     for name in PRICE_COLUMNS:
         infinite = np.isinf(bars[name].to_numpy())
         if infinite.any():
-            row = int(infinite.argmax())
-            raise DataError(
-                "a price is infinite",
-                where=f"{where}, {name}, row {row + 1}",
-                got=bars[name][row],
-                fix="leave the price out (null or NaN): its row is then masked as missing",
-            )
+            place = f"{where}, {name}, row {int(infinite.argmax()) + 1}"
+            fix = "leave the price out (null or NaN): its row is then masked as missing"
+            raise DataError("a price is infinite", where=place, got=bars[name][int(infinite.argmax())], fix=fix)
     if len(bars) < min_bars:
         raise DataError(
             "too few bars for a forecast",
@@ -75,17 +70,14 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:
     """A long frame as a frame for each asset, in the order in which assets appear."""
-    if isinstance(frame, pl.LazyFrame):
-        frame = frame.collect()
-    if not (is_pandas(frame) or isinstance(frame, pl.DataFrame)):
-        raise _no_table("bars of many assets", frame)
+    frame = _require_table(frame, "bars of many assets")
     if is_pandas(frame) and timestamp_column == frame.index.name:
         frame = frame.reset_index()
+    for name in (id_column, timestamp_column):
+        if name not in frame.columns:
+            got = ", ".join(map(str, frame.columns))
+            raise DataError(f"column {name!r} is missing", expected=f"{id_column}, {timestamp_column}", got=got)
     names = {timestamp_column: "Datetime"}
-    missing = [name for name in (id_column, timestamp_column) if name not in frame.columns]
-    if missing:
-        got = ", ".join(map(str, frame.columns))
-        raise DataError(f"column {missing[0]!r} is missing", expected=f"{id_column}, {timestamp_column}", got=got)
     if is_pandas(frame):
         groups = frame.rename(columns=names).groupby(id_column, sort=False, dropna=False)
         parts = {symbol: part.drop(columns=id_column) for symbol, part in groups}
@@ -100,15 +92,15 @@ def is_pandas(frame: Any) -> bool:
     return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 
-def live_bar(bar: Mapping[str, Any], symbol: str) -> LiveBar:
-    """One bar as plain numbers; names in any case, High, Low and Volume as in a bar folder."""
+def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
+    """One bar as NumPy scalars; names in any case, High, Low and Volume as in a bar folder."""
     values = {str(name).lower(): value for name, value in bar.items()}
     where = f"a bar of {check_symbol(symbol)}"
     missing = [name for name in ("Datetime", *PRICE_COLUMNS) if name.lower() not in values]
     if missing:
         raise DataError(f"{missing[0]!r} is missing", where=where, expected=", ".join(("Datetime", *PRICE_COLUMNS)))
-    numbers = {name.lower(): _number(values.get(name.lower()), f"{where}, {name}") for name in _NUMBERS}
-    return LiveBar(seconds=_seconds(values["datetime"], where), **numbers)
+    one: Any = [_number(values.get(name.lower()), where, name) for name in (*PRICE_COLUMNS, "Volume")]
+    return Bars(_seconds(values["datetime"], where), *one)
 
 
 def moment_of(seconds: int) -> datetime:
@@ -133,69 +125,67 @@ def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
     )
 
 
-def _seconds(stamp: object, where: str) -> int:
+def _seconds(stamp: object, where: str) -> Any:
     if not isinstance(stamp, datetime) or stamp.tzinfo is not None:
         raise DataError("a stamp must be a naive datetime", where=where, got=repr(stamp))
     seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
     if fraction or not 0 <= seconds <= LAST_SECOND:
-        raise DataError(
-            "a bar's stamp cannot be stored", where=where, expected="whole seconds between 1970 and 2106", got=stamp
-        )
-    return seconds
+        expected = "whole seconds between 1970 and 2106"
+        raise DataError("a bar's stamp cannot be stored", where=where, expected=expected, got=stamp)
+    return np.int64(seconds)
 
 
-def _number(value: object, where: str) -> float:
+def _number(value: Any, where: str, name: str) -> np.float64:
     if value is None:
-        return math.nan
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or abs(value) == math.inf:  # type: ignore[arg-type]
-        raise DataError("a price must be a finite number, or missing", where=where, got=repr(value))
-    return float(value)  # type: ignore[arg-type]
+        return np.float64(math.nan)
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool) or math.isinf(value):
+        raise DataError("a price must be a finite number, or missing", where=f"{where}, {name}", got=repr(value))
+    return np.float64(value)
+
+
+def _require_table(frame: Any, where: str) -> Any:
+    """A frame of pandas or Polars."""
+    if isinstance(frame, pl.LazyFrame):
+        frame = frame.collect()
+    if is_pandas(frame) or isinstance(frame, pl.DataFrame):
+        return frame
+    raise DataError("not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(frame))
 
 
 def _as_polars(frame: Any, where: str) -> pl.DataFrame:
     """A frame with our column names, whatever their case; other columns are left out."""
-    if isinstance(frame, pl.LazyFrame):
-        frame = frame.collect()
+    frame = _require_table(frame, where)
     if is_pandas(frame):
-        frame = _from_pandas(frame, where)
-    if not isinstance(frame, pl.DataFrame):
-        raise _no_table(where, frame)
-    names, bars = _canonical(frame.columns, where), frame
+        frame = frame.rename(columns=str)
+        # The index holds the stamps where no column does.
+        if "Datetime" not in _canonical(frame.columns, where) and frame.index.dtype.kind == "M":
+            frame = frame.reset_index(names="Datetime")
+    names = _canonical(frame.columns, where)
+    if is_pandas(frame):
+        for new, old in names.items():
+            got, place = frame[old].dtype, f"{where}, column {old}"
+            if new == "Datetime" and got.kind != "M":
+                fix = "convert them with pandas.to_datetime"
+                raise DataError("stamps must be datetimes", where=place, got=got, fix=fix)
+            if new != "Datetime" and got.kind not in "iuf":
+                raise DataError("a price column must be numeric", where=place, got=got)
+        frame = pl.from_pandas(frame[list(names.values())])
     # A query costs more than a short frame does, and waits for the library's threads.
     if frame.columns != list(names):
-        bars = frame.select(pl.col(old).alias(new) for new, old in names.items())
-    stamps = bars.schema.get("Datetime")
-    if isinstance(stamps, pl.Datetime) and stamps.time_zone is not None:
+        frame = frame.select(pl.col(old).alias(new) for new, old in names.items())
+    zone = getattr(frame.schema.get("Datetime"), "time_zone", None)
+    if zone is not None:
         raise DataError(
             "stamps must be naive, on the clock that the model was trained on",
             where=f"{where}, column Datetime",
-            got=f"stamps with the zone {stamps.time_zone}",
+            got=f"stamps with the zone {zone}",
             fix="convert them to that clock and drop the zone: tz_convert('UTC').tz_localize(None) for bars in UTC",
         )
+    bars: pl.DataFrame = frame
     return bars
 
 
-def _from_pandas(frame: Any, where: str) -> pl.DataFrame:
-    """The columns that we know; the index holds the stamps where no column does."""
-    frame = frame.rename(columns=str)
-    names = _canonical(list(frame.columns), where)
-    if "Datetime" not in names and frame.index.dtype.kind == "M":
-        frame, names = frame.reset_index(names="Datetime"), {**names, "Datetime": "Datetime"}
-    for new, old in names.items():
-        if new == "Datetime" and frame[old].dtype.kind != "M":
-            raise DataError(
-                "stamps must be datetimes",
-                where=f"{where}, column {old}",
-                got=frame[old].dtype,
-                fix="convert them with pandas.to_datetime",
-            )
-        if new != "Datetime" and frame[old].dtype.kind not in "iuf":
-            raise DataError("a price column must be numeric", where=f"{where}, column {old}", got=frame[old].dtype)
-    return pl.from_pandas(frame[list(names.values())])
-
-
-def _canonical(names: list[str], where: str) -> dict[str, str]:
+def _canonical(names: Iterable[str], where: str) -> dict[str, str]:
     """Our column names and what the frame calls them, whatever the case."""
     ours = {name.lower(): name for name in BAR_COLUMNS}
     found: dict[str, str] = {}
@@ -206,7 +196,3 @@ def _canonical(names: list[str], where: str) -> dict[str, str]:
         if known is not None:
             found[known] = name
     return found
-
-
-def _no_table(where: str, got: object) -> DataError:
-    return DataError("not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(got))

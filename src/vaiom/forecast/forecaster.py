@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,14 +17,13 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError, DataError
-from vaiom.events.fields import MASK_BITS, inputs_of, timestamps_of
-from vaiom.events.rows import Columns, RowMaker, meta_of
-from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, split_assets
+from vaiom.events.fields import MASK_BITS, inputs_of
+from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
+from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, Engine, Probabilities, TorchEngine
 from vaiom.forecast.export import EXPORTED_SUFFIX, open_exported
-from vaiom.forecast.history import History
-from vaiom.forecast.rows import Window, add_cross_fields, cut_window, find_absent
+from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.stamps import timeframe_of
 from vaiom.model.checkpoint import ModelCard, load_checkpoint
 from vaiom.run import Run
@@ -48,11 +46,23 @@ _MASK_WORDS = {
 class Forecaster:
     """A trained model that forecasts from bars: the next one, every one of a history, or a live stream."""
 
+    context: int
+    """Bars of a full window."""
+    symbols: tuple[str, ...]
+    """Assets that the model was trained on."""
+    reads_other_assets: bool
+    """Whether the inputs of an asset depend on other assets' bars."""
+    reads: tuple[str, ...]
+    """Assets whose bars a forecast of any asset wants beside its own; none where each is forecast by itself."""
+
     def __init__(self, engine: Engine, card: ModelCard) -> None:
         self.engine, self.card = engine, card
         self.tokenizer, self.config = card.tokenizer, card.config
         self.rows = RowMaker(card.config.input_fields, card.tokenizer)
         self.timeframe: timedelta = timeframe_of(card.tokenizer.timeframe)
+        self.context, self.symbols = card.config.context, card.tokenizer.symbols
+        self.reads_other_assets = self.rows.cross
+        self.reads = self.symbols if self.rows.cross else ()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu", threads: int | None = None) -> Forecaster:
@@ -66,31 +76,8 @@ class Forecaster:
         return cls(TorchEngine(checkpoint.model, device, threads), checkpoint)
 
     def __repr__(self) -> str:
-        origin = self.card.provenance
-        return (
-            f"<Forecaster {origin.experiment}, {self.tokenizer.timeframe} bars of {len(self.symbols)} assets, "
-            f"context {self.context}, {self.engine.name}>"
-        )
-
-    @property
-    def context(self) -> int:
-        """Bars of a full window."""
-        return self.config.context
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """Assets that the model was trained on."""
-        return self.tokenizer.symbols
-
-    @property
-    def reads_other_assets(self) -> bool:
-        """Whether the inputs of an asset depend on other assets' bars."""
-        return self.rows.cross
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Assets whose bars a forecast of any asset wants beside its own; none where each is forecast by itself."""
-        return self.symbols if self.reads_other_assets else ()
+        bars = f"{self.tokenizer.timeframe} bars of {len(self.symbols)} assets"
+        return f"<Forecaster {self.card.provenance.experiment}, {bars}, context {self.context}, {self.engine.name}>"
 
     def describe(self) -> dict[str, Any]:
         """Which model this is, in JSON-safe values: engine, hashes, timeframe, assets, protocol."""
@@ -162,7 +149,15 @@ class Forecaster:
     def predict_all(self, bars: Any, symbol: str | None = None) -> History | dict[str, History]:
         """Forecast after every bar of a history, each from what was known at its time; `predict` gives the same."""
         assets = self._rows_of(_frames(bars, symbol), symbol)
-        histories = {each: self._history(assets, each) for each in ([symbol] if symbol else assets)}
+        histories = {}
+        for each in [symbol] if symbol else assets:
+            meta = meta_of(self.tokenizer, each)
+            probs = self.engine.probs_after_each(inputs_of(self.config, assets[each], meta), meta, self.context)
+            columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
+            absent = find_absent(assets, self.reads, each, columns["timestamp"])
+            histories[each] = History(
+                forecaster=self, symbol=each, columns=columns, probs=probs[MIN_BARS - 1 :], absent=absent
+            )
         return histories if symbol is None else histories[symbol]
 
     def online(self) -> OnlineForecaster:
@@ -183,7 +178,9 @@ class Forecaster:
     def forecast(self, windows: Iterable[Window], now: datetime | None = None) -> list[ReturnDistribution]:
         """Forecasts in the order of the windows; those of one length share passes through the model."""
         windows = list(windows)
-        for window in windows:
+        by_length: dict[int, list[int]] = {}
+        for index, window in enumerate(windows):
+            by_length.setdefault(len(window), []).append(index)
             if not window.columns["sigma20"][-1] > 0:
                 raise DataError(
                     "there is no scale to forecast with: no close of this history moved",
@@ -191,9 +188,7 @@ class Forecaster:
                     fix="bring in a longer history",
                 )
         answers: dict[int, Probabilities] = {}
-        lengths = [len(window) for window in windows]
-        for _, same in groupby(sorted(range(len(windows)), key=lengths.__getitem__), key=lengths.__getitem__):
-            indices = list(same)
+        for indices in by_length.values():
             for start in range(0, len(indices), BATCH):
                 part = indices[start : start + BATCH]
                 metas = [meta_of(self.tokenizer, windows[index].symbol) for index in part]
@@ -202,20 +197,14 @@ class Forecaster:
         return [self.distribution(window, answers[index], now) for index, window in enumerate(windows)]
 
     def distribution(
-        self,
-        window: Window,
-        probs: Probabilities,
-        now: datetime | None = None,
-        *,
-        row: int = -1,
-        context: int | None = None,
+        self, window: Window, probs: Probabilities, now: datetime | None = None, *, context: int | None = None
     ) -> ReturnDistribution:
-        """Put probabilities that were made at a row, the last unless told, into returns."""
+        """Put probabilities that were made at the last row of a window into returns; `context` is its length."""
         symbol, columns, missing = window.symbol, window.columns, window.missing_assets
         context = len(window) if context is None else context
-        as_of: datetime = timestamps_of(columns)[row].astype("datetime64[us]").item()
+        as_of = moment_of(int(columns["timestamp"][-1]))
         unknown, shares = symbol not in self.symbols, self.tokenizer.zero_share
-        masks = [name for name, bit in MASK_BITS.items() if columns["flags"][row] & bit]
+        masks = [name for name, bit in MASK_BITS.items() if columns["flags"][-1] & bit]
         old = now is not None and now - as_of > _STALE_AFTER * self.timeframe
         notes = {
             **{f"masked: {_MASK_WORDS[name]}": True for name in masks},
@@ -228,7 +217,7 @@ class Forecaster:
             symbol=symbol,
             probs=probs,
             edges=self.tokenizer.edges["return"],
-            sigma=float(columns["sigma20"][row]),
+            sigma=float(columns["sigma20"][-1]),
             shape=self.tokenizer.return_shape,
             prob_zero=float(np.mean(shares)) if unknown else shares[self.symbols.index(symbol)],
             as_of=as_of,
@@ -247,20 +236,8 @@ class Forecaster:
         for each in [symbol] if symbol and not self.reads_other_assets else bars:
             wanted = MIN_BARS if symbol in (None, each) else 1
             frame = check_bars(bars[each], each, self.tokenizer.timeframe, wanted)
-            assets[each], _ = self.rows(frame, self.rows.start(), f"bars of {each}")
+            assets[each], _ = self.rows(bars_of(frame, f"bars of {each}"))
         return add_cross_fields(assets, self.symbols) if self.reads_other_assets else assets
-
-    def _history(self, assets: Mapping[str, Columns], symbol: str) -> History:
-        meta = meta_of(self.tokenizer, symbol)
-        probs = self.engine.probs_after_each(inputs_of(self.config, assets[symbol], meta), meta, self.context)
-        columns = {name: column[MIN_BARS - 1 :] for name, column in assets[symbol].items()}
-        return History(
-            forecaster=self,
-            symbol=symbol,
-            columns=columns,
-            probs=probs[MIN_BARS - 1 :],
-            absent=find_absent(assets, self.reads, symbol, columns["timestamp"]),
-        )
 
 
 def _frames(bars: Any, symbol: str | None) -> Mapping[str, Any]:

@@ -18,7 +18,8 @@ import numpy as np
 
 from vaiom.errors import DataError
 from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES
-from vaiom.events.rows import Columns, RowState
+from vaiom.events.rows import Columns, bars_of
+from vaiom.events.scales import AssetState, Bars
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
@@ -35,21 +36,27 @@ _KEPT_CONTEXTS = 2
 class AssetStream:
     """Where one asset stands: its recursion, its last rows, and how many bars it has had."""
 
-    rows: RowState
+    recursion: AssetState
     columns: Columns
     num_bars: int
 
     @property
+    def seconds(self) -> int:
+        """The stamp of the last bar, as it is stored."""
+        return int(self.columns["timestamp"][-1])
+
+    @property
     def last(self) -> datetime:
         """The stamp of the last bar."""
-        return moment_of(int(self.columns["timestamp"][-1]))
+        return moment_of(self.seconds)
 
     def to_json(self) -> dict[str, Any]:
         # Single-precision values survive as the doubles they equal; an undefined return is null.
         columns = {
             name: [None if item != item else item for item in column.tolist()] for name, column in self.columns.items()
         }
-        return {"rows": self.rows.to_json(), "num_bars": self.num_bars, "columns": columns}
+        rows = {"recursion": self.recursion.to_json(), "last": self.seconds}
+        return {"rows": rows, "num_bars": self.num_bars, "columns": columns}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], forecaster: Forecaster) -> AssetStream:
@@ -57,7 +64,8 @@ class AssetStream:
             name: np.array([np.nan if item is None else item for item in column]).astype(ROW_TYPES[name])
             for name, column in value["columns"].items()
         }
-        return cls(rows=forecaster.rows.restored(value["rows"]), columns=columns, num_bars=value["num_bars"])
+        recursion = forecaster.rows.restored(value["rows"]["recursion"])
+        return cls(recursion=recursion, columns=columns, num_bars=value["num_bars"])
 
 
 class OnlineForecaster:
@@ -80,17 +88,15 @@ class OnlineForecaster:
     ) -> dict[str, ReturnDistribution]:
         """Take the bars of one stamp, all or none; the forecasts after them of the assets that are ready."""
         checked = {symbol: live_bar(bar, symbol) for symbol, bar in bars.items()}
-        stamps = {bar.seconds for bar in checked.values()}
-        if len(stamps) > 1:
+        stamps = {symbol: moment_of(int(bar.seconds)) for symbol, bar in checked.items()}
+        if len({*stamps.values()}) > 1:
             raise DataError(
                 "the bars are of several stamps",
                 expected="one bar of each asset, all of one stamp",
-                got=", ".join(str(moment_of(stamp)) for stamp in sorted(stamps)),
+                got=", ".join(str(stamp) for stamp in sorted({*stamps.values()})),
                 fix="push the stamps in order",
             )
-        for symbol, bar in checked.items():
-            self._require_next(symbol, moment_of(bar.seconds))
-        self._advance({symbol: self.forecaster.rows.live(bar, self._state(symbol)) for symbol, bar in checked.items()})
+        self._advance(checked, stamps)
         ready = [symbol for symbol in bars if self.ready(symbol)] if forecast else []
         return {dist.symbol: dist for dist in self.forecaster.forecast(map(self.window, ready), now)}
 
@@ -104,13 +110,8 @@ class OnlineForecaster:
             symbol: check_bars(frame, symbol, self.forecaster.tokenizer.timeframe, min_bars=1)
             for symbol, frame in bars.items()
         }
-        for symbol, frame in frames.items():
-            self._require_next(symbol, frame["Datetime"][0])
-        arrived = {
-            symbol: self.forecaster.rows(frame, self._state(symbol), f"bars of {symbol}")
-            for symbol, frame in frames.items()
-        }
-        self._advance(arrived)
+        checked = {symbol: bars_of(frame, f"bars of {symbol}") for symbol, frame in frames.items()}
+        self._advance(checked, {symbol: frame["Datetime"][0] for symbol, frame in frames.items()})
         return {symbol: len(frame) for symbol, frame in frames.items()}
 
     def forecast(self, symbol: str, *, now: datetime | None = None) -> ReturnDistribution:
@@ -166,38 +167,33 @@ class OnlineForecaster:
             "fields": list(self.forecaster.rows.beyond),
         }
 
-    def _state(self, symbol: str) -> RowState:
-        stream = self.streams.get(symbol)
-        return self.forecaster.rows.start() if stream is None else stream.rows
-
-    def _advance(self, arrived: Mapping[str, tuple[Columns, RowState]]) -> None:
-        """Append rows that were made and checked; nothing here can be refused any more."""
-        joined = {symbol: self._joined(symbol, columns) for symbol, (columns, _) in arrived.items()}
-        if self.forecaster.reads_other_assets and arrived:
-            every = {symbol: stream.columns for symbol, stream in self.streams.items()} | joined
-            stamps = np.unique(np.concatenate([columns["timestamp"] for columns, _ in arrived.values()]))
-            joined |= refresh_cross_fields(every, self.forecaster.symbols, stamps)
-        streams = dict(self.streams)
-        for symbol, columns in joined.items():
-            if symbol not in arrived:
-                streams[symbol] = replace(streams[symbol], columns=columns)
-                continue
-            new, state = arrived[symbol]
-            streams[symbol] = AssetStream(
-                rows=state,
-                columns={name: column[-self._kept :].copy() for name, column in columns.items()},
-                num_bars=(streams[symbol].num_bars if symbol in streams else 0) + len(new["timestamp"]),
-            )
+    def _advance(self, bars: Mapping[str, Bars], first: Mapping[str, datetime]) -> None:
+        """Append the rows of bars that begin at these stamps, of all assets or of none."""
+        for symbol, stamp in first.items():
+            self._require_next(symbol, stamp)
+        streams, arrived, cross = dict(self.streams), [], self.forecaster.reads_other_assets
+        for symbol, new in bars.items():
+            old = streams.get(symbol)
+            columns, recursion = self.forecaster.rows(new, *((old.recursion, old.seconds) if old else ()))
+            arrived.append(columns["timestamp"])
+            num_bars = len(arrived[-1])
+            if cross:  # what the rows read of others is made below
+                columns |= {name: np.zeros(num_bars, ROW_TYPES[name]) for name in CROSS_FIELDS}
+            if old:
+                before = {name: column[1 - self._kept :] for name, column in old.columns.items()}
+                columns = {name: np.concatenate([before[name], column]) for name, column in columns.items()}
+                num_bars += old.num_bars
+            streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=num_bars)
+        if cross and arrived:
+            every = {symbol: stream.columns for symbol, stream in streams.items()}
+            fresh = refresh_cross_fields(every, self.forecaster.symbols, np.unique(np.concatenate(arrived)))
+            streams |= {symbol: replace(streams[symbol], columns=columns) for symbol, columns in fresh.items()}
+        for symbol in bars:
+            columns = streams[symbol].columns
+            if len(columns["timestamp"]) > self._kept:
+                kept = {name: column[-self._kept :].copy() for name, column in columns.items()}
+                streams[symbol] = replace(streams[symbol], columns=kept)
         self.streams = streams
-
-    def _joined(self, symbol: str, new: Columns) -> Columns:
-        """The rows of an asset with those that follow; what they read of others is yet to be made."""
-        if self.forecaster.reads_other_assets:
-            new = new | {name: np.zeros(len(new["timestamp"]), ROW_TYPES[name]) for name in CROSS_FIELDS}
-        if symbol not in self.streams:
-            return new
-        old = self.streams[symbol].columns
-        return {name: np.concatenate([old[name][1 - self._kept :], column]) for name, column in new.items()}
 
     def _require_next(self, symbol: str, stamp: datetime) -> None:
         if symbol not in self.streams:

@@ -1,8 +1,8 @@
-"""Rows of assets: the window that a forecast depends on, and what a row reads of other assets at its own stamp.
+"""Rows of assets: the window that a forecast depends on, a history of forecasts, and what a row reads of other assets.
 
 Enters: rows of several assets, and the assets that a model was trained with. Leaves: windows; the rows with the columns
-of `schema.CROSS_FIELDS`, and who was absent. Only assets that the model was trained with are read, so that a foreign
-one in the same call changes nobody's forecast.
+of `fields.CROSS_FIELDS`, and who was absent; a `History`. Only assets that the model was trained with are read, so that
+a foreign one in the same call changes nobody's forecast.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-from vaiom.events.fields import CROSS_FIELDS, cross_columns
+from vaiom.events.distribution import ReturnDistributions
+from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, cross_columns, has_flag, timestamps_of
 from vaiom.events.rows import Columns
+from vaiom.forecast.bars import MIN_BARS
+from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.engine import Probabilities
+
+if TYPE_CHECKING:
+    from vaiom.forecast.forecaster import Forecaster
 
 _READ = ("timestamp", "ret_z", "relative_log_vol", "flags")
 
@@ -36,6 +44,67 @@ class Window:
         return len(self.columns["timestamp"])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class History:
+    """Forecasts made after each bar of one asset, oldest first; `history[i]` is a `ReturnDistribution`."""
+
+    forecaster: Forecaster
+    symbol: str
+    columns: Columns
+    """The rows that the forecasts were made at."""
+    probs: Probabilities
+    """(n, 16) probabilities of the return buckets."""
+    absent: npt.NDArray[np.bool_]
+    """(n, assets that the model reads): who had no bar at the forecast's last stamp."""
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+    def __repr__(self) -> str:
+        span = f", {self.as_of[0]} to {self.as_of[-1]}" if len(self) else ""
+        return f"<History {self.symbol}, {len(self):,} forecasts{span}>"
+
+    @property
+    def as_of(self) -> npt.NDArray[np.datetime64]:
+        """Left edge of the last bar that each forecast used."""
+        return timestamps_of(self.columns)
+
+    @property
+    def sigma(self) -> npt.NDArray[np.float64]:
+        """The scale through that bar."""
+        return self.columns["sigma20"]
+
+    @property
+    def context(self) -> npt.NDArray[np.int64]:
+        """Bars that the model saw."""
+        return np.minimum(np.arange(len(self)) + MIN_BARS, self.forecaster.context)
+
+    @property
+    def masked(self) -> npt.NDArray[np.bool_]:
+        """Forecasts made at a masked row, which are not to be trusted."""
+        return has_flag(self.columns["flags"], ANY_MASK)
+
+    @property
+    def distributions(self) -> ReturnDistributions:
+        """All of them at once, for quantiles, risk and PIT of many."""
+        shape = self.forecaster.tokenizer.return_shape
+        return ReturnDistributions(probs=self.probs, sigma=self.sigma, shape=shape)
+
+    def __getitem__(self, index: int) -> ReturnDistribution:
+        """One of the forecasts."""
+        at = range(len(self))[index]
+        missing = tuple(compress(self.forecaster.reads, self.absent[at]))
+        last = {name: column[at : at + 1] for name, column in self.columns.items()}
+        window = Window(symbol=self.symbol, columns=last, missing_assets=missing)
+        return self.forecaster.distribution(window, self.probs[at], context=int(self.context[at]))
+
+    def to_frame(self) -> pl.DataFrame:
+        """One row per forecast: as_of, context, sigma, masked, num_missing_assets, p1 to p16."""
+        about = {"as_of": self.as_of.astype("datetime64[us]"), "context": self.context, "sigma": self.sigma}
+        about |= {"masked": self.masked, "num_missing_assets": self.absent.sum(axis=1)}
+        return pl.DataFrame({**about, **{f"p{bucket}": probs for bucket, probs in enumerate(self.probs.T, start=1)}})
+
+
 def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str, context: int) -> Window:
     """The last rows of an asset; `known` are the assets that the model reads."""
     [absent] = find_absent(assets, known, symbol, assets[symbol]["timestamp"][-1:])
@@ -44,8 +113,11 @@ def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str,
 
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
-    """Histories of assets with what each row reads of the others."""
-    fields = _cross(assets, known)
+    """Rows of assets with what each reads of the others, of which only the known ones are read."""
+    read = {symbol: columns for symbol, columns in assets.items() if symbol in known}
+    fields = cross_columns(read) if read else {}
+    for symbol in assets.keys() - read.keys():
+        fields[symbol] = cross_columns({**read, symbol: assets[symbol]})[symbol]
     return {symbol: {**columns, **fields[symbol]} for symbol, columns in assets.items()}
 
 
@@ -53,13 +125,13 @@ def refresh_cross_fields(assets: Mapping[str, Columns], known: Sequence[str], st
     """Assets with a row at one of these stamps, what those rows read of each other made anew."""
     found = {symbol: _find(columns["timestamp"], stamps) for symbol, columns in assets.items()}
     touched = {symbol: at[there] for symbol, (at, there) in found.items() if there.any()}
-    fields = _cross({s: {name: assets[s][name][at] for name in _READ} for s, at in touched.items()}, known)
+    fresh = add_cross_fields({s: {name: assets[s][name][at] for name in _READ} for s, at in touched.items()}, known)
     out = {}
     for symbol, at in touched.items():
         # Copies: a window that was handed out must stay what it was.
         out[symbol] = {**assets[symbol], **{name: assets[symbol][name].copy() for name in CROSS_FIELDS}}
         for name in CROSS_FIELDS:
-            out[symbol][name][at] = fields[symbol][name]
+            out[symbol][name][at] = fresh[symbol][name]
     return out
 
 
@@ -72,14 +144,6 @@ def find_absent(
         if other != symbol:
             out[:, column] = ~_find(assets[other]["timestamp"], stamps)[1] if other in assets else True
     return out
-
-
-def _cross(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Any]:
-    """The cross fields of all assets, over the known ones."""
-    read = {symbol: columns for symbol, columns in assets.items() if symbol in known}
-    fields = cross_columns(read) if read else {}
-    foreign = [symbol for symbol in assets if symbol not in read]
-    return fields | {symbol: cross_columns({**read, symbol: assets[symbol]})[symbol] for symbol in foreign}
 
 
 def _find(ordered: Stamps, stamps: Stamps) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

@@ -21,6 +21,7 @@ import polars as pl
 
 from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
+from vaiom.events.rows import bars_of
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
@@ -188,7 +189,7 @@ class LiveAssets:
             return
         make, counts = self.forecaster.rows, np.zeros(self.num_buckets, np.int64)
         for symbol in frames.keys() & {*self.forecaster.symbols}:
-            columns, _ = make(frames[symbol], make.start(), f"bars of {symbol}")
+            columns, _ = make(bars_of(frames[symbol], f"bars of {symbol}"))
             counts += monitor.count_train(columns, self.train_end, self.forecaster.context, self.num_buckets)
         if counts.any():
             self.store.set_fact("train_counts", counts.tolist())
