@@ -1,6 +1,6 @@
 """Pipelines that leak, each another implementation of the audit's `Pipeline`; the audit is never told which is which.
 
-`PYTHONPATH=tests python -m audit.leaky [BARS_DIR]` prints which proof caught each, as a table for docs/trust.md.
+`PYTHONPATH=tests python -m audit.leaky [BARS_DIR]` prints which proof caught each, as docs/trust.md says.
 """
 
 from __future__ import annotations

@@ -106,24 +106,7 @@ def test_every_step(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert 0 < forecast["prob_beyond"] < 1
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"`(vaiom [a-z][^`]*)`", PAGE))))
-def test_commands_in_the_text_exist(vaiom: Vaiom, command: str) -> None:
-    words = command.split()[1:]
-    path = words[: 2 if words[0] in ("data", "corpus") else 1]
-    shown = vaiom(*path, "--help")
-    assert shown.code == 0, shown.err
-    assert all(word in shown.out for word in words if word.startswith("--"))
-
-
 @pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z-]+)[^`]*`", PAGE))))
 def test_options_in_the_text_exist(vaiom: Vaiom, option: str) -> None:
     commands = ("data import", "corpus build", "train", "baselines", "predict")
     assert any(option in vaiom(*command.split(), "--help").out for command in commands)
-
-
-def test_links_lead_somewhere() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    for target in re.findall(r"\]\(([^)]+)\)", PAGE):
-        file, _, heading = target.partition("#")
-        text = (docs / file).read_text(encoding="utf-8")
-        assert not heading or heading.replace("-", " ") in text.lower()

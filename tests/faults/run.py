@@ -1,4 +1,4 @@
-"""The long fault run: `PYTHONPATH=tests python -m faults.run --kills 200`. Prints the table of docs/trust.md."""
+"""The long fault run: `PYTHONPATH=tests python -m faults.run --kills 200`. Prints a table by stage."""
 
 from __future__ import annotations
 

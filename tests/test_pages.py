@@ -1,0 +1,71 @@
+"""The hand-written pages stay true: their links, files, modules, commands and options exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+from vaiom.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+GENERATED = {"api.md", "reproduction.md", "LOG.md"}
+PAGES = [*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED)]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Headings as a browser finds them on GitHub."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        name, _, heading = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        assert not heading or heading in anchors_of(file), target
+
+
+@every_page
+def test_files_and_modules_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    roots = [ROOT, ROOT / "src", ROOT / "src" / "vaiom"]
+    for name in re.findall(r"`((?:\w+/)+\w+\.(?:py|toml))`", text):
+        assert any((root / name).exists() for root in roots), name
+    for name in re.findall(r"`((?:vaiom|benchmarks)(?:\.\w+)+)(?<!\.py)`", text):
+        resolve_name(name)
+
+
+def test_the_map_names_real_files() -> None:
+    rows = re.findall(r"^\| (.+?) \|.*\| (.+?) \|$", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    named = 0
+    for place, start in rows[2:]:
+        folder = re.match(r"`(\w+)/`", place)
+        where = ROOT / "src" / "vaiom" / (folder[1] if folder else "")
+        for file in re.findall(r"`([\w/]+\.\w+)`", start):
+            assert (ROOT if "/" in file else where).joinpath(file).exists(), file
+            named += 1
+    assert named > 20
+
+
+@every_page
+def test_commands_exist(page: Path) -> None:
+    from typer.main import get_command
+
+    root = get_command(app)
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"(?:^ *|`)vaiom ([a-z][^`\n#]*)", text, re.MULTILINE):
+        command, words = root, [word.strip("[]") for word in line.split()]
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert command is not root, line
+        if command.params and command.name not in ("reproduce", "bench"):
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= known, line
