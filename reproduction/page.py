@@ -18,7 +18,7 @@ from reproduction.plan import FLOOR_UPDATES, FLOOR_WINDOWS, TABLES
 from reproduction.tables import SPECIAL, Noted, columns, plain, walked_baselines
 from vaiom.experiments.records import CORPUS, YEAR, Record
 from vaiom.files import write_bytes
-from vaiom.report.svg import in_style
+from vaiom.report.figures import in_style
 from vaiom.report.tables import NOTHING, Column, Table, bits, count, signed
 
 PAGE_NAME = "reproduction.md"

@@ -1,15 +1,13 @@
 """Dataclasses as JSON and back, as TOML, and changed by `key=value` texts. Plain Python, used by every room.
 
-`to_json` follows the values, `from_json` the annotations: nested dataclasses, optional values and other unions, lists,
-tuples, dicts, datetimes, dates, paths, enums, literals and NumPy arrays. What does not fit raises a `ValueError` that
-says where; `decode` turns it into an error for users. How a field is stored can be told where it is declared:
+`to_json` follows the values, `from_json` the annotations; what does not fit raises a `ValueError` that says where, and
+`decode` turns it into an error for users. How a field is stored can be told where it is declared:
 
-    INNER = Stored(encode=drop_infinities, decode=add_infinities)
-    ...
-    edges: Annotated[dict[str, Edges], INNER] = field(metadata=stored("inner_edges"))
+    edges: Annotated[dict[str, Edges], Stored(encode=drop_infinities, decode=add_infinities)] = field(
+        metadata=stored("inner_edges")
+    )
 
-`stored(None)` leaves a field out, `NAN_AS_NULL` writes NaN as null. A class with `__stored_as_list__ = True` is stored
-as the list of its values; one with a classmethod `__upgrade__` is given what an earlier version stored.
+`stored(None)` leaves a field out. A class with a classmethod `__upgrade__` is given what an earlier version stored.
 """
 
 from __future__ import annotations
@@ -18,10 +16,9 @@ import collections.abc
 import dataclasses
 import enum
 import json
-import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import MISSING, dataclass, is_dataclass
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
@@ -32,7 +29,6 @@ from vaiom.errors import ConfigError, DataError, UserError
 T = TypeVar("T")
 
 _KEY = "vaiom.codec"
-_SEQUENCES = (list, tuple, collections.abc.Sequence)
 _NUMPY_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "U": "U"}
 
 
@@ -44,15 +40,7 @@ class Stored:
     decode: Callable[[Any], Any]
 
 
-def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    return [_map_leaves(each, change) for each in value] if isinstance(value, list) else change(value)
-
-
-NAN_AS_NULL = Stored(
-    encode=lambda value: _map_leaves(value, lambda x: None if isinstance(x, float) and math.isnan(x) else x),
-    decode=lambda value: _map_leaves(value, lambda x: math.nan if x is None else x),
-)
-NullableFloat = Annotated[float, NAN_AS_NULL]
+_AS_IT_IS = Stored(encode=lambda value: value, decode=lambda value: value)
 
 
 def stored(key: str | None) -> dict[str, Any]:
@@ -60,28 +48,20 @@ def stored(key: str | None) -> dict[str, Any]:
     return {_KEY: key}
 
 
-@dataclass(frozen=True)
-class _Field:
-    name: str
-    key: str
-    hint: Any
-    transform: Stored | None
-    required: bool
-
-
 @cache
-def _fields(cls: type) -> tuple[_Field, ...]:
-    hints = get_type_hints(cls, include_extras=True)
-    found = []
+def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
+    """By key of the JSON object: the field's name, its annotation, and whether it must be there."""
+    hints, found = get_type_hints(cls, include_extras=True), {}
     for field in dataclasses.fields(cls):
-        hint, transform = hints[field.name], None
-        if get_origin(hint) is Annotated:
-            transform = next((each for each in hint.__metadata__ if isinstance(each, Stored)), None)
         key = field.metadata.get(_KEY, field.name)
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if key is not None and field.init:
-            found.append(_Field(field.name, key, hint, transform, required))
-    return tuple(found)
+            required = field.default is MISSING and field.default_factory is MISSING
+            found[key] = (field.name, hints[field.name], required)
+    return found
+
+
+def _how_stored(hint: Any) -> Stored:
+    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Stored)), _AS_IT_IS)
 
 
 def to_json(value: Any) -> Any:
@@ -89,11 +69,10 @@ def to_json(value: Any) -> Any:
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {}
-        for field in _fields(type(value)):
-            part = to_json(getattr(value, field.name))
-            parts[field.key] = field.transform.encode(part) if field.transform else part
-        return list(parts.values()) if getattr(value, "__stored_as_list__", False) else parts
+        return {
+            key: _how_stored(hint).encode(to_json(getattr(value, name)))
+            for key, (name, hint, _) in _fields(type(value)).items()
+        }
     if isinstance(value, Mapping):
         return {str(key): to_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -138,8 +117,7 @@ def _build(hint: Any, value: Any, path: str) -> Any:
     if hasattr(origin, "__value__"):  # a `type` alias, as NumPy's NDArray is from 2.5 on
         return _build(origin.__value__[inside], value, path)
     if origin is Annotated:
-        transform = next((each for each in hint.__metadata__ if isinstance(each, Stored)), None)
-        return _build(inside[0], _attempt(transform.decode, value, path) if transform else value, path)
+        return _build(inside[0], _attempt(_how_stored(hint).decode, value, path), path)
     if hint is Any or hint is object:
         return value
     if origin in (Union, types.UnionType):
@@ -148,7 +126,7 @@ def _build(hint: Any, value: Any, path: str) -> Any:
         return _build_dataclass(hint, value, path)
     if origin is Literal:
         return value if value in inside else _refuse(path, f"one of {', '.join(map(repr, inside))}", value)
-    if origin in _SEQUENCES:
+    if origin in (list, tuple, collections.abc.Sequence):
         return _build_sequence(origin, inside, value, path)
     if origin in (dict, collections.abc.Mapping):
         if not isinstance(value, dict):
@@ -170,24 +148,19 @@ def _build(hint: Any, value: Any, path: str) -> Any:
 
 
 def _build_dataclass(cls: type, value: Any, path: str) -> Any:
-    fields = _fields(cls)
-    if getattr(cls, "__stored_as_list__", False):
-        if not isinstance(value, list) or len(value) != len(fields):
-            _refuse(path, f"a list of {', '.join(field.key for field in fields)}", value)
-        value = {field.key: each for field, each in zip(fields, value, strict=True)}
     if not isinstance(value, dict):
         _refuse(path, f"an object that describes a {cls.__name__}", value)
     if hasattr(cls, "__upgrade__"):
         value = _attempt(cls.__upgrade__, value, path)
-    known = {field.key for field in fields}
-    unknown = [key for key in value if key not in known]
+    fields, parts = _fields(cls), {}
+    unknown = [key for key in value if key not in fields]
     if unknown:
-        raise ValueError(f"unknown key {_join(path, unknown[0])}, expected {', '.join(sorted(known))}")
-    missing = [field.key for field in fields if field.required and field.key not in value]
-    if missing:
-        raise ValueError(f"{_join(path, missing[0])} is missing")
-    present = [field for field in fields if field.key in value]
-    parts = {field.name: _build(field.hint, value[field.key], _join(path, field.key)) for field in present}
+        raise ValueError(f"unknown key {_join(path, unknown[0])}, expected {', '.join(sorted(fields))}")
+    for key, (name, hint, required) in fields.items():
+        if key in value:
+            parts[name] = _build(hint, value[key], _join(path, key))
+        elif required:
+            raise ValueError(f"{_join(path, key)} is missing")
     return _attempt(lambda given: cls(**given), parts, path)
 
 
@@ -258,7 +231,7 @@ def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
 def override(config: T, changes: Mapping[str, Any]) -> T:
     """A copy of a dataclass with some fields changed; its own checks run again."""
     try:
-        return replace(config, **changes)  # type: ignore[type-var]
+        return dataclasses.replace(config, **changes)  # type: ignore[type-var]
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error), got=dict(changes)) from error
 
@@ -273,7 +246,3 @@ def parse_value(key: str, text: str, example: Any) -> Any:
         return type(example)(text)
     except (KeyError, ValueError) as error:
         raise ConfigError(f"not a value for {key}", expected=f"something like {example!r}", got=repr(text)) from error
-
-
-def field_names(config: object) -> list[str]:
-    return [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation
-from vaiom.evaluation.events_file import ScoredEvents, read_events
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, read_ledger
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
@@ -37,6 +37,19 @@ class Split:
     @property
     def label(self) -> str:
         return f"{self.name} ({self.period})"
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {self.period}" if len(self.period) < 12 else self.name
+
+    @property
+    def baselines(self) -> list[str]:
+        return [name for name in self.evaluation.bits if name != MODEL]
+
+    @property
+    def strongest(self) -> str:
+        """The baseline with the fewest bits."""
+        return min(self.baselines, key=lambda name: self.evaluation.bits[name])
 
     @property
     def is_test(self) -> bool:

@@ -1,56 +1,61 @@
-"""The figures of the report, each with what is to be seen in words.
+"""The figures of the report as inline SVG, each with what is to be seen in words; one drawing is light and dark.
 
-Enters: the splits of a run with their evaluations and scored events, its training log. Leaves: `Figure`s as inline SVG.
+Enters: the splits of a run with their evaluations and scored events, its training log. Leaves: `<svg>` elements with a
+title for those who cannot see them; the same figures always give the same bytes, and no address of any kind is in them.
 Blue-green favours the model and red the baseline throughout; the strongest baseline of a split is set apart.
 """
 
 from __future__ import annotations
 
+import functools
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import io
+import re
+from collections.abc import Callable, Sequence
+from importlib.resources import as_file, files
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from vaiom.evaluation.calibration import Reliability
-from vaiom.evaluation.events_file import MODEL, ScoredEvents
-from vaiom.evaluation.inference import LEVEL
+from vaiom.evaluation.events_file import MODEL
 from vaiom.report.contents import Split
-from vaiom.report.svg import ACCENT, BAD, GOOD, INK, MUTED, RULE, drawing, in_style, to_svg
-from vaiom.report.tables import MINUS, bits, count, interval, p_value, percent, side_of_zero, signed
+from vaiom.report.tables import MINUS, bits, count, interval, p_value, percent, percent2, side_of_zero, signed
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Colours that nothing else uses: each becomes the page's variable of that name.
+INK, MUTED, RULE, ACCENT, GOOD, BAD, PAPER = (f"#01020{number}" for number in range(1, 8))
+_VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", ACCENT: "accent", GOOD: "good", BAD: "bad", PAPER: "paper"}
+_STYLE = files("vaiom.report") / "assets" / "report.mplstyle"
 _WIDTH = 8.4
 _LONG_NAME = 8
 _COLOURS = {1: GOOD, 0: MUTED, -1: BAD}
 """By the side of zero on which an interval lies."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A drawing with what stands below it; the drawing itself says in words what it shows."""
+def in_style(draw: Callable[P, R]) -> Callable[P, R]:
+    """Run a function that draws with the report's style, whatever the user's own settings are."""
 
-    svg: str
-    caption: str
+    @functools.wraps(draw)
+    def styled(*args: P.args, **kwargs: P.kwargs) -> R:
+        import matplotlib as mpl
 
-    def __html__(self) -> str:
-        return (
-            f'<figure><div class="scroll" tabindex="0" role="region" aria-label="Figure">{self.svg}</div>'
-            f"<figcaption>{html.escape(self.caption)}</figcaption></figure>"
-        )
+        with as_file(_STYLE) as style, mpl.rc_context(mpl.rcParamsDefault), mpl.rc_context(fname=style):
+            return draw(*args, **kwargs)
 
-
-def strongest(split: Split) -> str:
-    """The baseline with the fewest bits."""
-    bits_of = split.evaluation.bits
-    return min((name for name in bits_of if name != MODEL), key=lambda name: bits_of[name])
+    return styled
 
 
 @in_style
-def forest(splits: Sequence[Split]) -> Picture:
+def forest(splits: Sequence[Split]) -> str:
     """Mean gains with their intervals, a panel per split."""
     names = list(dict.fromkeys(each.baseline for split in splits for each in split.evaluation.against))
-    figure, axes = drawing(_WIDTH, 0.95 + 0.3 * len(names), nrows=1, ncols=len(splits), squeeze=False, sharey=True)
+    figure, axes = _drawing(0.95 + 0.3 * len(names), nrows=1, ncols=len(splits), squeeze=False, sharey=True)
     described = []
     for axis, split in zip(axes[0], splits, strict=True):
         axis.axvline(0, color=MUTED, linewidth=0.8)
@@ -64,153 +69,151 @@ def forest(splits: Sequence[Split]) -> Picture:
             described.append(
                 f"{split.period}, {each.baseline}: {signed(gain.gain_bits)} {interval(gain.asset_months.interval)}"
             )
-        axis.set_title(_title(split))
+        axis.set(title=split.title, ylim=(len(names) - 0.5, -0.5))
         axis.set_yticks(range(len(names)), names)
-        axis.set_ylim(len(names) - 0.5, -0.5)
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
         axis.margins(x=0.08)
         axis.locator_params(axis="x", nbins=4)
     figure.supxlabel("gain in bits per event: right of zero favours the model", fontsize=9, color=INK)
     alt = "Mean gain of the model over each baseline with 95% intervals. " + "; ".join(described) + "."
-    caption = (
-        f"Gain over each baseline. Dot: mean; thick bar: {LEVEL:.0%} interval over asset-months, the paper's; thin "
-        "line: over whole months, which lets assets of a month move together. Grey intervals include zero."
-    )
-    return Picture(to_svg(figure, "gains-figure", alt), caption)
+    return _to_svg(figure, "gains-figure", alt)
 
 
 @in_style
-def heat_maps(split: Split) -> Picture:
+def heat_maps(split: Split) -> str:
     """Gain by asset and baseline, and by asset and month against the strongest baseline."""
-    events, best_baseline = split.events, strongest(split)
-    symbols = sorted(set(events.symbols.tolist()))
-    baselines = [name for name in events.bits if name != MODEL]
-    months = np.unique(events.target_times.astype("datetime64[M]"))
-    by_baseline = np.array([[_mean_gain(events, name, events.symbols == s) for name in baselines] for s in symbols])
-    month_of = events.target_times.astype("datetime64[M]")
-    by_month = np.array(
-        [[_mean_gain(events, best_baseline, (events.symbols == s) & (month_of == m)) for m in months] for s in symbols]
-    )
-    figure, axes = drawing(
-        _WIDTH, 1.35 + 0.27 * len(symbols), nrows=1, ncols=2, width_ratios=[len(baselines), len(months)], sharey=True
-    )
+    events, names, strongest = split.events, split.baselines, split.strongest
+    gains = {name: events.bits[name] - events.bits[MODEL] for name in names}
+    symbols, month_of = np.unique(events.symbols).tolist(), events.target_times.astype("datetime64[M]")
+    months, rows_of = np.unique(month_of), [events.symbols == symbol for symbol in symbols]
+
+    def mean(name: str, rows: Any) -> float:
+        return float(gains[name][rows].mean()) if rows.any() else float("nan")
+
+    by_baseline = np.array([[mean(name, rows) for name in names] for rows in rows_of])
+    by_month = np.array([[mean(strongest, rows & (month_of == month)) for month in months] for rows in rows_of])
+    ratios = [len(names), len(months)]
+    figure, axes = _drawing(1.35 + 0.27 * len(symbols), nrows=1, ncols=2, width_ratios=ratios, sharey=True)
     limit = float(np.nanmax(np.abs(np.concatenate([by_baseline.ravel(), by_month.ravel()])))) or 1.0
-    _cells(axes[0], by_baseline, [_folded(name) for name in baselines], symbols, limit)
+    _cells(axes[0], by_baseline, [_folded(name) for name in names], symbols, limit)
     _cells(axes[1], by_month, [str(month) for month in months], symbols, limit)
     axes[0].set_title("by baseline")
-    axes[1].set_title(f"by month, against {best_baseline}")
+    axes[1].set_title(f"by month, against {strongest}")
     axes[1].tick_params(axis="y", labelleft=False)
     worst, best = (np.unravel_index(at, by_baseline.shape) for at in (by_baseline.argmin(), by_baseline.argmax()))
-    wins = int(np.nansum(by_month > 0))
     alt = (
-        f"{_title(split)}: gain in bits per event by asset. Largest: {symbols[best[0]]} over {baselines[best[1]]}, "
-        f"{signed(by_baseline[best])}; smallest: {symbols[worst[0]]} over {baselines[worst[1]]}, "
-        f"{signed(by_baseline[worst])}. "
-        f"Against {best_baseline} the model wins {wins} of {int(np.isfinite(by_month).sum())} asset-months."
+        f"{split.title}: gain in bits per event by asset. Largest: {symbols[best[0]]} over {names[best[1]]}, "
+        f"{signed(by_baseline[best])}; smallest: {symbols[worst[0]]} over {names[worst[1]]}, "
+        f"{signed(by_baseline[worst])}. Against {strongest} the model wins {int(np.nansum(by_month > 0))} of "
+        f"{int(np.isfinite(by_month).sum())} asset-months."
     )
-    caption = (
-        f"{_title(split)}. Gain in thousandths of a bit per event, by asset and baseline and, against the strongest "
-        "baseline, by asset and month."
-    )
-    return Picture(to_svg(figure, f"assets-{split.name}", alt), caption)
+    return _to_svg(figure, f"assets-{split.name}", alt)
 
 
 @in_style
-def cumulative(split: Split) -> Picture:
+def cumulative(split: Split) -> str:
     """The gain added up over time, a line per baseline."""
-    events, best = split.events, strongest(split)
+    events, strongest = split.events, split.strongest
     days, day_of = np.unique(events.target_times.astype("datetime64[D]"), return_inverse=True)
-    figure, axis = drawing(_WIDTH, 2.9)
-    ends: dict[str, float] = {}
-    low_point = 0.0
-    for name in sorted((n for n in events.bits if n != MODEL), key=lambda n: n == best):
-        total = np.cumsum(np.bincount(day_of, weights=events.bits[name] - events.bits[MODEL]))
-        colour, width = (ACCENT, 1.8) if name == best else (MUTED, 0.9)
+    figure, axis = _drawing(2.9)
+    totals = {
+        name: np.cumsum(np.bincount(day_of, weights=events.bits[name] - events.bits[MODEL]))
+        for name in sorted(split.baselines, key=lambda name: name == strongest)
+    }
+    for name, total in totals.items():
+        colour, width = (ACCENT, 1.8) if name == strongest else (MUTED, 0.9)
         axis.plot(days.astype(object), total, color=colour, linewidth=width)
-        ends[name] = float(total[-1])
-        if name == best:
-            low_point = float(total.min())
     axis.axhline(0, color=MUTED, linewidth=0.8)
-    _label_ends(axis, ends, best)
+    ends = {name: float(total[-1]) for name, total in totals.items()}
+    _label_ends(axis, ends, strongest)
     axis.set_ylabel("bits gained since the start")
     if len(days) > 1:
         axis.set_xlim(days[0].astype(object), days[-1].astype(object))
     alt = (
-        f"{_title(split)}: cumulative gain of the model in bits, all assets together. At the end "
+        f"{split.title}: cumulative gain of the model in bits, all assets together. At the end "
         + "; ".join(f"{name} {_whole(value)}" for name, value in ends.items())
-        + f". Against {best}, the strongest, the lowest point was {_whole(low_point)}."
+        + f". Against {strongest}, the strongest, the lowest point was {_whole(float(totals[strongest].min()))}."
     )
-    caption = (
-        f"{_title(split)}. Cumulative gain over all events; a rising line is a model that keeps winning. "
-        f"Set apart: {best}, the strongest baseline."
-    )
-    return Picture(to_svg(figure, f"cumulative-{split.name}", alt), caption)
+    return _to_svg(figure, f"cumulative-{split.name}", alt)
 
 
 @in_style
-def calibration(split: Split) -> Picture:
+def calibration(split: Split) -> str:
     """The PIT histogram, and reliability of buckets and of cumulative probabilities."""
     found = split.evaluation.calibration
-    figure, axes = drawing(_WIDTH, 3.0, nrows=1, ncols=3)
+    figure, axes = _drawing(3.0, nrows=1, ncols=3)
     heights = np.array(found.pit_histogram, np.float64)
     heights /= heights.mean()
     spread = 1.96 * np.sqrt((1 - 1 / len(heights)) * len(heights) / found.pit.num_events)
-    edges = np.linspace(0, 1, len(heights) + 1)
     axes[0].axhspan(1 - spread, 1 + spread, color=RULE, linewidth=0)
-    axes[0].stairs(heights, edges, baseline=None, color=ACCENT, linewidth=1.2)
-    axes[0].set_ylim(0, max(1.5, float(heights.max()) * 1.1))
-    axes[0].set_title("randomised PIT")
-    axes[0].set_xlabel("forecast probability of less")
-    axes[0].set_ylabel("share of events, 1 is even")
+    axes[0].stairs(heights, np.linspace(0, 1, len(heights) + 1), baseline=None, color=ACCENT, linewidth=1.2)
+    axes[0].set(title="randomised PIT", ylim=(0, max(1.5, float(heights.max()) * 1.1)))
+    axes[0].set(xlabel="forecast probability of less", ylabel="share of events, 1 is even")
     _reliability(axes[1], found.buckets, "buckets")
     _reliability(axes[2], found.cumulative, "up to an edge")
     worst = max(found.buckets, key=lambda each: each.error)
     alt = (
-        f"{_title(split)}: calibration. The PIT histogram lies between {heights.min():.2f} and "
+        f"{split.title}: calibration. The PIT histogram lies between {heights.min():.2f} and "
         f"{heights.max():.2f} where 1 is even (Kuiper p {p_value(found.pit.p_value)}). The least reliable bucket is "
         f"{worst.outcome}: forecast {percent(worst.predicted)}, observed {percent(worst.observed)}, mean error "
-        f"{percent(worst.error, 2)}."
+        f"{percent2(worst.error)}."
     )
-    caption = (
-        f"{_title(split)}. Left: true forecasts give a flat histogram, and 95% of its bars lie within the band. "
-        "Middle and right: events in groups by forecast; on the diagonal, what was forecast is what happened."
-    )
-    return Picture(to_svg(figure, f"calibration-{split.name}", alt), caption)
+    return _to_svg(figure, f"calibration-{split.name}", alt)
 
 
 @in_style
-def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> Picture:
+def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> str:
     """Training loss and Validation bits by step, the chosen checkpoint marked."""
-    checked = [entry for entry in metrics if "validation_bits" in entry]
-    figure, axes = drawing(_WIDTH, 2.7, nrows=1, ncols=2)
+    scores = {entry["step"]: entry["validation_bits"] for entry in metrics if "validation_bits" in entry}
+    figure, axes = _drawing(2.7, nrows=1, ncols=2)
     axes[0].plot([e["step"] for e in metrics], [e["loss_nats"] for e in metrics], color=MUTED, linewidth=1.1)
     axes[0].set_title("training loss of the return (nats)")
-    scores = [e["step"] for e in checked], [e["validation_bits"] for e in checked]
-    axes[1].plot(*scores, "o-", color=INK, linewidth=1.1, markersize=2.5)
+    axes[1].plot(list(scores), list(scores.values()), "o-", color=INK, linewidth=1.1, markersize=2.5)
     axes[1].set_title("Validation (bits per event)")
-    chosen = next((entry for entry in checked if entry["step"] == best_step), None)
-    described = ""
-    if chosen is not None:
-        value = chosen["validation_bits"]
+    alt = f"Training over {count(metrics[-1]['step'])} steps, {len(scores)} Validations."
+    if best_step in scores:
+        value = scores[best_step]
         axes[1].plot(best_step, value, "o", color=ACCENT, markersize=7)
-        axes[1].annotate(
-            f"chosen: {bits(value)}", (best_step, value), (0, 12), textcoords="offset points", ha="center", color=ACCENT
-        )
-        described = f" The chosen checkpoint, step {count(best_step)}, has {bits(value)} bits per event."
+        place: dict[str, Any] = {"xytext": (0, 12), "textcoords": "offset points", "ha": "center", "color": ACCENT}
+        axes[1].annotate(f"chosen: {bits(value)}", (best_step, value), **place)
+        alt += f" The chosen checkpoint, step {count(best_step)}, has {bits(value)} bits per event."
     for axis in axes:
         axis.set_xlabel("step")
         axis.margins(y=0.15)
-    last = f" The last one has {bits(checked[-1]['validation_bits'])}." if checked else ""
-    alt = f"Training over {count(metrics[-1]['step'])} steps, {len(checked)} Validations.{described}{last}"
-    caption = (
-        "Loss and Validation score by step. The checkpoint with the fewest Validation bits is the one judged here."
+    if scores:
+        alt += f" The last one has {bits(list(scores.values())[-1])}."
+    return _to_svg(figure, "training-figure", alt)
+
+
+def _drawing(height: float, **subplots: Any) -> tuple[Figure, Any]:
+    """An empty figure of that many inches, and its axes; no window, no global state."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    return figure, figure.subplots(**subplots)
+
+
+def _to_svg(figure: Figure, name: str, alt: str) -> str:
+    """The figure as an element; `name` keeps its parts apart from those of other figures on the page."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    body = stream.getvalue()
+    box = re.search(r'viewBox="([^"]+)"', body)
+    assert box is not None
+    inside = body[body.index(">", body.index("<svg")) + 1 :]
+    inside = re.sub(r"<metadata>.*?</metadata>", "", inside, flags=re.DOTALL)
+    inside = inside.replace("xlink:href", "href").replace('href="#', f'href="#{name}-')
+    inside = inside.replace("url(#", f"url(#{name}-").replace('id="', f'id="{name}-')
+    inside = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", inside)
+    inside = re.sub(r"font-family:[^;\"]*;?", "", inside)
+    for colour, variable in _VARIABLES.items():
+        inside = inside.replace(colour, f"var(--{variable})")
+    words, width = html.escape(alt), float(box[1].split()[2])
+    return (
+        f'<svg id="{name}" viewBox="{box[1]}" style="--natural:{width:.0f}px" role="img" aria-label="{words}">'
+        f"<title>{words}</title>{inside.rstrip()}"
     )
-    return Picture(to_svg(figure, "training-figure", alt), caption)
-
-
-def _title(split: Split) -> str:
-    return f"{split.name}, {split.period}" if len(split.period) < 12 else split.name
 
 
 def _folded(name: str) -> str:
@@ -226,10 +229,6 @@ def _whole(value: float) -> str:
     return f"{value:+,.0f}".replace("-", MINUS)
 
 
-def _mean_gain(events: ScoredEvents, name: str, chosen: Any) -> float:
-    return float((events.bits[name] - events.bits[MODEL])[chosen].mean()) if chosen.any() else float("nan")
-
-
 def _cells(axis: Any, values: Any, columns: list[str], rows: list[str], limit: float) -> None:
     """A heat map as tinted cells with their numbers: strength of the tint is the size of the gain."""
     from matplotlib.patches import Rectangle
@@ -241,8 +240,7 @@ def _cells(axis: Any, values: Any, columns: list[str], rows: list[str], limit: f
         tint.set_alpha(0.08 + 0.62 * min(abs(value) / limit, 1.0))
         axis.add_patch(tint)
         axis.text(column, row, _whole(1000 * value), ha="center", va="center", fontsize=8)
-    axis.set_xlim(-0.5, len(columns) - 0.5)
-    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
     axis.set_xticks(range(len(columns)), columns, fontsize=8)
     axis.set_yticks(range(len(rows)), rows)
     axis.tick_params(length=0)
@@ -257,15 +255,9 @@ def _label_ends(axis: Any, ends: dict[str, float], best: str) -> None:
     placed = None
     for name, value in sorted(ends.items(), key=lambda item: item[1]):
         placed = value if placed is None else max(value, placed + room)
-        axis.annotate(
-            f"{name} {_whole(value)}",
-            (1.01, placed),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize=8,
-            color=ACCENT if name == best else INK,
-            annotation_clip=False,
-        )
+        style: dict[str, Any] = {"va": "center", "fontsize": 8, "color": ACCENT if name == best else INK}
+        label, place = f"{name} {_whole(value)}", ("axes fraction", "data")
+        axis.annotate(label, (1.01, placed), xycoords=place, annotation_clip=False, **style)
 
 
 def _reliability(axis: Any, kinds: Sequence[Reliability], title: str) -> None:
@@ -273,8 +265,5 @@ def _reliability(axis: Any, kinds: Sequence[Reliability], title: str) -> None:
     top = float(points.max()) * 1.05
     axis.plot((0, top), (0, top), color=MUTED, linewidth=0.8)
     axis.plot(points[:, 0], points[:, 1], "o", color=ACCENT, markersize=2.6, alpha=0.55, markeredgewidth=0)
-    axis.set_title(title)
-    axis.set_xlabel("forecast")
-    axis.set_ylabel("observed")
-    axis.set_xlim(0, top)
-    axis.set_ylim(0, max(top, float(points[:, 1].max()) * 1.05))
+    axis.set(title=title, xlabel="forecast", ylabel="observed")
+    axis.set(xlim=(0, top), ylim=(0, max(top, float(points[:, 1].max()) * 1.05)))

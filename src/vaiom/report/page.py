@@ -11,6 +11,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
+from vaiom.evaluation.inference import LEVEL
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.quality import split_quality
 from vaiom.files import write_bytes
@@ -69,6 +70,7 @@ def render(contents: RunContents) -> str:
         commands=data_tables.commands(contents),
         num_buckets=NUM_RETURN_BUCKETS,
         uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",
+        level=f"{LEVEL:.0%}",
         figures=figures,
         data=data_tables,
         asset=asset,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vaiom.codec import decode, field_names, override, parse_value, stored, to_json, to_toml
+from vaiom.codec import decode, override, parse_value, stored, to_json, to_toml
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Checkpoint
@@ -77,9 +77,9 @@ class Experiment:
 
     def _owner(self, key: str) -> str:
         for part in ("model", "train"):
-            if key in field_names(getattr(self, part)):
+            if key in vars(getattr(self, part)):
                 return part
-        known = sorted([*field_names(self.model), *field_names(self.train)])
+        known = sorted([*vars(self.model), *vars(self.train)])
         raise ConfigError("unknown setting", expected=", ".join(known), got=key)
 
 
