@@ -51,8 +51,7 @@ CONTENTS: dict[str, dict[str, Sequence[str]]] = {
         "vaiom.baselines.base": ["Predictor", "Baseline"],
     },
     "Judgement": {
-        "vaiom.evaluation.baseline_scores": ["score_baselines"],
-        "vaiom.evaluation.predictor": ["ModelPredictor"],
+        "vaiom.evaluation.predictor": ["score_baselines", "ModelPredictor"],
         "vaiom.evaluation.evaluate": ["evaluate_run", "Evaluation"],
         "vaiom.evaluation.scores": ["event_bits"],
         "vaiom.evaluation.inference": ["compare", "PairedComparison", "PairedGain", "BlockBootstrap"],

@@ -99,7 +99,7 @@ def fit_baselines(
 ) -> dict[str, float]:
     """Fit baselines on Train and score them: mean bits per event by name; `out` keeps what `evaluate` reads."""
     from vaiom.baselines.registry import usual_baselines
-    from vaiom.evaluation.baseline_scores import score_baselines
+    from vaiom.evaluation.predictor import score_baselines
 
     names = usual_baselines() if only is None else only
     return score_baselines(_opened(corpus), names, Path(out), split, context, _silent, unseal=unseal)

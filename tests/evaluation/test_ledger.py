@@ -13,8 +13,8 @@ from simulated_market import TinyRuns
 
 from vaiom.baselines.store import load_losses
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.baseline_scores import score_baselines
 from vaiom.evaluation.ledger import LEDGER_NAME, count_looks, is_recorded, read_ledger, record_look
+from vaiom.evaluation.predictor import score_baselines
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.pack import pack, unpack

@@ -12,8 +12,8 @@ from judged_runs import CONTEXT, RIVALS, Judged, few_trees
 from evaluation.simulated_market import TINY_SPLITS
 from strategies import random_bars
 from training.tiny_runs import TINY
-from vaiom.evaluation.baseline_scores import score_baselines
 from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.predictor import score_baselines
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SplitConfig

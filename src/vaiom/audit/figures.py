@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit.proof import AuditConfig, Claim, Proof, proving
+from vaiom.baselines.base import Rows
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
-from vaiom.evaluation.evaluate import Rows, compare_seeds, figures_of_events, figures_of_forecasts, share_of_zeros
+from vaiom.evaluation.evaluate import compare_seeds, figures_of_events, figures_of_forecasts, share_of_zeros
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, require_same_events
 from vaiom.evaluation.inference import compare
 from vaiom.evaluation.predictor import ModelPredictor

@@ -21,11 +21,10 @@ from vaiom.events.splits import TRAIN
 from vaiom.files import write_bytes
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
-from vaiom.training.devices import resolve_device, resolve_type
+from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
-from vaiom.training.scoring import Scorer
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.scoring import predict_probabilities
 
 SELECTION_MONTHS = 6
 
@@ -98,10 +97,8 @@ class Neural(Baseline):
                     where=f"{symbol}, {corpus.timestamps[rows[part][short][0]]}",
                     expected=f"{context} bars of history",
                 )
-        model = self.checkpoint_.model.to(device)
-        data = DeviceCorpus(corpus, model.config, device)
-        scorer = Scorer(model, data, device, resolve_type(self.experiment.train.precision, device))
-        return scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()
+        model, precision = self.checkpoint_.model.to(device), self.experiment.train.precision
+        return predict_probabilities(model, corpus, rows, device, precision, self.progress)
 
     def save(self, folder: Path) -> None:
         write_bytes(Run(folder).best, self._bytes)

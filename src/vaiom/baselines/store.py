@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from vaiom import __version__
 from vaiom.baselines.base import Baseline, Floats
@@ -36,7 +37,7 @@ KEY_NAME = "key.json"
 FIT_VERSION = 1
 """Raised when a baseline's rule of fitting changes, so that older fits are left alone."""
 LOSSES_FORMAT = "vaiom-baseline-losses"
-_PREFIX = "bits_"
+BITS_PREFIX = "bits_"
 
 B = TypeVar("B", bound=Baseline)
 
@@ -91,7 +92,7 @@ def save_losses(
         "header": np.array(json.dumps({**_identity(corpus, split, context), "vaiom_version": __version__})),
         "rows": rows,
         "bucket": corpus.target_return[rows],
-        **{_PREFIX + name: values for name, values in {**kept, **bits}.items()},
+        **{BITS_PREFIX + name: values for name, values in {**kept, **bits}.items()},
     }
     with atomic_file(file) as staged, staged.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)
@@ -129,11 +130,19 @@ def load_losses(
             got=got,
             fix="score the baselines again into another folder",
         )
-    losses = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
+    try:
+        return bits_of_columns(arrays, rows.shape)
+    except ValueError as error:
+        raise _damaged(file, str(error)) from error
+
+
+def bits_of_columns(columns: Mapping[str, npt.NDArray[Any]], shape: tuple[int, ...] | None = None) -> dict[str, Floats]:
+    """The losses among stored columns, by predictor; other numbers than finite ones, or another shape, are refused."""
+    losses = {name: values for name, values in columns.items() if name.startswith(BITS_PREFIX)}
     for name, values in losses.items():
-        if values.shape != rows.shape or values.dtype != np.float64 or not np.isfinite(values).all():
-            raise _damaged(file, f"{_PREFIX}{name}")
-    return losses
+        if values.dtype != np.float64 or not np.isfinite(values).all() or shape not in (None, values.shape):
+            raise ValueError(f"{name} is not one finite loss per event")
+    return {name.removeprefix(BITS_PREFIX): values for name, values in losses.items()}
 
 
 def _identity(corpus: Corpus, split: str, context: int) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def demo(
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
     from vaiom.baselines.store import FITS_FOLDER
     from vaiom.cli.train import training_report
-    from vaiom.evaluation.baseline_scores import score_baselines
     from vaiom.evaluation.evaluate import evaluate_run
+    from vaiom.evaluation.predictor import score_baselines
     from vaiom.evaluation.simulated import compare_with_oracle
     from vaiom.events.build import build_corpus
     from vaiom.events.quality import split_quality

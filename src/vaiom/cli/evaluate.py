@@ -24,7 +24,7 @@ def baselines(
 ) -> Answer:
     """Fit the baselines on Train and score them in bits per event."""
     from vaiom.baselines.registry import BASELINES, require_known, usual_baselines
-    from vaiom.evaluation.baseline_scores import score_baselines
+    from vaiom.evaluation.predictor import score_baselines
     from vaiom.events.corpus import open_corpus
     from vaiom.report.tables import Column, Table, bits, signed
 

@@ -1,13 +1,7 @@
 """Whether the served distributions would have served as risk limits: value at risk and expected shortfall, backtested.
 
-What is examined are the figures that users get from a `ReturnDistribution`, event by event, on both sides. Kupiec tests
-that the limit is exceeded as often as its level says; Christoffersen that exceedances do not cluster (transitions
-between successive events of one asset) and both together. Expected shortfall is tested by Acerbi and Szekely's second
-statistic, Z = sum of exceeding losses over (events x level x forecast shortfall) - 1, positive when losses beyond the
-limit were more frequent or larger than forecast. Its standard deviation follows from the forecasts themselves, event by
-event, so its p-value needs no simulation.
-
-Enters: the distributions of events, their realised log returns, their assets. Leaves: `TailTest`s.
+Enters: the distributions that users get from a `ReturnDistribution`, realised log returns and assets of events. Leaves:
+`TailTest`s by Kupiec, Christoffersen, Acerbi and Szekely on both sides; what they ask, `docs/evaluation.md` says.
 Paper: has no backtests; an addition. NumPy alone.
 """
 

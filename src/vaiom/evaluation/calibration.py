@@ -1,16 +1,7 @@
 """Whether probabilities mean what they say: the PIT and its test, reliability, proper scores, tails.
 
-If a return was drawn from the predicted distribution, the predicted probability of everything below it, its PIT, is
-uniform on (0, 1), and successive events are then independent. Predictions that are too narrow pile up values at both
-ends, too wide ones in the middle, shifted ones on one side. Kuiper's statistic, the sum of the largest excess and the
-largest deficit of the empirical distribution, is as sensitive to the first two as to the third. Reliability asks of
-buckets: among events to which a bucket was given some probability, that share should have ended there; likewise for
-everything up to an edge. The Brier and the ranked probability score are squared distances between forecast and outcome,
-the second one with regard to the order of the buckets. Sharpness is the entropy of the forecasts alone: of two
-calibrated forecasts the one with the lower entropy knows more.
-
 Enters: probabilities (n, K), the buckets that came, 1..K, and the PIT (n,) of the returns under the served
-distributions. Leaves: a `Calibration`.
+distributions. Leaves: a `Calibration`; what each figure is, `docs/evaluation.md` says.
 Paper: reports no calibration ("No ... calibration analysis is reported"); this is an addition.
 """
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.baselines.base import Rows
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
@@ -56,8 +57,6 @@ from vaiom.training.scoring import Progress
 FEW_MONTHS = 6
 
 _VOL_REGIME = DISC_FIELDS.index("vol_regime")
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

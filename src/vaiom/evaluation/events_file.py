@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.baselines.base import Rows
+from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import Buckets, Floats
 from vaiom.events.corpus import Corpus
@@ -22,8 +24,7 @@ from vaiom.run import Run
 
 MODEL = "model"
 
-_KEYS = ("symbol", "target_time", "bucket")
-_PREFIX = "bits_"
+_COLUMNS = ("symbol", "target_time", "bucket", BITS_PREFIX + MODEL)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +51,7 @@ class ScoredEvents:
         return len(self.buckets)
 
 
-def score_events(corpus: Corpus, rows: npt.NDArray[np.int64], bits: dict[str, Floats]) -> ScoredEvents:
+def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats]) -> ScoredEvents:
     """Name the events of these rows, with what they cost each predictor."""
     names = np.array(["", *corpus.tokenizer.symbols])
     return ScoredEvents(
@@ -78,18 +79,18 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
         "symbol": events.symbols,
         "target_time": events.target_times.astype("datetime64[ms]"),  # the coarsest unit that Parquet has
         "bucket": events.buckets,
-        **{_PREFIX + name: losses for name, losses in events.bits.items()},
+        **{BITS_PREFIX + name: losses for name, losses in events.bits.items()},
     }
-    polars = _polars()
-    table, packed = Run(run).events(split), Run(run).events(split, ".npz")
-    file, other = (table, packed) if polars else (packed, table)
-    with atomic_file(file) as staged:
-        if polars:
-            frame = polars.DataFrame({name: polars.Series(name, values) for name, values in columns.items()})
-            frame.write_parquet(staged)
-        else:
-            with staged.open("wb") as stream:
-                np.savez_compressed(stream, **columns)  # type: ignore[arg-type]
+    file, other = Run(run).events(split), Run(run).events(split, ".npz")
+    try:
+        import polars
+    except ImportError:
+        file, other = other, file
+        with atomic_file(file) as staged, staged.open("wb") as stream:
+            np.savez_compressed(stream, **columns)  # type: ignore[arg-type]
+    else:
+        with atomic_file(file) as staged:
+            polars.DataFrame(columns).write_parquet(staged)
     other.unlink(missing_ok=True)
     return file
 
@@ -102,29 +103,22 @@ def read_events(run: Path, split: str) -> ScoredEvents:
         raise DataError(
             "this split of the run has no scored events", where=file, fix=f"vaiom evaluate {run} --split {split}"
         )
-    columns = _read_columns(file)
-    expected = (*_KEYS, _PREFIX + MODEL)
-    if any(name not in columns for name in expected):
-        raise DataError(
-            "not a file of scored events",
-            where=file,
-            expected=f"columns {', '.join(expected)}",
-            got=", ".join(columns),
-        )
-    bits = {name.removeprefix(_PREFIX): each for name, each in columns.items() if name.startswith(_PREFIX)}
     try:
-        events = ScoredEvents(
+        columns = read_arrays(file) if file == packed else _read_parquet(file)
+        if any(name not in columns for name in _COLUMNS):
+            expected, got = f"columns {', '.join(_COLUMNS)}", ", ".join(columns)
+            raise DataError("not a file of scored events", where=file, expected=expected, got=got)
+        if columns["bucket"].dtype.kind != "u":
+            raise ValueError("buckets that are no small whole numbers")
+        return ScoredEvents(
             symbols=columns["symbol"].astype(np.str_),
             target_times=columns["target_time"].astype("datetime64[s]"),
             buckets=columns["bucket"],
-            bits=bits,
+            bits=bits_of_columns(columns),
         )
-    except (ValueError, TypeError) as error:
-        raise _unreadable(file, error) from error
-    sound = all(each.dtype == np.float64 and np.isfinite(each).all() for each in bits.values())
-    if events.buckets.dtype.kind != "u" or not sound:
-        raise _unreadable(file, ValueError("columns of other types, or losses that are not finite"))
-    return events
+    except BAD_ARRAYS as error:
+        got = str(error).splitlines()[0]
+        raise DataError("not readable as scored events", where=file, got=got, fix="evaluate again") from error
 
 
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
@@ -146,30 +140,14 @@ def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object)
     )
 
 
-def _read_columns(file: Path) -> dict[str, npt.NDArray[Any]]:
-    if file.suffix == ".npz":
-        try:
-            return read_arrays(file)
-        except BAD_ARRAYS as error:
-            raise _unreadable(file, error) from error
-    if _polars() is None:
-        raise DataError("reading this file needs polars", where=file, fix="install polars, or evaluate again here")
-    from vaiom.market.folder import BAD_PARQUET, parquet_frame
-
+def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        from vaiom.market.folder import BAD_PARQUET, parquet_frame
+    except ImportError as error:
+        fix = "install polars, or evaluate again here"
+        raise DataError("reading this file needs polars", where=file, fix=fix) from error
     try:
         frame = parquet_frame(file)
     except BAD_PARQUET as error:
-        raise _unreadable(file, error) from error
+        raise OSError(str(error)) from error
     return {name: frame[name].to_numpy() for name in frame.columns}
-
-
-def _unreadable(file: Path, error: Exception) -> DataError:
-    return DataError("not readable as scored events", where=file, got=str(error).splitlines()[0], fix="evaluate again")
-
-
-def _polars() -> Any:
-    try:
-        import polars
-    except ImportError:
-        return None
-    return polars

@@ -1,21 +1,8 @@
 """How sure a paired comparison is: block bootstrap, Diebold-Mariano test, model confidence set, spread over seeds.
 
-Bootstrap: whole blocks of events are resampled, because events of one block depend on each other. A replicate draws as
-many blocks as there are, with replacement, and takes the mean of baseline minus model bits over all their events; the
-interval is cut from the replicates at equal shares on both sides. The win-rate is the share of blocks, whatever their
-size, in which the mean gain is positive; the same draws give its interval. The paper's block is one asset in one
-calendar month of the target; with whole months as blocks, all assets of a month are drawn together, which also allows
-for what they have in common.
-
-Tests between models: the losses of all assets at one target time are averaged first, so that assets of one hour never
-count as independent. Diebold and Mariano ask whether the mean difference is zero, with a variance that allows for
-autocorrelation (Newey and West). The model confidence set of Hansen, Lunde and Nason holds, with its stated confidence,
-the best of the models: whatever is not in it has been beaten. Several seeds of one experiment differ by chance of
-training; that spread is reported apart from the chance of the sample.
-
-Enters: scored events. Leaves: a `PairedComparison` for each baseline, a `ConfidenceSet`, a `SeedSummary`.
+Enters: scored events. Leaves: a `PairedComparison` for each baseline, a `ConfidenceSet`, a `SeedSummary`; what each
+figure is, `docs/evaluation.md` says. NumPy alone, but for the model confidence set, which uses `arch`.
 Paper: Methods, "Paired Test Uncertainty"; Appendix, "Asset-Month Block Bootstrap"; the two tests are additions.
-NumPy alone, but for the model confidence set, which uses `arch`.
 """
 
 from __future__ import annotations
@@ -23,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +28,7 @@ CONFIDENCE_SET_REPLICATES = 1_000
 _DRAWS_AT_ONCE = 4_000_000
 
 Interval = tuple[float, float]
+Blocks = npt.NDArray[np.integer]
 Times = npt.NDArray[np.datetime64]
 
 
@@ -120,8 +109,7 @@ class SeedSummary:
     """Of the gain averaged over the runs event by event."""
 
 
-@dataclass(frozen=True, eq=False)
-class Replicates:
+class Replicates(NamedTuple):
     """The resampled statistics, (R,) each."""
 
     gain_bits: Floats
@@ -142,11 +130,11 @@ def compare(events: ScoredEvents) -> list[PairedComparison]:
     ]
 
 
-def paired_gain(events: ScoredEvents, baseline: str, model: str = MODEL) -> PairedGain:
+def paired_gain(events: ScoredEvents, baseline: str) -> PairedGain:
     """Everything that the paper says of one model and one baseline, and month-clustered intervals."""
     if not len(events):
         raise DataError("there is no event to compare on", expected="at least one scored event")
-    gains = events.bits[baseline] - events.bits[model]
+    gains = events.bits[baseline] - events.bits[MODEL]
     return PairedGain(
         num_events=len(gains),
         gain_bits=float(gains.mean()),
@@ -159,41 +147,35 @@ def paired_gain(events: ScoredEvents, baseline: str, model: str = MODEL) -> Pair
     )
 
 
-def asset_months(assets: Labels, target_times: Times) -> npt.NDArray[np.int64]:
+def asset_months(assets: Labels, target_times: Times) -> Blocks:
     """A number for the asset and the calendar month of each event's target, (n,): months first, then assets."""
     months = target_times.astype("datetime64[M]").astype(np.int64)
     names, asset = np.unique(assets, return_inverse=True)
-    numbers: npt.NDArray[np.int64] = months * len(names) + asset
+    numbers: Blocks = months * len(names) + asset
     return numbers
 
 
 def bootstrap_blocks(
-    gains: Floats,
-    blocks: npt.NDArray[np.integer],
-    *,
-    replicates: int = REPLICATES,
-    seed: int = SEED,
-    level: float = LEVEL,
+    gains: Floats, blocks: Blocks, *, replicates: int = REPLICATES, seed: int = SEED
 ) -> BlockBootstrap:
     """Percentile intervals of the event-weighted mean of `gains` and of the win-rate over `blocks`, both (n,)."""
-
-    def percentiles(values: Floats) -> Interval:
-        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
-
     sums, sizes = block_sums(gains, blocks)
-    wins = sums > 0
-    drawn = resample(sums, sizes, replicates, seed) if len(sums) > 1 else None
+    wins, intervals = sums > 0, {}
+    if len(sums) > 1:
+        drawn = resample(sums, sizes, replicates, seed)._asdict()
+        for name, values in drawn.items():
+            low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+            intervals[name] = float(low), float(high)
     return BlockBootstrap(
         num_blocks=len(sums),
         block_wins=int(wins.sum()),
         win_rate=float(wins.mean()),
-        interval=percentiles(drawn.gain_bits) if drawn else None,
-        win_rate_interval=percentiles(drawn.win_rate) if drawn else None,
+        interval=intervals.get("gain_bits"),
+        win_rate_interval=intervals.get("win_rate"),
     )
 
 
-def block_sums(gains: Floats, blocks: npt.NDArray[np.integer]) -> tuple[Floats, Floats]:
+def block_sums(gains: Floats, blocks: Blocks) -> tuple[Floats, Floats]:
     """Total gain and number of events of each block, in the order of the block numbers."""
     _, block_of = np.unique(blocks, return_inverse=True)
     return np.bincount(block_of, weights=gains).astype(np.float64), np.bincount(block_of).astype(np.float64)
@@ -214,7 +196,7 @@ def resample(sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: in
     return Replicates(gain_bits=gain_bits, win_rate=win_rate)
 
 
-def standard_error(gains: Floats, clusters: npt.NDArray[np.integer]) -> float:
+def standard_error(gains: Floats, clusters: Blocks) -> float:
     """Of the mean of `gains` (n,), where events of one cluster may depend on each other."""
     sums, _ = block_sums(gains - gains.mean(), clusters)
     if len(sums) < 2:
@@ -239,12 +221,10 @@ def newey_west_variance(values: Floats, num_lags: int) -> float:
     return total / len(values)
 
 
-def diebold_mariano(
-    model_bits: Floats, baseline_bits: Floats, target_times: Times, num_lags: int | None = None
-) -> DieboldMariano:
+def diebold_mariano(model_bits: Floats, baseline_bits: Floats, target_times: Times) -> DieboldMariano:
     """Test that model and baseline have the same expected loss, two-sided; Newey and West's rule of thumb for lags."""
     gains = mean_by_time(baseline_bits - model_bits, target_times)
-    lags = min(int(4 * (len(gains) / 100) ** (2 / 9)), len(gains) - 1) if num_lags is None else num_lags
+    lags = min(int(4 * (len(gains) / 100) ** (2 / 9)), len(gains) - 1)
     variance = newey_west_variance(gains, lags)
     statistic = float(gains.mean()) / math.sqrt(variance / len(gains)) if variance > 0 else None
     return DieboldMariano(
@@ -257,19 +237,14 @@ def diebold_mariano(
 
 
 def confidence_set(
-    bits: Mapping[str, Floats],
-    target_times: Times,
-    *,
-    size: float = CONFIDENCE_SET_SIZE,
-    replicates: int = CONFIDENCE_SET_REPLICATES,
-    seed: int = SEED,
+    bits: Mapping[str, Floats], target_times: Times, *, replicates: int = CONFIDENCE_SET_REPLICATES
 ) -> ConfidenceSet | None:
     """The models not beaten by another; None where `arch` is not installed or there are too few times or models."""
     try:
         from arch.bootstrap import MCS
     except ImportError:
         return None
-    series = {name: mean_by_time(losses, target_times) for name, losses in bits.items()}
+    series = {name: mean_by_time(values, target_times) for name, values in bits.items()}
     # Equal losses have no variance to test with: such models share one place in the test and its answer.
     same = {name: next(other for other in series if np.array_equal(series[other], series[name])) for name in series}
     names = list(dict.fromkeys(same.values()))
@@ -278,29 +253,20 @@ def confidence_set(
     if len(names) < 2 or num_times < 2 * block_size:
         return None
     # Columns without names are numbered by `arch`.
-    test = MCS(
-        np.stack([series[name] for name in names], axis=1),
-        size=size,
-        reps=replicates,
-        block_size=block_size,
-        method="max",
-        bootstrap="stationary",
-        seed=seed,
-    )
+    losses = np.stack([series[name] for name in names], axis=1)
+    test = MCS(losses, CONFIDENCE_SET_SIZE, replicates, block_size, method="max", bootstrap="stationary", seed=SEED)
     test.compute()
     included = {names[int(str(index))] for index in test.included}
     p_values = {names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()}
     return ConfidenceSet(
         included=[name for name in same if same[name] in included],
         p_values={name: p_values[same[name]] for name in same},
-        size=size,
+        size=CONFIDENCE_SET_SIZE,
         block_size=block_size,
     )
 
 
-def summarise_seeds(
-    model_bits: Mapping[str, Floats], baseline_bits: Floats, blocks: npt.NDArray[np.int64]
-) -> SeedSummary:
+def summarise_seeds(model_bits: Mapping[str, Floats], baseline_bits: Floats, blocks: Blocks) -> SeedSummary:
     """Several runs of one experiment on the same events; `blocks` (n,) numbers the asset-months."""
     sizes = {name: len(losses) for name, losses in model_bits.items()}
     if len(sizes) < 2:
@@ -308,13 +274,14 @@ def summarise_seeds(
     if set(sizes.values()) != {len(baseline_bits)}:
         raise DataError("the runs were not scored on the same events", expected=len(baseline_bits), got=sizes)
     means = {name: float(losses.mean()) for name, losses in model_bits.items()}
+    each = list(means.values())
     gains = baseline_bits - np.mean(list(model_bits.values()), axis=0)
     return SeedSummary(
         bits=means,
-        mean_bits=float(np.mean(list(means.values()))),
-        seed_sd_bits=float(np.std(list(means.values()), ddof=1)),
+        mean_bits=float(np.mean(each)),
+        seed_sd_bits=float(np.std(each, ddof=1)),
         mean_gain_bits=float(gains.mean()),
         sampling_error_bits=standard_error(gains, blocks),
-        seeds_that_win=sum(mean < float(baseline_bits.mean()) for mean in means.values()),
+        seeds_that_win=sum(mean < float(baseline_bits.mean()) for mean in each),
         average=bootstrap_blocks(gains, blocks),
     )

@@ -1,12 +1,7 @@
 """What the latent states of a MoMS head do: whether they are used, differ, and last.
 
-Use is the mean weight of each state and how often it is the heaviest. Separation is the Jensen-Shannon divergence in
-bits: per event, how much the components differ around their mixture (the information that knowing the state would add),
-and between pairs of states on average. Stability is how often the heaviest state of an event is that of the asset's
-event before, beside what independent draws with the same use would give. States are not identified: their numbers mean
-nothing across runs.
-
-Enters: a checkpoint with a mixture head, a corpus, row numbers of events. Leaves: a `MixtureReport`.
+Enters: a checkpoint with a mixture head, a corpus, row numbers of events. Leaves: a `MixtureReport`; what each figure
+is, `docs/evaluation.md` says. States are not identified: their numbers mean nothing across runs.
 Paper: Methods, "Output Heads"; the diagnostics are an addition.
 """
 
@@ -15,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from vaiom.baselines.base import Rows
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import Floats
 from vaiom.events.corpus import Corpus
@@ -46,23 +41,23 @@ class MixtureReport:
     persistence_if_independent: float
 
 
-def stretches(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def stretches(rows: Rows) -> Rows:
     """A few runs of successive events spread over a split: enough for shares, and cheap."""
     if len(rows) <= NUM_STRETCHES * STRETCH_EVENTS:
         return rows
     starts = np.linspace(0, len(rows) - STRETCH_EVENTS, NUM_STRETCHES).astype(np.int64)
-    chosen: npt.NDArray[np.int64] = rows[(starts[:, None] + np.arange(STRETCH_EVENTS)).ravel()]
+    chosen: Rows = rows[(starts[:, None] + np.arange(STRETCH_EVENTS)).ravel()]
     return chosen
 
 
-def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: npt.NDArray[np.int64]) -> MixtureReport | None:
+def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> MixtureReport | None:
     """Diagnose a model on stretches of these events; None where its head is no mixture."""
     chosen = stretches(rows)
     states = mixture_states(model, corpus, chosen)
     return None if states is None else mixture_report(*states, corpus.meta[chosen, 0])
 
 
-def mixture_states(model: ModelPredictor, corpus: Corpus, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats] | None:
+def mixture_states(model: ModelPredictor, corpus: Corpus, rows: Rows) -> tuple[Floats, Floats] | None:
     """Weights (n, S) and components (n, S, K) at these rows; None where the head is no mixture."""
     network = model.checkpoint.model
     if "state" not in network.heads.sizes:
@@ -79,7 +74,7 @@ def mixture_states(model: ModelPredictor, corpus: Corpus, rows: npt.NDArray[np.i
     return np.concatenate(weights), np.concatenate(components)
 
 
-def mixture_report(weights: Floats, components: Floats, assets: npt.NDArray[np.integer]) -> MixtureReport:
+def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:
     """Diagnose states (n, S), (n, S, K) of events (n,) in the order of time within each asset."""
     num_states = weights.shape[1]
     heaviest = weights.argmax(axis=1)

@@ -1,28 +1,29 @@
-"""A trained model as a predictor, and the events that it may be scored on as held out.
+"""Who predicts and what may be scored: a trained model as a predictor, held-out events, baselines with their losses.
 
-Enters: a checkpoint file, a corpus, a split's name. Leaves: probabilities (n, 16) of the next return bucket for any
-events of a corpus whose tokenizer is the model's; row numbers of the split's events, after these refusals: a split that
-is not for scoring, the sealed interval unless it is named, another tokenizer, targets that the checkpoint was trained
-on or, for a test, selected on.
-Paper: Methods, "Corpus Construction and Split Protocol" and "Evaluation and Ablation Protocol".
+Enters: a checkpoint file or names of baselines, a corpus, a split's name. Leaves: probabilities (n, 16) of the next
+return bucket; row numbers of a split's events, after these refusals: a split that is not for scoring, the sealed
+interval unless it is named, another tokenizer, targets that the checkpoint was trained on or, for a test, selected on.
+Paper: Methods, "Corpus Construction and Split Protocol", "Baselines" and "Evaluation and Ablation Protocol".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from vaiom.baselines.base import Floats, Rows
+from vaiom.baselines.base import Baseline, Floats, Progress, Rows
+from vaiom.baselines.registry import baseline, require_known
+from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
 from vaiom.errors import CheckpointError, ConfigError, DataError
+from vaiom.evaluation.ledger import NO_CHECKPOINT, record_look
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
-from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
-from vaiom.model.checkpoint import USE, Checkpoint, Provenance, load_checkpoint
-from vaiom.training.devices import resolve_device, resolve_type
-from vaiom.training.scoring import Progress, Scorer
-from vaiom.training.windows import DeviceCorpus
+from vaiom.events.splits import BUFFER, SEALED, VALIDATION, SplitConfig
+from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.training.devices import resolve_device
+from vaiom.training.scoring import predict_probabilities
 
 
 class ModelPredictor:
@@ -42,51 +43,18 @@ class ModelPredictor:
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
         """Probabilities (n, K) of the next return bucket of each row, from the window that ends there."""
-        model = self.checkpoint.model
         require_tokenizer(corpus, self.checkpoint)
-        data = DeviceCorpus(corpus, model.config, self.device)
-        scorer = Scorer(model, data, self.device, resolve_type("auto", self.device))
-        probs: Floats = scorer.log_probs(rows.astype(np.int64), self.progress).double().exp().cpu().numpy()
-        return probs
+        return predict_probabilities(self.checkpoint.model, corpus, rows, self.device, progress=self.progress)
 
 
-def heldout_rows(
-    corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: str | None = None
-) -> npt.NDArray[np.int64]:
+def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: str | None = None) -> Rows:
     """Row numbers of the events of `split` with the checkpoint's full context; `unseal` must name a sealed split."""
     allowed = (VALIDATION, *corpus.splits.test_names, SEALED)
     if split not in allowed:
         raise ConfigError("this split is not held out", expected=", ".join(allowed), got=split)
-    if unseal is not None and unseal != split:
-        raise ConfigError("--unseal must name the split that is scored", expected=SEALED, got=unseal)
-    context = checkpoint.model.config.context
-    rows = corpus.endpoints(split, context, unseal=unseal == SEALED)
-    if not len(rows):
-        raise DataError(
-            "the split has no event to score",
-            where=f"{corpus.path}, {split}",
-            expected=f"valid targets with {context} bars of history",
-            fix="append newer bars, or score a split that the corpus covers (vaiom corpus show)",
-        )
+    rows = _rows_of(corpus, split, checkpoint.model.config.context, unseal)
     # Before the tokenizers are compared: a refit has another one and would be refused for the lesser reason.
-    _require_unseen(corpus, split, rows, checkpoint.provenance)
-    require_tokenizer(corpus, checkpoint)
-    return rows
-
-
-def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
-    """The checkpoint's buckets, scales and asset ids are those of the corpus."""
-    if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
-        raise CheckpointError(
-            "the model was trained with another tokenizer than the corpus has",
-            where=corpus.path,
-            expected=checkpoint.tokenizer.sha256,
-            got=corpus.tokenizer.sha256,
-            fix="score it on the corpus it was trained on, or on one that was appended to",
-        )
-
-
-def _require_unseen(corpus: Corpus, split: str, rows: npt.NDArray[np.int64], origin: Provenance) -> None:
+    origin = checkpoint.provenance
     trained = SplitConfig.from_json(origin.splits)
     first: datetime = corpus.target_timestamps[rows].min().astype("datetime64[us]").item()
     used, what = (trained.train_end, "trained") if split == VALIDATION else (trained.validation[1], "selected")
@@ -102,3 +70,66 @@ def _require_unseen(corpus: Corpus, split: str, rows: npt.NDArray[np.int64], ori
                 else "score a later split, or train on a corpus whose boundaries lie before it"
             ),
         )
+    require_tokenizer(corpus, checkpoint)
+    return rows
+
+
+def _rows_of(corpus: Corpus, split: str, context: int, unseal: str | None) -> Rows:
+    """The events of a split, of which there must be some; `unseal` must name a sealed one."""
+    if unseal is not None and unseal != split:
+        raise ConfigError("--unseal must name the split that is scored", expected=SEALED, got=unseal)
+    rows = corpus.endpoints(split, context, unseal=unseal == SEALED)
+    if not len(rows):
+        raise DataError(
+            "no events in this split",
+            where=f"{corpus.path}, {split}",
+            expected=f"valid targets with {context} bars of history",
+            fix="append newer bars, or score a split that the corpus covers (vaiom corpus show)",
+        )
+    return rows
+
+
+def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
+    """The checkpoint's buckets, scales and asset ids are those of the corpus."""
+    if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
+        raise CheckpointError(
+            "the model was trained with another tokenizer than the corpus has",
+            where=corpus.path,
+            expected=checkpoint.tokenizer.sha256,
+            got=corpus.tokenizer.sha256,
+            fix="score it on the corpus it was trained on, or on one that was appended to",
+        )
+
+
+def score_baselines(
+    corpus: Corpus,
+    names: Sequence[str],
+    out: Path,
+    split: str,
+    context: int,
+    progress: Callable[[str], AbstractContextManager[Progress]],
+    make: Callable[[str, Progress], Baseline] = baseline,
+    *,
+    unseal: str | None = None,
+) -> dict[str, float]:
+    """Mean bits per event by baseline, fitted on Train; each one's losses are stored as soon as it is scored.
+
+    A scoring of a test split is recorded in the corpus. `make` may give some of the known baselines other settings than
+    the registry does.
+    """
+    require_known(list(names))
+    if split == BUFFER:
+        others = ", ".join(name for name in corpus.splits.names if name != split)
+        raise ConfigError("the buffer is never scored", expected=others)
+    rows, opened = _rows_of(corpus, split, context, unseal), unseal == SEALED
+    if losses_file(out, split).exists():  # another corpus's folder is refused before anything is fitted
+        load_losses(out, corpus, split, context, unseal=opened)
+    bits = {}
+    for name in names:
+        with progress(name) as report:
+            predictor = fit_or_load(make(name, report), corpus, context, out)
+            record_look(corpus, split, run=name, checkpoint_sha256=NO_CHECKPOINT, num_events=len(rows))
+            losses = event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])
+        save_losses(out, corpus, split, {name: losses}, context, unseal=opened)
+        bits[name] = float(losses.mean())
+    return bits

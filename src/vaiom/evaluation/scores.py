@@ -1,11 +1,6 @@
 """Bits per event: how well a prediction of return buckets did, event by event and over groups of events.
 
-A prediction gives each of the K return buckets a probability before the return is known. Its loss is minus the base-2
-logarithm of the probability it gave to the bucket that came: the length, in bits, of the shortest code for the outcome
-that someone with this prediction could use. A uniform guess costs log2(K) bits. On average the smallest loss belongs to
-the true distribution, so a lower mean loss on events that were not fitted on means a prediction nearer to the truth. A
-gain of g bits over a baseline means that the outcomes were, in geometric mean, 2**g times as probable as it said.
-
+The loss of an event is minus the base-2 logarithm of the probability that its bucket was given before it was known.
 Enters: probabilities (n, K) and the buckets that came, 1..K. Leaves: bits per event (n,), and their means by asset,
 month or whatever labels the events.
 Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation protocol.

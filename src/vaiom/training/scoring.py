@@ -17,11 +17,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.heads import return_log_probs
 from vaiom.model.losses import class_ids
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
+from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph, resolve_type
 from vaiom.training.windows import DeviceCorpus, Rows
 
 Progress = Callable[[int, int, str], None]
@@ -47,6 +48,20 @@ def plan_stretches(rows: Rows, asset_bounds: npt.NDArray[np.int64], run_up: int,
         firsts[at:stop] = first
         at = stop
     return firsts
+
+
+def predict_probabilities(
+    model: Vaiom,
+    corpus: Corpus,
+    rows: npt.NDArray[np.integer],
+    device: torch.device,
+    precision: str = "auto",
+    progress: Progress | None = None,
+) -> npt.NDArray[np.float64]:
+    """Probabilities (n, 16) of the next return bucket of each row, from what the model sees up to there."""
+    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), device, resolve_type(precision, device))
+    probs: npt.NDArray[np.float64] = scorer.log_probs(rows.astype(np.int64), progress).double().exp().cpu().numpy()
+    return probs
 
 
 class Scorer:
