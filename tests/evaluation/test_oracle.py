@@ -18,8 +18,7 @@ from vaiom.evaluation.calibration import kuiper_test
 from vaiom.evaluation.inference import standard_error
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.scales import MAX_LOG_MOVE
-from vaiom.simulate.oracle import Oracle, bucket_probabilities
-from vaiom.simulate.truth import FAULT_LIMIT, Dynamics, Truth, read_truth
+from vaiom.simulate.oracle import FAULT_LIMIT, Dynamics, Oracle, Truth, bucket_probabilities
 
 
 def powered(probs: np.ndarray, exponent: float) -> np.ndarray:
@@ -44,7 +43,7 @@ def altered_oracle(market: Market, **change: Callable[[Truth], np.ndarray]) -> n
     """An oracle that is wrong about one thing."""
     truths = {
         symbol: dataclasses.replace(truth, **{name: alter(truth) for name, alter in change.items()})
-        for symbol, truth in read_truth(market.bars).items()
+        for symbol, truth in Oracle.load(market.bars).truths.items()
     }
     return Oracle(truths).predict_proba(market.corpus, market.rows)
 
@@ -102,7 +101,7 @@ def test_probabilities_are_a_distribution(market: Market) -> None:
 def test_bucket_probabilities_add_up_the_ticks_of_each_bucket(market: Market) -> None:
     """A plain sum over every next close that is a valid target, bucketed as the corpus buckets it."""
     edges = market.corpus.edges["return"]
-    truth = read_truth(market.bars)["XAUSIM"]
+    truth = Oracle.load(market.bars).truths["XAUSIM"]
     for row, sigma in ((600, 0.002), (5_000, 0.0004), (9_000, 0.02), (20_000, 1e-8), (31_999, 0.3)):
         now = int(truth.ticks[row])
         ticks = np.arange(1.0, 3.0 * now)
@@ -120,7 +119,7 @@ def test_the_limit_of_a_move_is_that_of_the_corpus() -> None:
 
 
 def test_a_truth_of_other_bars_is_refused(market: Market) -> None:
-    truths = read_truth(market.bars)
+    truths = Oracle.load(market.bars).truths
     symbol = next(iter(truths))
     late = dataclasses.replace(truths[symbol], timestamps=truths[symbol].timestamps + np.timedelta64(1, "h"))
     with pytest.raises(DataError, match="not built from the bars"):

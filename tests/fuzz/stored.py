@@ -220,6 +220,6 @@ def _record(file: Path) -> Callable[[bytes], object]:
 
 
 def _truth(file: Path) -> Callable[[bytes], object]:
-    from vaiom.simulate.truth import Truth
+    from vaiom.simulate.oracle import Truth
 
     return _written(file, Truth.load)

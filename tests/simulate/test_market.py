@@ -22,7 +22,7 @@ from vaiom.simulate.market import (
     trading_hours,
     write_market,
 )
-from vaiom.simulate.truth import observe, read_truth
+from vaiom.simulate.oracle import Oracle, observe
 
 SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
 
@@ -136,7 +136,7 @@ def test_a_written_market_reads_back(market: dict[str, SimulatedAsset], tmp_path
     assert set(manifest["symbols"]) == set(market)
     for symbol, frame in read_bars(out).items():
         assert_frame_equal(frame, market[symbol].bars)
-    for symbol, truth in read_truth(out).items():
+    for symbol, truth in Oracle.load(out).truths.items():
         for name in truth.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(truth, name), getattr(market[symbol].truth, name))
     with pytest.raises(DataError, match="exists already"):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.errors import DataError
-from vaiom.simulate.truth import Dynamics, Truth, observe, read_truth, student_mass
+from vaiom.simulate.oracle import Dynamics, Oracle, Truth, observe, student_mass
 
 DYNAMICS = Dynamics()
 TICKS_PER_UNIT = 1000
@@ -154,11 +154,11 @@ def test_stationary_shares_stay_where_they_are() -> None:
 
 def test_a_missing_or_damaged_truth_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no known distribution"):
-        read_truth(tmp_path)
+        Oracle.load(tmp_path)
     path = tmp_path / "truth" / "XAUSIM.npz"
     observe(stamps(9), np.full(9, 1.5), np.full(10, 0.001), TICKS_PER_UNIT, DYNAMICS).save(path)
     whole = path.read_bytes()
-    assert len(read_truth(tmp_path)["XAUSIM"]) == 9
+    assert len(Oracle.load(tmp_path).truths["XAUSIM"].ticks) == 9
     other = io.BytesIO()
     np.savez(other, ticks=np.arange(3))
     array = io.BytesIO()
@@ -166,7 +166,7 @@ def test_a_missing_or_damaged_truth_is_named(tmp_path: Path) -> None:
     for content in (b"", b"not a zip", whole[:-50], other.getvalue(), array.getvalue()):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"XAUSIM\.npz"):
-            read_truth(tmp_path)
+            Oracle.load(tmp_path)
 
 
 def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.fields import CONT_FIELDS
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.run import Run
-from vaiom.simulate.oracle import Oracle, share_closed
+from vaiom.simulate.oracle import Oracle
 
 TAIL_CUTOFF = 2.0
 MAX_DISTANCE = {"tail_share": 0.015, "abs_ret_z_autocorrelation_lag_1": 0.05}
@@ -55,7 +55,8 @@ def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "au
     context = model.checkpoint.model.config.context
     losses = _validation_bits(corpus, [Frequency(), Markov(), model, Oracle.load(bars)], context)
     bits = {name: float(values.mean()) for name, values in losses.items()}
-    return OracleComparison(bits=bits, share_closed=share_closed(bits["frequency"], bits["model"], bits["oracle"]))
+    share = (bits["frequency"] - bits["model"]) / (bits["frequency"] - bits["oracle"])
+    return OracleComparison(bits=bits, share_closed=share)
 
 
 def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[MarketMeasure]:

@@ -2,9 +2,6 @@
 
 Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both. On real bars nobody
 knows the best reachable bits per event; here everybody does, so the demo and the tests use it.
-
-Opens, highs, lows and volumes are drawn from the observed closes and public scales alone. They tell nothing more about
-the hidden state, which keeps the filter of `truth` exact for everything a model can see.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from numpy.typing import NDArray
 from vaiom.codec import to_json
 from vaiom.files import staged_folder, write_json
 from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, Progress, describe, write_manifest, write_symbol
-from vaiom.simulate.truth import TRUTH_FOLDER, Dynamics, FloatArray, IntArray, Truth, draw_noise, observe, require
+from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, FloatArray, IntArray, Truth, observe, require
 
 Stamps = NDArray[np.datetime64]
 BoolArray = NDArray[np.bool_]
@@ -57,17 +54,16 @@ class MarketConfig:
     dynamics: Dynamics = field(default_factory=Dynamics)
 
     def __post_init__(self) -> None:
-        faults = self.faults_per_bar
         require(
             (1 <= self.assets <= MAX_ASSETS, f"assets must be between 1 and {MAX_ASSETS}, got {self.assets}"),
             (2 <= self.bars <= MAX_BARS, f"bars must be between 2 and {MAX_BARS}, got {self.bars}"),
             (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
             (self.end.tzinfo is None, "end must be a naive datetime"),
-            (0 <= faults <= 0.1, f"faults_per_bar must be between 0 and 0.1, got {faults}"),
+            (0 <= self.faults_per_bar <= 0.1, f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}"),
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Asset:
     """The public constants of one asset."""
 
@@ -105,15 +101,14 @@ def write_market(
     market: dict[str, SimulatedAsset], config: MarketConfig, out: Path, *, overwrite: bool = False
 ) -> dict[str, Any]:
     """Write a bar folder with the truth beside the bars; the manifest is returned."""
-    parameters = to_json(config)
     symbols = {symbol: describe(one.bars) for symbol, one in market.items()}
-    manifest = {"source": "simulated", "timeframe": "1h", "market": parameters, "symbols": symbols}
+    manifest = {"source": "simulated", "timeframe": "1h", "market": to_json(config), "symbols": symbols}
     with staged_folder(out, overwrite=overwrite) as folder:
         for symbol, one in market.items():
             write_symbol(folder, symbol, one.bars)
             one.truth.save(folder / TRUTH_FOLDER / f"{symbol}.npz")
-        assets = {symbol: to_json(one.asset) for symbol, one in market.items()}
-        write_json(folder / TRUTH_FOLDER / "market.json", {"market": parameters, "assets": assets})
+        constants = {"market": config, "assets": {symbol: one.asset for symbol, one in market.items()}}
+        write_json(folder / TRUTH_FOLDER / "market.json", to_json(constants))
         write_manifest(folder, manifest)
     return manifest
 
@@ -122,18 +117,11 @@ def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
     """Every third asset is a metal while there are metals left; the rest are currency pairs."""
     level, size = rng.uniform(-1, 1), rng.uniform(-1, 1)
     metal = number % 3 == 2 and number // 3 < len(_METALS)
-    if metal:
-        symbol, start, ticks_per_unit = _METALS[number // 3]
-    else:
-        symbol, start, ticks_per_unit = f"SIM{number + 1:02}USD", 0.9 * exp(0.3 * level), _FX_TICKS_PER_UNIT
-    return Asset(
-        symbol=symbol,
-        metal=metal,
-        start=start,
-        ticks_per_unit=ticks_per_unit,
-        hourly_scale=(0.0022 if metal else 0.0011) * exp(0.15 * size),
-        sessions=_METAL_SESSIONS if metal else _FX_SESSIONS,
-    )
+    pair = (f"SIM{number + 1:02}USD", 0.9 * exp(0.3 * level), _FX_TICKS_PER_UNIT)
+    symbol, start, ticks_per_unit = _METALS[number // 3] if metal else pair
+    sessions, typical = (_METAL_SESSIONS, 0.0022) if metal else (_FX_SESSIONS, 0.0011)
+    scale = typical * exp(0.15 * size)
+    return Asset(symbol, metal, start, ticks_per_unit, scale, sessions)
 
 
 def trading_hours(metal: bool, bars: int, end: datetime) -> tuple[Stamps, np.datetime64]:
@@ -143,12 +131,10 @@ def trading_hours(metal: bool, bars: int, end: datetime) -> tuple[Stamps, np.dat
     hours = np.arange(last - np.timedelta64(int(bars / open_share) + 24 * 14, "h"), last + np.timedelta64(24 * 14, "h"))
     days = hours.astype("datetime64[D]")
     months = days.astype("datetime64[M]")
-    month = months.astype(np.int64) % 12 + 1
-    day = (days - months).astype(np.int64) + 1
     week_hour = _week_hour(hours)
     closed = (week_hour >= _WEEK_CLOSES) & (week_hour < _WEEK_OPENS)
-    for holiday in _HOLIDAYS:
-        closed |= (month == holiday[0]) & (day == holiday[1])
+    for month, day in _HOLIDAYS:
+        closed |= (months.astype(np.int64) % 12 + 1 == month) & ((days - months).astype(np.int64) + 1 == day)
     if metal:
         closed |= week_hour % 24 == _METALS_PAUSE_HOUR
     trading = hours[~closed]
@@ -172,29 +158,28 @@ def calendar_profile(asset: Asset, hours: Stamps) -> FloatArray:
 def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator) -> SimulatedAsset:
     hours, following = trading_hours(asset.metal, config.bars, config.end)
     profile = calendar_profile(asset, np.append(hours, following))
-    faulty = _draw_faults(config, rng)
+    # Rows at which the feed fails: never the first, never two in a row, which could hide each other.
+    faulty = rng.random(config.bars) < config.faults_per_bar
+    faulty[0] = False
+    for row in np.flatnonzero(faulty):
+        faulty[row] = not faulty[row - 1]
     ticks = _walk(asset, profile, faulty, config.dynamics, rng)
     close = ticks / asset.ticks_per_unit
     close[faulty] = np.nan
     truth = observe(hours.astype("datetime64[us]"), close, profile, asset.ticks_per_unit, config.dynamics)
     bars = _bars_around(truth, asset, _follows_closure(hours), rng)
-    return SimulatedAsset(asset, _print_faults(bars, faulty, rng), truth)
-
-
-def _draw_faults(config: MarketConfig, rng: np.random.Generator) -> BoolArray:
-    """Rows at which the feed fails: never the first, never two in a row, which could hide each other."""
-    faulty = rng.random(config.bars) < config.faults_per_bar
-    faulty[0] = False
-    for row in np.flatnonzero(faulty):
-        faulty[row] = not faulty[row - 1]
-    return faulty
+    # Faulty rows have no prices at all, or a decimal point that slipped.
+    kind = rng.integers(0, 3, len(faulty))
+    factor = np.select([~faulty, kind == 1, kind == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
+    spoiled = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(factor))).fill_nan(None)
+    return SimulatedAsset(asset, bars.with_columns(spoiled), truth)
 
 
 def _walk(
     asset: Asset, profile: FloatArray, faulty: BoolArray, dynamics: Dynamics, rng: np.random.Generator
 ) -> IntArray:
     """The closes in ticks: each hidden move starts from the last rounded price."""
-    noise = draw_noise(rng, len(faulty)).tolist()
+    noise = (UNIT_VARIANCE * rng.standard_t(4, len(faulty))).tolist()
     states = _draw_states(dynamics, len(faulty), rng)
     calendar, fails = profile.tolist(), faulty.tolist()
     ticks = [round(asset.start * asset.ticks_per_unit)]
@@ -215,17 +200,15 @@ def _walk(
 def _draw_states(dynamics: Dynamics, bars: int, rng: np.random.Generator) -> list[int]:
     """A path of the hidden chain; the state of the first bar is drawn from the long-run shares."""
     reach = np.cumsum(dynamics.transition, axis=1)[:, :-1].tolist()
-    uniforms = rng.random(bars).tolist()
-    state = int(np.searchsorted(np.cumsum(dynamics.stationary())[:-1], uniforms[0], side="right"))
-    states = [state]
-    for uniform in uniforms[1:]:
-        state = sum(uniform >= bound for bound in reach[state])
-        states.append(state)
+    first, *uniforms = rng.random(bars).tolist()
+    states = [int(np.searchsorted(np.cumsum(dynamics.stationary())[:-1], first, side="right"))]
+    for uniform in uniforms:
+        states.append(sum(uniform >= bound for bound in reach[states[-1]]))
     return states
 
 
 def _bars_around(truth: Truth, asset: Asset, opening: BoolArray, rng: np.random.Generator) -> pl.DataFrame:
-    """Open, High, Low and Volume given the closes and the public scales, never the hidden states."""
+    """Open, High, Low and Volume given closes and public scales alone, which keeps the filter of `oracle` exact."""
     close = truth.ticks.astype(np.float64)
     before = np.append(close[:1], close[:-1])
     move = np.log(close / before)
@@ -240,19 +223,9 @@ def _bars_around(truth: Truth, asset: Asset, opening: BoolArray, rng: np.random.
     low = np.rint(start * np.exp((path - np.sqrt(path**2 + wander[1])) / 2))
     activity = 0.5 * (scale + np.abs(move)) / asset.hourly_scale
     volume = np.rint(1 + 3_000 * activity * np.exp(0.3 * rng.standard_normal(len(close))))
-    ticks = zip(PRICE_COLUMNS, (start, high, np.maximum(low, 1.0), close), strict=True)
-    prices = {name: values / asset.ticks_per_unit for name, values in ticks}
-    bars = pl.DataFrame({"Datetime": truth.timestamps, **prices, "Volume": volume})
-    return bars.cast(BAR_SCHEMA)  # type: ignore[arg-type]
-
-
-def _print_faults(bars: pl.DataFrame, faulty: BoolArray, rng: np.random.Generator) -> pl.DataFrame:
-    """Spoil the faulty rows: no prices at all, or a decimal point that slipped."""
-    kind = rng.integers(0, 3, len(faulty))
-    factor = np.select([kind == 1, kind == 2], [_DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
-    factor[~faulty] = 1.0
-    spoiled = [(pl.col(name) * pl.lit(pl.Series(factor))).fill_nan(None).alias(name) for name in PRICE_COLUMNS]
-    return bars.with_columns(spoiled)
+    prices = np.array([start, high, np.maximum(low, 1.0), close]) / asset.ticks_per_unit
+    columns = zip(BAR_SCHEMA, (truth.timestamps, *prices, volume), strict=True)
+    return pl.DataFrame(dict(columns)).cast(BAR_SCHEMA)  # type: ignore[arg-type]
 
 
 def _week_hour(hours: Stamps) -> IntArray:

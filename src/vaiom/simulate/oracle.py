@@ -1,35 +1,189 @@
-"""What the true distribution of a simulated market would have predicted: the best reachable bits per event.
+"""The exact distribution of a simulated market's next close, given what anyone can observe, and what it predicts.
 
-The probabilities are given everything observed through the row, and given that the next return is a valid target (not
-zero, not excessive), which is what the buckets are defined on. NumPy alone.
+The next move is `pull + scale * (drift[s] + spread[s] * e)`, with s the hidden state and e a Student t of four degrees
+of freedom and unit variance. The price is rounded to its tick, so the probability of a range of next closes is a sum of
+differences of the distribution function, and the states are filtered with those same probabilities. NumPy alone.
 Paper: "Return Bucket Construction" and "Serialized row and target validity rules".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import isfinite, log, sqrt
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from vaiom.errors import DataError
-from vaiom.simulate.truth import FAULT_LIMIT, FloatArray, IntArray, Truth, read_truth
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TRUTH_FOLDER = "truth"
+FAULT_LIMIT = 1.0
+"""A close further than this from the last good one, in log units, is a faulty print: the price did not move."""
+
+UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
+
+
+def require(*demands: tuple[bool, str]) -> None:
+    """Raise a ValueError with the message of the first demand that is not met."""
+    for met, message in demands:
+        if not met:
+            raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamics:
+    """How a price moves: hidden states, and a variance that follows the observed, de-seasonalised returns."""
+
+    spread: tuple[float, ...] = (0.65, 0.97, 1.35)
+    drift: tuple[float, ...] = (0.02, 0.0, -0.03)
+    transition: tuple[tuple[float, ...], ...] = ((0.98, 0.02, 0.0), (0.015, 0.97, 0.015), (0.0, 0.03, 0.97))
+    shock_weight: float = 0.05
+    memory: float = 0.93
+    pull: float = 1e-4  # towards the first close: it keeps long histories at sensible prices
+    variance_bounds: tuple[float, float] = (0.1, 10.0)
+
+    def __post_init__(self) -> None:
+        states, chances, (low, high) = len(self.spread), self.transition, self.variance_bounds
+        weights, weighted = (self.shock_weight, self.memory), "shock_weight and memory"
+        of_chances = [len(row) == states and min(row) >= 0 and abs(sum(row) - 1) <= 1e-12 for row in chances]
+        require(
+            (len(self.drift) == len(chances) == states, "spread, drift and transition must have one entry per state"),
+            (all(of_chances), "each row of transition must hold one probability per hidden state, summing to one"),
+            (min(self.spread) > 0, "spread must be positive"),
+            (min(weights) >= 0 and sum(weights) < 1, f"{weighted} must be non-negative and sum to less than one"),
+            (0 <= self.pull < 1, "pull must lie in [0, 1)"),
+            (0 < low <= 1 <= high, "variance_bounds must be positive and enclose one"),
+        )
+
+    def stationary(self) -> FloatArray:
+        """The long-run share of each hidden state, shape (K,)."""
+        states = len(self.spread)
+        balance = np.vstack([np.array(self.transition).T - np.eye(states), np.ones(states)])
+        return np.asarray(np.linalg.lstsq(balance, np.append(np.zeros(states), 1.0), rcond=None)[0])
+
+    def next_variance(self, variance: float, shock: float) -> float:
+        """The variance of the next bar from this bar's and its return divided by the calendar profile."""
+        low, high = self.variance_bounds
+        mean_reverting = 1.0 - self.shock_weight - self.memory
+        return min(max(mean_reverting + self.shock_weight * shock * shock + self.memory * variance, low), high)
+
+
+def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
+    """P(lower < e <= upper), to full digits in both tails."""
+    # Mirroring an interval of the upper tail into the lower one avoids differences of numbers near one.
+    mirrored = lower > 0
+    return _student_cdf(np.where(mirrored, -lower, upper)) - _student_cdf(np.where(mirrored, -upper, lower))
+
+
+def _student_cdf(x: FloatArray) -> FloatArray:
+    """F(t) = (1 + s)^2 (2 - s) / 4 with s = t / sqrt(4 + t^2), and 1 + s rewritten where s is near -1."""
+    t = np.clip(x / UNIT_VARIANCE, -1e100, 1e100)
+    s = t / np.sqrt(4.0 + t * t)
+    one_plus_s = np.where(t < 0, 4.0 / ((4.0 + t * t) * (1.0 - s)), 1.0 + s)
+    return one_plus_s * one_plus_s * (2.0 - s) / 4.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Truth:
+    """What the distribution of the next close needs, per row; rows are the asset's bars in order."""
+
+    timestamps: NDArray[np.datetime64]  # (N,) left edges, microseconds
+    ticks: IntArray  # (N,) the last good close, in ticks
+    pull: FloatArray  # (N,) part of the next move that every state shares
+    scale: FloatArray  # (N,) of the rest of the next move
+    weights: FloatArray  # (N, K) probability of each hidden state at the next bar
+    spread: FloatArray  # (K,)
+    drift: FloatArray  # (K,)
+
+    def mass(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
+        """P(lower < next close <= upper), bounds in ticks (n, J), infinities allowed."""
+        by_state = self.mass_by_state(rows, lower, upper)
+        return np.asarray(np.einsum("njk,nk->nj", by_state, self.weights[rows]))
+
+    def mass_by_state(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
+        """As `mass`, given each hidden state at the next bar, shape (n, J, K)."""
+        origin = self.ticks[rows, None].astype(np.float64)
+        scale = self.scale[rows, None, None]
+        centre = self.pull[rows, None, None] + scale * self.drift
+
+        def hidden(bound: FloatArray) -> FloatArray:
+            """The noise at which rounding passes from a number of ticks to the next; no price is below one tick."""
+            ticks = np.floor(bound)
+            move = np.log1p((np.maximum(ticks, 1.0) + 0.5 - origin) / origin)
+            return np.asarray((np.where(ticks < 1.0, -np.inf, move)[:, :, None] - centre) / (scale * self.spread))
+
+        return student_mass(hidden(lower), hidden(upper))
+
+    def save(self, path: Path) -> None:
+        arrays = {one.name: getattr(self, one.name) for one in fields(self)}
+        arrays["timestamps"] = self.timestamps.astype("datetime64[us]").astype(np.int64)
+        with atomic_file(path) as staged, staged.open("wb") as stream:
+            np.savez_compressed(stream, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Truth:
+        try:
+            arrays = read_arrays(path)
+            chosen = {one.name: arrays[one.name] for one in fields(cls)}
+        except BAD_ARRAYS as error:
+            raise DataError(
+                "not readable as a truth file", where=path, got=error, fix="make the market again"
+            ) from error
+        return cls(**{**chosen, "timestamps": chosen["timestamps"].astype("datetime64[us]")})
+
+
+def observe(
+    timestamps: NDArray[np.datetime64], close: FloatArray, profile: FloatArray, ticks_per_unit: int, dynamics: Dynamics
+) -> Truth:
+    """Filter closes (N,), NaN where missing; `profile` (N + 1,) is the calendar scale, through the next bar."""
+    # The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone.
+    ticks, good, scale = np.empty(len(close), np.int64), np.zeros(len(close), bool), np.empty(len(close))
+    last, variance, calendar = 0.0, 1.0, profile.tolist()
+    for row, price in enumerate(close.tolist()):
+        good[row] = isfinite(price) and (last == 0.0 or abs(log(price / last)) <= FAULT_LIMIT)
+        last = price if good[row] else last
+        ticks[row] = round(last * ticks_per_unit)
+        if row and good[row]:
+            variance = dynamics.next_variance(variance, log(int(ticks[row]) / int(ticks[row - 1])) / calendar[row])
+        scale[row] = calendar[row + 1] * sqrt(variance)
+    truth = Truth(
+        timestamps=timestamps,
+        ticks=ticks,
+        pull=dynamics.pull * np.log(ticks[0] / ticks),
+        scale=scale,
+        weights=np.empty((len(close), len(dynamics.spread))),
+        spread=np.array(dynamics.spread),
+        drift=np.array(dynamics.drift),
+    )
+    now = ticks[1:, None].astype(np.float64)
+    likelihood = truth.mass_by_state(np.arange(len(close) - 1), now - 1.0, now)[:, 0]
+    transition = np.array(dynamics.transition)
+    # Before the first move nothing is known of the state but its long-run shares.
+    truth.weights[0] = predicted = dynamics.stationary()
+    for row in range(1, len(close)):
+        joint = predicted * likelihood[row - 1]
+        truth.weights[row] = predicted = (joint / joint.sum() if good[row] else predicted) @ transition
+    return truth
 
 
 class Events(Protocol):
     """What the oracle reads of a corpus."""
 
     @property
-    def edges(self) -> Mapping[str, npt.NDArray[Any]]: ...
+    def edges(self) -> Mapping[str, NDArray[Any]]: ...
     @property
     def asset_slices(self) -> Mapping[str, slice]: ...
     @property
-    def sigma20(self) -> npt.NDArray[Any]: ...
+    def sigma20(self) -> NDArray[Any]: ...
     @property
-    def timestamps(self) -> npt.NDArray[Any]: ...
+    def timestamps(self) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,34 +196,38 @@ class Oracle:
     @classmethod
     def load(cls, bars_folder: Path) -> Self:
         """The oracle of a folder that `vaiom data simulate` wrote."""
-        return cls(read_truth(bars_folder))
+        paths = sorted((bars_folder / TRUTH_FOLDER).glob("*.npz"))
+        if not paths:
+            raise DataError(
+                "these bars have no known distribution",
+                where=bars_folder,
+                expected=f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}",
+                fix="only `vaiom data simulate` knows the distribution of its bars",
+            )
+        return cls({path.stem: Truth.load(path) for path in paths})
 
-    def predict_proba(self, corpus: Events, rows: npt.NDArray[np.integer]) -> FloatArray:
+    def predict_proba(self, corpus: Events, rows: NDArray[np.integer]) -> FloatArray:
         """Probabilities (n, K) of the next return bucket of each row."""
         edges = corpus.edges["return"]
         probs = np.empty((len(rows), len(edges) - 1))
         for symbol, inside in corpus.asset_slices.items():
             chosen = (rows >= inside.start) & (rows < inside.stop)
-            if chosen.any():
-                truth = self._truth_of(corpus, symbol)
-                own = rows[chosen].astype(np.int64)
-                probs[chosen] = bucket_probabilities(truth, own - inside.start, edges, corpus.sigma20[own])
+            if not chosen.any():
+                continue
+            truth = self.truths.get(symbol)
+            if truth is None:
+                known = ", ".join(sorted(self.truths))
+                raise DataError("this market's truth knows no such asset", expected=known, got=symbol)
+            if not np.array_equal(truth.timestamps, corpus.timestamps[inside]):
+                raise DataError(
+                    "the corpus was not built from the bars of this truth",
+                    where=symbol,
+                    expected=f"{len(truth.ticks)} rows from {truth.timestamps[0]} to {truth.timestamps[-1]}",
+                    fix="build the corpus again from the simulated bar folder",
+                )
+            own = rows[chosen].astype(np.int64)
+            probs[chosen] = bucket_probabilities(truth, own - inside.start, edges, corpus.sigma20[own])
         return probs
-
-    def _truth_of(self, corpus: Events, symbol: str) -> Truth:
-        truth = self.truths.get(symbol)
-        if truth is None:
-            raise DataError(
-                "this market's truth knows no such asset", expected=", ".join(sorted(self.truths)), got=symbol
-            )
-        if not np.array_equal(truth.timestamps, corpus.timestamps[corpus.asset_slices[symbol]]):
-            raise DataError(
-                "the corpus was not built from the bars of this truth",
-                where=symbol,
-                expected=f"{len(truth)} rows from {truth.timestamps[0]} to {truth.timestamps[-1]}",
-                fix="build the corpus again from the simulated bar folder",
-            )
-        return truth
 
 
 def bucket_probabilities(truth: Truth, rows: IntArray, edges: FloatArray, sigma: FloatArray) -> FloatArray:
@@ -84,10 +242,4 @@ def bucket_probabilities(truth: Truth, rows: IntArray, edges: FloatArray, sigma:
     below = truth.mass(rows, lower, np.maximum(origin - 1.0, lower))
     above = truth.mass(rows, origin, np.maximum(upper, origin))
     mass[:, [zero]] = below + above
-    probs: FloatArray = mass / mass.sum(axis=1, keepdims=True)
-    return probs
-
-
-def share_closed(baseline_bits: float, model_bits: float, oracle_bits: float) -> float:
-    """How far a model has gone from a baseline to the best reachable score: 0 at the one, 1 at the other."""
-    return (baseline_bits - model_bits) / (baseline_bits - oracle_bits)
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
