@@ -67,7 +67,7 @@ CONTENTS: dict[str, dict[str, Sequence[str]]] = {
         "vaiom.events.distribution": ["BucketDistribution", "ReturnDistributions"],
         "vaiom.forecast.rows": ["History"],
         "vaiom.forecast.online": ["OnlineForecaster"],
-        "vaiom.forecast.export": ["export_run", "Exported"],
+        "vaiom.forecast.engine": ["export_run", "Exported"],
     },
     "Errors": {"vaiom.errors": ["UserError", "DataError", "ConfigError", "CheckpointError"]},
 }

@@ -10,7 +10,7 @@ from forecast_runs import TinyRun, untrained
 
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, VaiomError
-from vaiom.forecast import export
+from vaiom.forecast import engine as export
 from vaiom.forecast.engine import TOLERANCE, TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_bars

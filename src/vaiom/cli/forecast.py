@@ -23,7 +23,7 @@ def predict(
 ) -> None:
     """Forecast the next return of each asset, given that it is not zero."""
     from vaiom.forecast.bars import newest_bars
-    from vaiom.forecast.distribution import TABLE_COLUMNS, as_csv, table_row
+    from vaiom.forecast.distribution import as_csv
     from vaiom.forecast.forecaster import Forecaster
     from vaiom.report.tables import Column, Table, text
 
@@ -33,10 +33,11 @@ def predict(
     forecaster = Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
     dists = forecaster.forecast(forecaster.windows(frames, symbol), moment)
+    rows = [dist.summary() for dist in dists]
     table = Table(
         caption="The next bar, in basis points of log return, given that it is not zero",
-        columns=[Column(name, text if index < 4 else str) for index, name in enumerate(TABLE_COLUMNS)],
-        rows=[table_row(dist) for dist in dists],
+        columns=[Column(name, text if index < 4 else str) for index, name in enumerate(rows[0])],
+        rows=[list(row.values()) for row in rows],
     )
     notes = [f"{dist.symbol}: {words}" for dist in dists for words in dist.notes]
     answer = Answer(
@@ -56,7 +57,7 @@ def export(
     """Write the selected model as ONNX, once it gives PyTorch's answers."""
     from dataclasses import asdict
 
-    from vaiom.forecast.export import export_run
+    from vaiom.forecast.engine import export_run
 
     made = export_run(run, onnx, corpus)
     return Answer(

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 SHOWN_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 RISK_LEVELS = (0.95, 0.99)
 BASIS_POINTS = 1e4
-TABLE_COLUMNS = (
-    "asset", "bar", "chances", "caution", "up", "5%", "50%", "95%",
-    "VaR99 long", "ES99 long", "VaR99 short", "ES99 short", "zero",
-)  # fmt: skip
 
 _SHORT_LEVELS = (0.05, 0.5, 0.95)
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -72,6 +68,10 @@ class ReturnDistribution(BucketDistribution[float]):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-safe values: times in ISO format, infinite edges null."""
+        edges, return_edges = (
+            [edge if np.isfinite(edge) else None for edge in each.tolist()] for each in (self.edges, self.return_edges)
+        )
+        quantiles = np.asarray(self.quantile(SHOWN_LEVELS)).tolist()
         return {
             "symbol": self.symbol,
             "as_of": self.as_of.isoformat(),
@@ -83,19 +83,34 @@ class ReturnDistribution(BucketDistribution[float]):
             "notes": list(self.notes),
             "sigma": self.sigma,
             "probs": self.probs.tolist(),
-            "edges": [edge if np.isfinite(edge) else None for edge in self.edges.tolist()],
-            "return_edges": [edge if np.isfinite(edge) else None for edge in self.return_edges.tolist()],
+            "edges": edges,
+            "return_edges": return_edges,
             "prob_zero": self.prob_zero,
             "prob_up": self.prob_up,
             "mean": self.mean(),
-            "quantiles": dict(
-                zip(map(str, SHOWN_LEVELS), np.asarray(self.quantile(SHOWN_LEVELS)).tolist(), strict=True)
-            ),
+            "quantiles": {str(level): each for level, each in zip(SHOWN_LEVELS, quantiles, strict=True)},
             **{
                 measure: {side: {str(p): getattr(self, measure)(p, side) for p in RISK_LEVELS} for side in SIDES}
                 for measure in ("value_at_risk", "expected_shortfall")
             },
         }
+
+    def summary(self) -> dict[str, str]:
+        """What a person reads first, by the name of its column; returns in basis points."""
+        cautions = {"stale": self.stale, "unknown": self.unknown_asset, "incomplete": bool(self.missing_assets)}
+        steps = np.minimum(len(_HEIGHTS) * self.probs / self.probs.max(), len(_HEIGHTS) - 1).astype(int)
+        shown = {
+            "asset": self.symbol,
+            "bar": f"{self.target_time:%Y-%m-%d %H:%M}",
+            "chances": "".join(_HEIGHTS[step] for step in steps),
+            "caution": " ".join(word for word, true in cautions.items() if true),
+            "up": f"{self.prob_up:.1%}",
+            **{f"{level:.0%}": f"{BASIS_POINTS * self.quantile(level):+.1f}" for level in _SHORT_LEVELS},
+        }
+        for side in SIDES:
+            shown[f"VaR99 {side}"] = f"{BASIS_POINTS * self.value_at_risk(0.99, side):.1f}"
+            shown[f"ES99 {side}"] = f"{BASIS_POINTS * self.expected_shortfall(0.99, side):.1f}"
+        return shown | {"zero": f"{self.prob_zero:.1%}"}
 
     def __repr__(self) -> str:
         low, high = (BASIS_POINTS * each for each in self.interval(0.9))
@@ -148,14 +163,13 @@ class ReturnDistribution(BucketDistribution[float]):
         return f"{self.symbol}, bar of {self.target_time:%Y-%m-%d %H:%M}, {made}"
 
     def _facts(self) -> list[tuple[str, str]]:
-        long_var, long_es, short_var, short_es = _risks(self)
+        short = self.summary()
+        quantiles = [short[f"{level:.0%}"] for level in _SHORT_LEVELS]
+        risks = [f"{side} {short[f'VaR99 {side}']} / {short[f'ES99 {side}']}" for side in SIDES]
         return [
-            ("given a non-zero return", f"up {self.prob_up:.1%}, mean {BASIS_POINTS * self.mean():+.2f} bp"),
-            ("5%, 50%, 95% quantile in bp", ", ".join(_quantiles(self))),
-            (
-                "99% value at risk / expected shortfall in bp",
-                f"long {long_var} / {long_es}, short {short_var} / {short_es}",
-            ),
+            ("given a non-zero return", f"up {short['up']}, mean {BASIS_POINTS * self.mean():+.2f} bp"),
+            ("5%, 50%, 95% quantile in bp", ", ".join(quantiles)),
+            ("99% value at risk / expected shortfall in bp", ", ".join(risks)),
             ("exactly zero", f"{self.prob_zero:.2%} of this asset's Train returns"),
             *(("note", note) for note in self.notes),
         ]
@@ -167,22 +181,6 @@ class ReturnDistribution(BucketDistribution[float]):
         return [f"below {inner[0]}", *between, f"above {inner[-1]}"]
 
 
-def table_row(dist: ReturnDistribution) -> list[str]:
-    """What a person reads first, in the order of `TABLE_COLUMNS`."""
-    cautions = {"stale": dist.stale, "unknown": dist.unknown_asset, "incomplete": bool(dist.missing_assets)}
-    steps = (len(_HEIGHTS) * dist.probs / dist.probs.max()).astype(int)
-    return [
-        dist.symbol,
-        f"{dist.target_time:%Y-%m-%d %H:%M}",
-        "".join(_HEIGHTS[min(step, len(_HEIGHTS) - 1)] for step in steps),
-        " ".join(word for word, true in cautions.items() if true),
-        f"{dist.prob_up:.1%}",
-        *_quantiles(dist),
-        *_risks(dist),
-        f"{dist.prob_zero:.1%}",
-    ]
-
-
 def as_csv(dists: Sequence[ReturnDistribution]) -> str:
     """A header and a line per forecast, in log returns and full precision."""
     records = []
@@ -192,25 +190,10 @@ def as_csv(dists: Sequence[ReturnDistribution]) -> str:
         record["missing_assets"] = " ".join(dist.missing_assets)
         record |= {f"q{level}": each for level, each in value["quantiles"].items()}
         for name, short in (("value_at_risk", "var"), ("expected_shortfall", "es")):
-            record |= {
-                f"{short}{level}_{side}": value[name][side][str(level)] for side in SIDES for level in RISK_LEVELS
-            }
+            record |= {f"{short}{level}_{side}": x for side in SIDES for level, x in value[name][side].items()}
         records.append(record | {f"p{bucket}": p for bucket, p in enumerate(value["probs"], start=1)})
     out = io.StringIO()
     writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     return out.getvalue()
-
-
-def _quantiles(dist: ReturnDistribution) -> list[str]:
-    return [f"{BASIS_POINTS * dist.quantile(level):+.1f}" for level in _SHORT_LEVELS]
-
-
-def _risks(dist: ReturnDistribution) -> list[str]:
-    """Value at risk and expected shortfall of each side, at 99%."""
-    return [
-        f"{BASIS_POINTS * measure(0.99, side):.1f}"
-        for side in SIDES
-        for measure in (dist.value_at_risk, dist.expected_shortfall)
-    ]

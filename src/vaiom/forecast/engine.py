@@ -1,28 +1,54 @@
-"""What turns rows of events into probabilities: one small contract, PyTorch behind it (ONNX Runtime: `export`).
+"""What turns rows of events into probabilities: one small contract, PyTorch and ONNX Runtime behind it; the ONNX file.
 
 Enters: rows of one or many assets, (T, F) or (B, T, F), and metadata, (3,) or (B, 3), as NumPy arrays. Leaves:
 probabilities of the return buckets, float64. A window shorter than the context begins at the first position, as the
-beginning of a training window does.
+beginning of a training window does. An exported file has inputs `events` (batch, time, fields) float32 and `meta`
+(batch, 3) int64 and the output `log_probs` (batch, 16), where batch is free and time is anything up to the context;
+configuration, tokenizer, provenance and the answer to a known window travel in its metadata.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
+from vaiom.codec import to_json
+from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
+from vaiom.events.corpus import Corpus, open_corpus, under_splits
+from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
+from vaiom.files import canonical_json, sha256_of, write_bytes
+from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_checkpoint, read_card
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
+from vaiom.run import Run
 from vaiom.training.devices import resolve_device
 
+EXPORTED_SUFFIX = ".onnx"
+FORMAT = "vaiom-onnx"
+FORMAT_VERSION = 1
 TOLERANCE = 1e-6
 """Probabilities of two engines, or of one engine in two batches, differ by no more than this."""
 BATCH = 32
 """Windows that go through a model together."""
+
+_PROBE_SEED, _CHECK_SEED = 0, 1
+_RANDOM_WINDOWS = 8
+_REAL_WINDOWS = 32
+_OPSET = 18
 
 Events = npt.NDArray[np.float32]
 Meta = npt.NDArray[np.int64]
@@ -38,9 +64,10 @@ class Engine(ABC):
     def probs(self, events: Events, meta: Meta) -> Probabilities:
         """(B, 16) for what follows each window (B, T, F)."""
 
-    @abstractmethod
     def probs_of_beginnings(self, events: Events, meta: Meta) -> Probabilities:
         """(T, 16) for what follows each beginning of one window (T, F): its first row, its first two, and so on."""
+        beginnings = (events[None, :stop] for stop in range(1, len(events) + 1))
+        return np.concatenate([self.probs(beginning, meta[None]) for beginning in beginnings])
 
     def probs_after_each(self, events: Events, meta: Meta, context: int) -> Probabilities:
         """(T, 16) for what follows each row of a history (T, F), from it and at most `context` - 1 rows before it."""
@@ -74,6 +101,211 @@ class TorchEngine(Engine):
 
     def _tensors(self, events: Events, meta: Meta) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(events).to(self.device), torch.from_numpy(meta).to(self.device)
+
+
+class OnnxEngine(Engine):
+    """An exported network in ONNX Runtime, on CPUs."""
+
+    name = "onnxruntime"
+
+    def __init__(self, model: Path | bytes, threads: int | None = None) -> None:
+        runtime = _library("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads or 0  # 0 leaves the choice to the runtime
+        source = model if isinstance(model, bytes) else str(model)
+        self.session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    def probs(self, events: Events, meta: Meta) -> Probabilities:
+        [log_probs] = self.session.run(["log_probs"], {"events": events, "meta": meta})
+        return normalise(log_probs.astype(np.float64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written, and how far it lies from PyTorch."""
+
+    file: Path
+    bytes: int
+    random_windows: int
+    real_windows: int
+    largest_difference: float
+    """Of any probability on any of the windows."""
+
+
+class LastPosition(nn.Module):
+    """The part of a model that an exported file holds."""
+
+    def __init__(self, model: Vaiom) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, events: Tensor, meta: Tensor) -> Tensor:
+        return self.model.log_probs(events, meta)
+
+
+def export_run(run: str | Path, file: str | Path, corpus: str | Path | None = None) -> Exported:
+    """Export the selected model of a run; real windows come from its corpus where that is still at hand."""
+    run, windows = Path(run), []
+    checkpoint = load_checkpoint(run if run.is_file() else Run(run).best)
+    if corpus is not None:
+        windows = real_windows(open_corpus(Path(corpus)), checkpoint)
+    elif not run.is_file():
+        # A corpus that has moved on is no reason to refuse: the caller is told how many windows were compared.
+        with suppress(DataError):
+            windows = real_windows(open_corpus(Run(run).corpus_path(), verify=False), checkpoint)
+    return export_onnx(checkpoint, Path(file), windows)
+
+
+def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events, Meta]] = ()) -> Exported:
+    """Write the file once ONNX Runtime gives PyTorch's answers on made-up and on the given windows."""
+    if file.suffix != EXPORTED_SUFFIX:
+        raise ConfigError("an exported file must be recognisable", expected=f"*{EXPORTED_SUFFIX}", got=file)
+    data = exported_bytes(checkpoint)
+    engine, reference = OnnxEngine(data), TorchEngine(checkpoint.model)
+    events, meta = _made_up_windows(checkpoint, _RANDOM_WINDOWS, _CHECK_SEED)
+    short = np.ascontiguousarray(events[:, : max(1, events.shape[1] // 3)])
+    made_up = [(events, meta), (events[:1], meta[:1]), (short, meta)]
+    worst = max(float(np.abs(engine.probs(*window) - reference.probs(*window)).max()) for window in [*made_up, *real])
+    if not worst <= TOLERANCE:
+        raise VaiomError(f"the exported model differs from PyTorch by {worst:.2g}; {TOLERANCE:g} is allowed")
+    write_bytes(file, data)
+    return Exported(
+        file=file,
+        bytes=len(data),
+        random_windows=sum(len(events) for events, _ in made_up),
+        real_windows=sum(len(events) for events, _ in real),
+        largest_difference=worst,
+    )
+
+
+def exported_bytes(checkpoint: Checkpoint) -> bytes:
+    """The content of the file, not yet checked."""
+    if checkpoint.config.backbone != "decoder":
+        raise ConfigError(
+            "only decoders are exported: the exporter fixes the length of a recurrent model's windows",
+            got=f"backbone={checkpoint.config.backbone}",
+            fix="load the run folder itself",
+        )
+    proto = _convert(checkpoint.model)
+    [probe] = TorchEngine(checkpoint.model).probs(*_made_up_windows(checkpoint, 1, _PROBE_SEED))
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "model": to_json(checkpoint.config),
+        "tokenizer": checkpoint.tokenizer.to_json(),
+        "provenance": to_json(checkpoint.provenance),
+        "tensors_sha256": checkpoint.sha256,
+        "probe": probe.tolist(),
+    }
+    text = canonical_json(header)
+    _library("onnx").helper.set_model_props(proto, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})
+    return bytes(proto.SerializeToString())
+
+
+def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
+    """Load a file that `vaiom export` wrote; it must still answer a known window as it did then."""
+    try:
+        engine = OnnxEngine(path, threads)
+    except ConfigError:
+        raise
+    except Exception as error:  # the runtime's own errors have no common base below this
+        raise CheckpointError(
+            "not readable as an ONNX model", where=path, got=str(error).splitlines()[0], fix="export it again"
+        ) from error
+    metadata = engine.session.get_modelmeta().custom_metadata_map
+    try:
+        text = metadata.get("vaiom", "")
+        if not text or sha256_of(text.encode()) != metadata.get("vaiom_sha256"):
+            raise ValueError("an ONNX model without an intact vaiom header")
+        header = json.loads(text)
+        if (header["format"], header["format_version"]) != (FORMAT, FORMAT_VERSION):
+            raise ValueError(f"{header['format']} version {header['format_version']}")
+        card, probe = read_card(header, path), np.array(header["probe"], np.float64)
+    except (KeyError, TypeError, ValueError, DataError) as error:
+        raise CheckpointError(
+            "a file of another kind or schema",
+            where=path,
+            expected=f"{FORMAT} version {FORMAT_VERSION}",
+            got=str(error).splitlines()[0],
+            fix="export the run again with this version of vaiom",
+        ) from error
+    difference = np.abs(engine.probs(*_made_up_windows(card, 1, _PROBE_SEED)) - probe).max()
+    if not difference <= TOLERANCE:
+        raise CheckpointError(
+            "the model does not answer as it did when it was exported",
+            where=path,
+            expected=f"probabilities within {TOLERANCE:g}",
+            got=f"a difference of {difference:.2g}",
+            fix="export it again",
+        )
+    return engine, card
+
+
+def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, Meta]]:
+    """Windows of Validation, or of Train where there are none, spread over the events."""
+    config, origin = checkpoint.config, checkpoint.provenance
+    if origin.purpose == USE:
+        corpus = under_splits(corpus, SplitConfig.from_json(origin.splits))
+    if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
+        raise DataError("the corpus has another tokenizer than the model", where=corpus.path)
+    rows = corpus.endpoints(VALIDATION, config.context)
+    rows = rows if len(rows) else corpus.endpoints(TRAIN, config.context)
+    if not len(rows):
+        raise DataError("the corpus has no window of the model's context", where=corpus.path, expected=config.context)
+    chosen = rows[np.linspace(0, len(rows) - 1, min(_REAL_WINDOWS, len(rows))).astype(np.int64)]
+    inputs = corpus.inputs(config)
+    events = [inputs[row + 1 - config.context : row + 1].astype(np.float32) for row in chosen]
+    return [(np.stack(events), corpus.meta[chosen].astype(np.int64))]
+
+
+def _made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:
+    """Windows of full context with values that the model's input branch can meet."""
+    draw, config = np.random.default_rng(seed), card.config
+    shape = (count, config.context, len(config.input_fields))
+    sizes = card.tokenizer.vocabulary_sizes
+    if config.input == "disc":
+        events: Any = draw.integers(0, [sizes[name] for name in config.input_fields], shape)
+    else:
+        events = 3 * draw.standard_normal(shape)
+    meta = np.zeros((count, 3), np.int64)
+    meta[:, 0] = draw.integers(0, sizes["asset_id"], count)
+    return events.astype(np.float32), meta
+
+
+def _convert(model: Vaiom) -> Any:
+    for name in ("onnx", "onnxscript"):
+        _library(name)
+    config = model.config
+    events = torch.zeros(2, config.context, len(config.input_fields))
+    batch = torch.export.Dim("batch")
+    time = torch.export.Dim("time", max=config.context)
+    # The exporter talks of its own deprecations and skipped optimisations, which no user can act on.
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            program = torch.onnx.export(
+                LastPosition(model).eval(),
+                (events, torch.zeros(2, 3, dtype=torch.int64)),
+                dynamo=True,
+                verbose=False,
+                opset_version=_OPSET,
+                input_names=["events", "meta"],
+                output_names=["log_probs"],
+                dynamic_shapes={"events": {0: batch, 1: time}, "meta": {0: batch}},
+            )
+    finally:
+        logging.disable(before)
+    assert program is not None
+    return program.model_proto
+
+
+def _library(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        problem = f"exported models need {name}, which is not installed"
+        raise ConfigError(problem, fix="pip install 'vaiom[export]'") from error
 
 
 def normalise(log_probs: Probabilities) -> Probabilities:

@@ -21,8 +21,7 @@ from vaiom.events.fields import MASK_BITS, inputs_of
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
-from vaiom.forecast.engine import BATCH, Engine, Probabilities, TorchEngine
-from vaiom.forecast.export import EXPORTED_SUFFIX, open_exported
+from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
 from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.stamps import timeframe_of
 from vaiom.model.checkpoint import ModelCard, load_checkpoint
