@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.race import Measurement, race
+from vaiom.baselines.base import Floats
 from vaiom.errors import VaiomError
 from vaiom.evaluation.inference import REPLICATES, SEED, Replicates, block_sums, resample
-from vaiom.evaluation.scores import Floats
 
 NUM_BLOCKS = 66
 NUM_EVENTS = 33_000

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit.proof import AuditConfig, Claim, Proof, proving
-from vaiom.baselines.base import Rows
+from vaiom.baselines.base import Floats, Rows
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
-from vaiom.evaluation.evaluate import compare_seeds, figures_of_events, figures_of_forecasts, share_of_zeros
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, require_same_events
-from vaiom.evaluation.inference import compare
+from vaiom.evaluation.evaluate import figures_of_events, figures_of_forecasts, share_of_zeros
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events
+from vaiom.evaluation.inference import compare, compare_seeds
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import Floats, event_bits
+from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.files import read_json
 from vaiom.report.contents import read_run
@@ -93,8 +93,7 @@ def _compared_with_others(
         tests = [name for name in Run(run).evaluated_splits() if name.startswith("test-")]
         # Where a test was scored again beside other baselines since, the lists differ and the proof says so.
         parts = [read_events(run, name) for name in tests]
-        common = [name for name in parts[0].bits if all(name in part.bits for part in parts)]
-        figures["all_tests"] = compare(join_events(parts, predictors=common))
+        figures["all_tests"] = compare(join_events(parts, predictors=list(parts[0].bits)))
     if stored.get("seeds"):
         try:
             figures["seeds"] = compare_seeds(events, _seed_runs(run, split, stored, events))
@@ -108,8 +107,7 @@ def _seed_runs(run: Path, split: str, stored: dict[str, Any], events: ScoredEven
     runs = {}
     for name in next(iter(stored["seeds"].values()))["bits"]:
         folder = Path(name) if Path(name).is_dir() else run.parent / Path(name).name
-        scored = events if name == stored.get("run") else read_events(folder, split)
-        require_same_events(events, scored, where=folder)
+        scored = events if name == stored.get("run") else read_events(folder, split, same_as=events)
         runs[name] = scored.bits[MODEL]
     return runs
 

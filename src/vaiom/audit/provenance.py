@@ -18,7 +18,7 @@ from vaiom.audit.pipeline import Bars, Fitted, ProductPipeline
 from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events, require_same_events, score_events
-from vaiom.evaluation.ledger import NO_CHECKPOINT, is_recorded, read_ledger
+from vaiom.evaluation.ledger import is_recorded, model_looks, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import CorpusConfig, build_corpus
@@ -153,9 +153,7 @@ def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: 
         same = False
     proof.check(same, f"{split}: the events file holds other events than the corpus", len(events))
     if is_recorded(corpus, split):
-        models = [
-            look for look in read_ledger(corpus) if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT
-        ]
+        models = model_looks(corpus, split)
         own = [number for number, look in enumerate(models, start=1) if look.checkpoint_sha256 == best.sha256]
         proof.check(bool(own), f"{split}: scored, but the look is not in the corpus's ledger")
         # Whoever scores at the same time may have been counted too.

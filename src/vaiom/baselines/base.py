@@ -65,9 +65,13 @@ class Baseline(ABC):
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
         """Probabilities (n, K) of the next return bucket of each row; column j belongs to bucket j + 1."""
-        if not any(name.endswith("_") for name in vars(self)):
+        if not self.is_fitted:
             raise DataError(f"{self.name} predicts only after it was fitted", fix="call fit with Train events first")
         return self._predict(corpus, rows)
+
+    @property
+    def is_fitted(self) -> bool:
+        return any(name.endswith("_") for name in vars(self))
 
     def config(self) -> dict[str, Any]:
         """Everything besides the events that decides the fit, as JSON."""

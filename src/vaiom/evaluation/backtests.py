@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.evaluation.scores import Floats, Labels
+from vaiom.baselines.base import Floats
+from vaiom.evaluation.scores import Labels
 from vaiom.events.distribution import SIDES, ReturnDistributions
 
 LEVELS = (0.01, 0.05)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vaiom.evaluation.scores import TAIL_BUCKETS, Buckets, Floats, Labels, class_ids, clip_probabilities, tail_masks
+from vaiom.baselines.base import Floats
+from vaiom.evaluation.scores import TAIL_BUCKETS, Buckets, Labels, class_ids, clip_probabilities, tail_masks
 
 PIT_BINS = 20
 RELIABILITY_BINS = 10

@@ -16,39 +16,30 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import Rows
+from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.backtests import TailTest, forecast_tails, tail_tests
 from vaiom.evaluation.calibration import Calibration, Scores, calibrate, score_groups
-from vaiom.evaluation.events_file import (
-    MODEL,
-    ScoredEvents,
-    join_events,
-    read_events,
-    require_same_events,
-    score_events,
-    write_events,
-)
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, score_events, write_events
 from vaiom.evaluation.inference import (
     ConfidenceSet,
     PairedComparison,
     SeedSummary,
-    asset_months,
     compare,
+    compare_seeds,
     confidence_set,
-    summarise_seeds,
 )
-from vaiom.evaluation.ledger import count_looks, record_look
+from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.mixture import MixtureReport, diagnose_mixture
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
-from vaiom.evaluation.scores import Floats, GroupBits, bits_by_group, event_bits
+from vaiom.evaluation.scores import GroupBits, bits_by_group, event_bits, losses_of
 from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
-from vaiom.events.splits import SEALED, TRAIN
+from vaiom.events.splits import SEALED
 from vaiom.files import read_json, write_json
 from vaiom.model.checkpoint import USE
 from vaiom.run import Run
@@ -141,12 +132,15 @@ def evaluate_run(
     """Score the best checkpoint of a run on a split and compare it with baselines on exactly the same events."""
     model = ModelPredictor.load(Run(run).best, device, progress)
     checkpoint = model.checkpoint
-    rows = heldout_rows(corpus, split, checkpoint, unseal=unseal)
-    losses = _baseline_bits(corpus, split, rows, checkpoint.model.config.context, baselines, unseal == SEALED)
+    context, rows = checkpoint.model.config.context, heldout_rows(corpus, split, checkpoint, unseal=unseal)
+    if baselines is not None:
+        losses = load_losses(baselines, corpus, split, context, unseal=unseal == SEALED)
+    else:  # the two that fit in a moment
+        losses = losses_of((Frequency(), Markov()), corpus, rows, context)
     unscored = score_events(corpus, rows, losses)
     others = _other_seeds(run, other_seeds, split, unscored)
     # Whatever can be refused has been: from here on it is a look.
-    counted = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
+    looks = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
     probs = model.predict_proba(corpus, rows)
     events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses})
     write_events(run, split, events)
@@ -161,8 +155,8 @@ def evaluate_run(
         seed=checkpoint.provenance.seed,
         step=checkpoint.provenance.step,
         zero_share=share_of_zeros(corpus, split),
-        looks=count_looks(corpus, split) if counted else None,
-        all_tests=_all_tests(run, corpus, split, checkpoint.sha256, events) if counted else None,
+        looks=looks,
+        all_tests=_all_tests(run, corpus, split, checkpoint.sha256, events),
         seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
         caveats=_caveats(figures["sample"], checkpoint.provenance.purpose),
         **figures,
@@ -179,20 +173,6 @@ def served_distributions(corpus: Corpus, rows: Rows, probs: Floats) -> ReturnDis
         sigma=corpus.sigma20[rows].astype(np.float64),
         shape=corpus.tokenizer.return_shape,
     )
-
-
-def _baseline_bits(
-    corpus: Corpus, split: str, rows: Rows, context: int, stored: Path | None, unseal: bool
-) -> dict[str, Floats]:
-    """Losses that were stored for these events, or those of the two baselines that fit in a moment."""
-    if stored is not None:
-        return dict(load_losses(stored, corpus, split, context, unseal=unseal))
-    train = corpus.endpoints(TRAIN, context)
-    buckets = corpus.target_return[rows]
-    return {
-        each.name: event_bits(each.fit(corpus, train).predict_proba(corpus, rows), buckets)
-        for each in (Frequency(), Markov())
-    }
 
 
 def _labels(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, npt.NDArray[Any]]:
@@ -266,18 +246,8 @@ def _other_seeds(run: Path, others: Sequence[Path], split: str, events: ScoredEv
     for other in others:
         if other.resolve() == run.resolve():
             raise ConfigError("a run is not another seed of itself", where=other, fix="name the other runs alone")
-        scored = read_events(other, split)
-        require_same_events(events, scored, where=other)
-        out[str(other)] = scored.bits[MODEL]
+        out[str(other)] = read_events(other, split, same_as=events).bits[MODEL]
     return out
-
-
-def compare_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, SeedSummary] | None:
-    """Several runs on the same events, by baseline; `runs` are the model's bits in each."""
-    blocks = asset_months(events.symbols, events.target_times)
-    if len(np.unique(blocks)) < 2:
-        return None
-    return {name: summarise_seeds(runs, losses, blocks) for name, losses in events.bits.items() if name != MODEL}
 
 
 def _caveats(sample: SampleSize, purpose: str) -> list[str]:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import Rows
+from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
 from vaiom.errors import DataError
-from vaiom.evaluation.scores import Buckets, Floats
+from vaiom.evaluation.scores import Buckets
 from vaiom.events.corpus import Corpus
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 from vaiom.run import Run
@@ -95,8 +95,8 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
     return file
 
 
-def read_events(run: Path, split: str) -> ScoredEvents:
-    """Read what `write_events` wrote, whichever form it has."""
+def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> ScoredEvents:
+    """Read what `write_events` wrote, whichever form it has; other events than those of `same_as` are refused."""
     table, packed = Run(run).events(split), Run(run).events(split, ".npz")
     file = table if table.is_file() or not packed.is_file() else packed
     if not file.is_file():
@@ -110,7 +110,7 @@ def read_events(run: Path, split: str) -> ScoredEvents:
             raise DataError("not a file of scored events", where=file, expected=expected, got=got)
         if columns["bucket"].dtype.kind != "u":
             raise ValueError("buckets that are no small whole numbers")
-        return ScoredEvents(
+        events = ScoredEvents(
             symbols=columns["symbol"].astype(np.str_),
             target_times=columns["target_time"].astype("datetime64[s]"),
             buckets=columns["bucket"],
@@ -119,6 +119,9 @@ def read_events(run: Path, split: str) -> ScoredEvents:
     except BAD_ARRAYS as error:
         got = str(error).splitlines()[0]
         raise DataError("not readable as scored events", where=file, got=got, fix="evaluate again") from error
+    if same_as is not None:
+        require_same_events(same_as, events, where=run)
+    return events
 
 
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:

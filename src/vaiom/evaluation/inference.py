@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.baselines.base import Floats
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import MODEL, ScoredEvents
-from vaiom.evaluation.scores import Floats, Labels, tail_masks
+from vaiom.evaluation.scores import Labels, tail_masks
 
 REPLICATES = 10_000
 SEED = 17
@@ -264,6 +265,14 @@ def confidence_set(
         size=CONFIDENCE_SET_SIZE,
         block_size=block_size,
     )
+
+
+def compare_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, SeedSummary] | None:
+    """Several runs on the same events, by baseline; `runs` are the model's bits in each."""
+    blocks = asset_months(events.symbols, events.target_times)
+    if len(np.unique(blocks)) < 2:
+        return None
+    return {name: summarise_seeds(runs, losses, blocks) for name, losses in events.bits.items() if name != MODEL}
 
 
 def summarise_seeds(model_bits: Mapping[str, Floats], baseline_bits: Floats, blocks: Blocks) -> SeedSummary:

@@ -1,8 +1,7 @@
 """Who looked at Test, and how often: every scoring of a test split leaves one line in the corpus.
 
 A test split is evidence only as long as nobody chose anything by it, so each look is counted where the data lies, for
-all who use that corpus. Validation is there to be looked at and is not recorded. The line is written before the first
-event is scored: a scoring that fails on the way counts too.
+all who use that corpus, before the first event is scored. Validation is there to be looked at and is not recorded.
 
 Enters: an open corpus, a checkpoint's hash and run. Leaves: lines in `ledger.jsonl` in the corpus folder, and counts.
 """
@@ -42,10 +41,10 @@ def is_recorded(corpus: Corpus, split: str) -> bool:
     return split in (*corpus.splits.test_names, SEALED)
 
 
-def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int) -> bool:
-    """Add a line if a look at the split is one that counts, on disk before this returns; says whether it is."""
+def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int) -> int | None:
+    """Add a line, on disk before this returns; how often models looked so far, or None where looks do not count."""
     if not is_recorded(corpus, split):
-        return False
+        return None
     look = Look(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         split=split,
@@ -69,7 +68,7 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
             got=error.strerror,
             fix="use a copy of the corpus in a folder that you may write to",
         ) from error
-    return True
+    return count_looks(corpus, split)
 
 
 def read_ledger(corpus: Corpus) -> list[Look]:
@@ -94,9 +93,15 @@ def read_ledger(corpus: Corpus) -> list[Look]:
     return looks
 
 
+def model_looks(corpus: Corpus, split: str) -> list[Look]:
+    """Scorings of a split with a model; baselines, which nobody selects, are recorded and not counted."""
+    looks = read_ledger(corpus)
+    return [look for look in looks if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT]
+
+
 def count_looks(corpus: Corpus, split: str) -> int:
-    """How often a split was scored with a model; baselines, which nobody selects, are recorded and not counted."""
-    return sum(look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT for look in read_ledger(corpus))
+    """How often a split was scored with a model."""
+    return len(model_looks(corpus, split))
 
 
 def _file_of(corpus: Corpus) -> Path:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vaiom.baselines.base import Rows
+from vaiom.baselines.base import Floats, Rows
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import Floats
 from vaiom.events.corpus import Corpus
 from vaiom.model.heads import state_log_probs
 from vaiom.training.windows import DeviceCorpus
@@ -52,18 +51,10 @@ def stretches(rows: Rows) -> Rows:
 
 def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> MixtureReport | None:
     """Diagnose a model on stretches of these events; None where its head is no mixture."""
-    chosen = stretches(rows)
-    states = mixture_states(model, corpus, chosen)
-    return None if states is None else mixture_report(*states, corpus.meta[chosen, 0])
-
-
-def mixture_states(model: ModelPredictor, corpus: Corpus, rows: Rows) -> tuple[Floats, Floats] | None:
-    """Weights (n, S) and components (n, S, K) at these rows; None where the head is no mixture."""
-    network = model.checkpoint.model
+    network = model.checkpoint.model.eval()
     if "state" not in network.heads.sizes:
         return None
-    data = DeviceCorpus(corpus, network.config, model.device)
-    network.eval()
+    data, rows = DeviceCorpus(corpus, network.config, model.device), stretches(rows)
     weights, components = [], []
     with torch.no_grad():
         for start in range(0, len(rows), _BATCH):
@@ -71,7 +62,7 @@ def mixture_states(model: ModelPredictor, corpus: Corpus, rows: Rows) -> tuple[F
             log_weights, log_components = state_log_probs(network(*data.inputs(ends), last_only=True))
             weights.append(log_weights[:, -1].double().exp().cpu().numpy())
             components.append(log_components[:, -1].double().exp().cpu().numpy())
-    return np.concatenate(weights), np.concatenate(components)
+    return mixture_report(np.concatenate(weights), np.concatenate(components), corpus.meta[rows, 0])
 
 
 def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:

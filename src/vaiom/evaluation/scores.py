@@ -8,17 +8,19 @@ Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.baselines.base import Baseline, Floats, Predictor, Rows
+from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.events.splits import TRAIN
 from vaiom.model.config import class_of
 
-Floats = npt.NDArray[np.float64]
 Buckets = npt.NDArray[np.integer]
 Labels = npt.NDArray[Any]
 
@@ -57,6 +59,16 @@ def event_bits(probs: Floats, buckets: Buckets) -> Floats:
         raise ValueError("probabilities must be finite")
     ids = class_ids(buckets, probs.shape[-1])[:, None]
     return -np.log2(np.take_along_axis(clip_probabilities(probs), ids, axis=-1)[:, 0])
+
+
+def losses_of(predictors: Iterable[Predictor], corpus: Corpus, rows: Rows, context: int) -> dict[str, Floats]:
+    """Losses of the events at these rows by predictor; a baseline that is not fitted yet is fitted on Train first."""
+    out = {}
+    for each in predictors:
+        if isinstance(each, Baseline) and not each.is_fitted:
+            each.fit(corpus, corpus.endpoints(TRAIN, context))
+        out[each.name] = event_bits(each.predict_proba(corpus, rows), corpus.target_return[rows])
+    return out
 
 
 def bits_by_group(bits: Mapping[str, Floats], groups: Labels) -> list[GroupBits]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vaiom.baselines.base import Baseline, Predictor
+from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.evaluation.inference import asset_months, standard_error
-from vaiom.evaluation.scores import Floats, event_bits
+from vaiom.evaluation.scores import losses_of
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.fields import CONT_FIELDS
 from vaiom.events.splits import TRAIN, VALIDATION
@@ -53,7 +54,8 @@ def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "au
 
     model = ModelPredictor.load(Run(run).best, device)
     context = model.checkpoint.model.config.context
-    losses = _validation_bits(corpus, [Frequency(), Markov(), model, Oracle.load(bars)], context)
+    predictors: list[Predictor] = [Frequency(), Markov(), model, Oracle.load(bars)]
+    losses = losses_of(predictors, corpus, corpus.endpoints(VALIDATION, context), context)
     bits = {name: float(values.mean()) for name, values in losses.items()}
     share = (bits["frequency"] - bits["model"]) / (bits["frequency"] - bits["oracle"])
     return OracleComparison(bits=bits, share_closed=share)
@@ -62,21 +64,21 @@ def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "au
 def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[MarketMeasure]:
     """The shape of the returns, data quality, and what can be predicted on Validation."""
     ours, theirs = _shape(simulated), _shape(real)
-    bits = _validation_bits(simulated, [Frequency(), Markov(), oracle])
-    real_bits = _validation_bits(real, [Frequency(), Markov()])
     rows = simulated.endpoints(VALIDATION)
+    bits = losses_of([Frequency(), Markov(), oracle], simulated, rows, DEFAULT_CONTEXT)
+    real_bits = losses_of([Frequency(), Markov()], real, real.endpoints(VALIDATION), DEFAULT_CONTEXT)
     gains = bits["frequency"] - bits["oracle"]
     blocks = asset_months(simulated.meta[rows, 0], simulated.target_timestamps[rows])
     low, high = GAIN_RANGE_BITS
     table = []
     for name, value in ours.items():
-        limit = MAX_DISTANCE.get(name)
-        demand = None if limit is None else f"within {limit} of real"
-        met = None if limit is None else abs(value - theirs[name]) <= limit
-        table.append(MarketMeasure(measure=name, simulated=value, real=theirs[name], demand=demand, met=met))
+        demand: dict[str, Any] = {}
+        if limit := MAX_DISTANCE.get(name):
+            demand = {"demand": f"within {limit} of real", "met": abs(value - theirs[name]) <= limit}
+        table.append(MarketMeasure(measure=name, simulated=value, real=theirs[name], **demand))
     for name, losses in real_bits.items():
-        pair = float(bits[name].mean()), float(losses.mean())
-        table.append(MarketMeasure(measure=f"{name}_bits", simulated=pair[0], real=pair[1]))
+        ours_bits, real_mean = float(bits[name].mean()), float(losses.mean())
+        table.append(MarketMeasure(measure=f"{name}_bits", simulated=ours_bits, real=real_mean))
     return [
         *table,
         MarketMeasure(measure="oracle_bits", simulated=float(bits["oracle"].mean())),
@@ -114,14 +116,3 @@ def _autocorrelation(corpus: Corpus, lag: int) -> float:
         both = usable[lag:] & usable[:-lag]
         each.append(float(np.corrcoef(values[lag:][both], values[:-lag][both])[0, 1]))
     return float(np.mean(each))
-
-
-def _validation_bits(corpus: Corpus, predictors: list[Predictor], context: int = DEFAULT_CONTEXT) -> dict[str, Floats]:
-    """Losses of the Validation events by predictor; baselines are fitted on Train first."""
-    rows, train = corpus.endpoints(VALIDATION, context), corpus.endpoints(TRAIN, context)
-    out = {}
-    for each in predictors:
-        if isinstance(each, Baseline):
-            each.fit(corpus, train)
-        out[each.name] = event_bits(each.predict_proba(corpus, rows), corpus.target_return[rows])
-    return out

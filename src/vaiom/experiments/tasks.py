@@ -22,8 +22,8 @@ from vaiom.baselines.store import load_losses, losses_file
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.events_file import MODEL, read_events, require_same_events, score_events
-from vaiom.evaluation.ledger import count_looks, record_look
+from vaiom.evaluation.events_file import MODEL, read_events, score_events
+from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
@@ -150,13 +150,12 @@ def score_ensemble(runs: Sequence[Path], corpus: Corpus, split: str, device: str
     """The mean of several runs' probabilities, beside the baselines that the first was compared with."""
     models = [ModelPredictor.load(Run(run).best, device) for run in runs]
     rows = heldout_rows(corpus, split, models[0].checkpoint)
-    stored = read_events(runs[0], split)
-    require_same_events(score_events(corpus, rows, {}), stored, where=runs[0])
+    stored = read_events(runs[0], split, same_as=score_events(corpus, rows, {}))
     together = sha256_of("".join(model.checkpoint.sha256 for model in models).encode())
-    counted = record_look(corpus, split, run=ENSEMBLE, checkpoint_sha256=together, num_events=len(rows))
+    looks = record_look(corpus, split, run=ENSEMBLE, checkpoint_sha256=together, num_events=len(rows))
     probs = np.mean([model.predict_proba(corpus, rows) for model in models], axis=0)
     bits = {**stored.bits, MODEL: event_bits(probs, stored.buckets)}
-    return SplitScores.of_events(replace(stored, bits=bits), count_looks(corpus, split) if counted else None)
+    return SplitScores.of_events(replace(stored, bits=bits), looks)
 
 
 def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> bool:
@@ -211,8 +210,8 @@ def _pair(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
     own, other = (place.runs / run for run in task.runs)
     scored = {}
     for split in task.splits:
-        mine, theirs = read_events(own, split), read_events(other, split)
-        require_same_events(mine, theirs, where=other)
+        mine = read_events(own, split)
+        theirs = read_events(other, split, same_as=mine)
         both = replace(mine, bits={MODEL: mine.bits[MODEL], task.other_name: theirs.bits[MODEL]})
         scored[split] = SplitScores.of_events(both)
     return _record(task, scored=scored)

@@ -15,11 +15,11 @@ from pathlib import Path
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import fit_or_load
-from vaiom.evaluation.events_file import MODEL, score_events
+from vaiom.evaluation.events_file import score_events
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import losses_of
 from vaiom.events.corpus import Corpus
-from vaiom.events.splits import TRAIN, SplitConfig
+from vaiom.events.splits import SplitConfig
 from vaiom.experiments.records import SplitScores
 from vaiom.run import Run
 
@@ -61,14 +61,11 @@ def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> Sp
     """The run's best checkpoint beside baselines of the year's Train; `trees`: where fits of trees are kept, if any."""
     model = ModelPredictor.load(Run(run).best, device)
     context = model.checkpoint.model.config.context
-    rows, train = corpus.endpoints(TEST, context), corpus.endpoints(TRAIN, context)
-    predictors: dict[str, Predictor] = {MODEL: model}
-    predictors |= {each.name: each.fit(corpus, train) for each in (Frequency(), Markov())}
+    rows = corpus.endpoints(TEST, context)
+    predictors: list[Predictor] = [model, Frequency(), Markov()]
     if trees:
         from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 
         chosen = LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS))
-        predictors[TREES] = fit_or_load(chosen, corpus, context, trees)
-    buckets = corpus.target_return[rows]
-    losses = {name: event_bits(each.predict_proba(corpus, rows), buckets) for name, each in predictors.items()}
-    return SplitScores.of_events(score_events(corpus, rows, losses))
+        predictors.append(fit_or_load(chosen, corpus, context, trees))
+    return SplitScores.of_events(score_events(corpus, rows, losses_of(predictors, corpus, rows, context)))
