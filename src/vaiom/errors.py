@@ -19,11 +19,7 @@ class UserError(VaiomError):
         where: object = None,
         fix: str | None = None,
     ) -> None:
-        self.problem = problem
-        self.expected = expected
-        self.got = got
-        self.where = where
-        self.fix = fix
+        self.problem, self.expected, self.got, self.where, self.fix = problem, expected, got, where, fix
         labelled = (("where", where), ("expected", expected), ("got", got), ("try", fix))
         lines = [problem, *(f"  {label + ':':<10}{value}" for label, value in labelled if value is not None)]
         super().__init__("\n".join(lines))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +23,12 @@ REPORT_NAME = "report.html"
 _STATE = re.compile(r"step-(\d+)\.state\.safetensors")
 
 
-@dataclass(frozen=True)
 class Run:
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / CONFIG_NAME
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / METRICS_NAME
-
-    @property
-    def best(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path, self.checkpoints = path, path / "checkpoints"
+        self.config, self.metrics, self.report = path / CONFIG_NAME, path / METRICS_NAME, path / REPORT_NAME
+        self.best = path / BEST_NAME
         """The selected checkpoint."""
-        return self.path / BEST_NAME
-
-    @property
-    def report(self) -> Path:
-        return self.path / REPORT_NAME
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:07d}.safetensors"

@@ -280,7 +280,7 @@ def test_bench(vaiom: Vaiom, market: Path) -> None:
 def test_commands_of_a_checkout_say_so_where_there_is_none(
     vaiom: Vaiom, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vaiom.cli.checkout.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py"))
+    monkeypatch.setattr("vaiom.cli.main.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py"))
     monkeypatch.chdir(tmp_path)
     require_refusal(vaiom(command, "events"), f"`vaiom {command}` needs a checkout", "git clone")
 

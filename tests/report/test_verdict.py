@@ -10,7 +10,7 @@ from judged_runs import Judged
 
 from vaiom.evaluation.inference import BlockBootstrap, Interval, PairedComparison
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.verdict import verdict
+from vaiom.report.results import verdict
 
 
 def with_gains(judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]]) -> RunContents:

@@ -17,9 +17,8 @@ from typing import Any
 import httpx
 import polars as pl
 
-from vaiom.serve.app import make_app
+from vaiom.serve.app import Service, make_app
 from vaiom.serve.run import ServeConfig
-from vaiom.serve.service import Service
 
 CONTEXT = 32
 SYMBOLS = ("EURUSD", "XAUUSD")

@@ -19,7 +19,7 @@ from serve_runs import SYMBOLS, TinyRun, as_json, config_of, subprocess_server
 from vaiom.cli.main import main
 from vaiom.errors import ConfigError
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.serve.service import Service
+from vaiom.serve.app import Service
 
 
 def test_a_kill_under_load_loses_no_acknowledged_bar(tiny: TinyRun, tmp_path: Path) -> None:

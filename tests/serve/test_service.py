@@ -19,7 +19,7 @@ from vaiom.errors import DataError
 from vaiom.events.corpus import open_corpus
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.serve.service import Service
+from vaiom.serve.app import Service
 
 
 def near(one: list[float], other: list[float]) -> bool:

@@ -46,6 +46,11 @@ _SPAN = re.compile(r"([+-]?\d+)\s*(min|m|h|d)")
 _SPAN_UNITS = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}
 
 
+def date(words: str, *names: str) -> Any:
+    """An option that is a date."""
+    return typer.Option(*names, metavar="DATE", parser=parse_date, help=words)
+
+
 @contextmanager
 def user_errors(program: str) -> Iterator[None]:
     """A user's error is one message on stderr and exit 2, ours a traceback and exit 1."""
@@ -97,7 +102,7 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         print_json(answer.json)
     else:
         show(*answer.shown)
-    for text in (*(() if as_json else answer.notes), *answer.warnings):
+    for text in [*answer.warnings] if as_json else [*answer.notes, *answer.warnings]:
         note(text)
     if answer.failed:
         raise typer.Exit(1)

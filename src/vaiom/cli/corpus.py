@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 
 from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, parse_date, progress_bar
 from vaiom.errors import ConfigError
+from vaiom.report import data_tables
 
 if TYPE_CHECKING:
     from vaiom.events.corpus import Corpus
@@ -45,7 +45,13 @@ def build(
     )
     with progress_bar("building") as progress:
         corpus = build_corpus(bars, out, config, overwrite=overwrite, progress=progress)
-    return _answer(corpus, warnings=_warn_of_empty_splits(corpus))
+    # Two years from the end of Train to the end of the last test: move them so that the bars cover it.
+    last = max(datetime.fromisoformat(asset["last"]) for asset in corpus.manifest["assets"].values())
+    empty = (
+        f"note: Validation has no event with full context; the bars end {last:%Y-%m-%d}.\n"
+        f"      If they end too early, move all boundaries together, for example --train-end {last.year - 1}-01-01"
+    )
+    return _answer(corpus, *([] if corpus.manifest["events"]["validation"] else [empty]))
 
 
 @app.command()
@@ -61,7 +67,7 @@ def append(
     before = len(open_corpus(corpus, verify=False))
     with progress_bar("appending") as progress:
         grown = append_bars(corpus, bars, progress=progress)
-    return _answer(grown, warnings=[f"{len(grown) - before:,} rows added"])
+    return _answer(grown, f"{len(grown) - before:,} rows added")
 
 
 @app.command()
@@ -102,8 +108,6 @@ def unpack(
 def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfig:
     from vaiom.events.splits import SplitConfig
 
-    given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
-    splits = SplitConfig()
     changes: dict[str, Any] = {}
     if train_end:
         changes["train_end"] = parse_date(train_end)
@@ -111,14 +115,14 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfi
         changes["validation"] = _interval(validation)
     if test:
         changes["tests"] = tuple(_interval(part) for part in test.split(","))
-        changes["seal"] = changes["tests"][-1][1]
-    if seal:
-        changes["seal"] = parse_date(seal)
+    if seal or test:
+        changes["seal"] = parse_date(seal) if seal else changes["tests"][-1][1]
     try:
         if list(changes) == ["train_end"]:
-            return splits.shifted_to(changes["train_end"])
-        return replace(splits, **changes)
+            return SplitConfig().shifted_to(changes["train_end"])
+        return replace(SplitConfig(), **changes)
     except ValueError as error:
+        given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
         raise ConfigError(
             str(error),
             got=" ".join(f"--{name} {value}" for name, value in given.items() if value),
@@ -146,9 +150,8 @@ def _class_table(file: Path | None) -> dict[str, str]:
     return {str(symbol): value.upper() for symbol, value in table.items()}
 
 
-def _answer(corpus: Corpus, quality: bool = False, warnings: Sequence[str] = ()) -> Answer:
+def _answer(corpus: Corpus, *warnings: str, quality: bool = False) -> Answer:
     from vaiom.events.quality import split_quality, to_json
-    from vaiom.report import data_tables
 
     splits = split_quality(corpus)
     return Answer(
@@ -156,15 +159,3 @@ def _answer(corpus: Corpus, quality: bool = False, warnings: Sequence[str] = ())
         shown=[*data_tables.corpus_tables(corpus), *([data_tables.split_quality(splits)] if quality else [])],
         warnings=warnings,
     )
-
-
-def _warn_of_empty_splits(corpus: Corpus) -> list[str]:
-    """How the boundaries could move when the bars end before Validation does."""
-    if corpus.manifest["events"]["validation"]:
-        return []
-    last = max(datetime.fromisoformat(asset["last"]) for asset in corpus.manifest["assets"].values())
-    # Two years from the end of Train to the end of the last test: move them so that the bars cover it.
-    return [
-        f"note: Validation has no event with full context; the bars end {last:%Y-%m-%d}.\n"
-        f"      If they end too early, move all boundaries together, for example --train-end {last.year - 1}-01-01"
-    ]

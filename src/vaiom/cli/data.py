@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import typer
 
-from vaiom.cli.console import Answer, Overwrite, answers, parse_date, parse_span, progress_bar
+from vaiom.cli.console import Answer, Overwrite, answers, date, parse_span, progress_bar
 from vaiom.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from vaiom.market.check import QualityReport
-    from vaiom.report.tables import Table
+from vaiom.report import data_tables
+from vaiom.report.tables import Table
 
 app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
 
@@ -26,26 +26,19 @@ BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="A bar folder.")]
 @answers
 def download(
     symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL", help="For example EURUSD XAUUSD.")],
-    first: Annotated[str, typer.Option("--from", help="First day, YYYY-MM-DD.")],
-    last: Annotated[str, typer.Option("--to", help="The day after the last, YYYY-MM-DD.")],
+    first: Annotated[datetime, date("First day, YYYY-MM-DD.", "--from")],
+    last: Annotated[datetime, date("The day after the last, YYYY-MM-DD.", "--to")],
     out: Out,
     workers: Annotated[int, typer.Option(min=1, max=16, help="Requests under way at once.")] = 4,
     base_url: Annotated[str, typer.Option(help="Another server with the same layout.")] = "",
 ) -> Answer:
     """Fetch 1-minute candles from Dukascopy; the same command goes on after an interruption."""
-    from vaiom.market.download import DUKASCOPY_URL
-    from vaiom.market.download import download as fetch
+    from vaiom.market import download
 
+    url = base_url or download.DUKASCOPY_URL
     with progress_bar("downloading") as progress:
-        manifest = fetch(
-            symbols,
-            parse_date(first).date(),
-            parse_date(last).date(),
-            out,
-            base_url=base_url or DUKASCOPY_URL,
-            workers=workers,
-            progress=progress,
-        )
+        days = first.date(), last.date()
+        manifest = download.download(symbols, *days, out, base_url=url, workers=workers, progress=progress)
     unsettled = manifest["days_unsettled"]
     late = f"note: {unsettled} days are not settled at the source yet; run the command again later"
     return _answer(manifest, out, [late] if unsettled else [])
@@ -58,8 +51,8 @@ def import_(
     out: Out,
     format_: Annotated[str, typer.Option("--format", help="auto, dukascopy, histdata, metatrader or table.")] = "auto",
     symbol: Annotated[str, typer.Option(help="The asset, where a file does not say it.")] = "",
-    start: Annotated[str, typer.Option(help="Start of a .bi5 file's period, where its path does not say it.")] = "",
-    shift: Annotated[str, typer.Option(help="Move the stored clock, for example 2h or -30min.")] = "",
+    start: Annotated[datetime | None, date("Start of a .bi5 file's period, where its path does not say it.")] = None,
+    shift: Annotated[str, typer.Option(help="Move the stored clock, for example 2h or -30min.")] = "0h",
     utc: Annotated[bool, typer.Option("--utc", help="Take stamps that carry an offset as UTC.")] = False,
     column: Annotated[list[str], typer.Option(help="Column map of a table, as Close=last; repeatable.")] = [],  # noqa: B006
     price_scale: Annotated[float | None, typer.Option(help="Integer price units per 1.0 in .bi5 files.")] = None,
@@ -75,8 +68,8 @@ def import_(
             out,
             format=format_,
             symbol=symbol or None,
-            start=parse_date(start) if start else None,
-            shift=parse_span(shift) if shift else timedelta(0),
+            start=start,
+            shift=parse_span(shift),
             utc=utc,
             columns=_column_map(column),
             price_scale=price_scale,
@@ -114,27 +107,27 @@ def simulate(
     overwrite: Overwrite = False,
 ) -> Answer:
     """Make a market whose true distribution of the next return is known; its oracle is the best any model can do."""
-    from vaiom.report.data_tables import bar_folder, market_comparison
-    from vaiom.simulate.market import MarketConfig, write_market
-    from vaiom.simulate.market import simulate as make_market
+    from vaiom.simulate import market
 
     if out is None and compare is None:
         raise ConfigError("nothing to do", expected="--out DIR, --compare DIR or both")
     chosen: dict[str, Any] = {"assets": assets, "bars": bars, "seed": seed}
     try:
-        config = MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
+        config = market.MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
     except ValueError as error:
         raise ConfigError(str(error)) from error
     with progress_bar("simulating") as progress:
-        market = make_market(config, progress)
+        made = market.simulate(config, progress)
     answer: dict[str, Any] = {}
     shown: list[Table] = []
     if out is not None:
-        answer = write_market(market, config, out, overwrite=overwrite)
-        shown += bar_folder(answer, out)
+        answer = market.write_market(made, config, out, overwrite=overwrite)
+        shown += data_tables.bar_folder(answer, out)
     if compare is not None:
-        answer["comparison"] = _compare(market, config, compare)
-        shown.append(market_comparison(answer["comparison"], compare))
+        with TemporaryDirectory() as folder:
+            market.write_market(made, config, Path(folder) / "bars")
+            answer["comparison"] = _compare(Path(folder) / "bars", compare)
+        shown.append(data_tables.market_comparison(answer["comparison"], compare))
     return Answer(json=answer, shown=shown)
 
 
@@ -145,14 +138,17 @@ def check(bars: BarsDir) -> Answer:
     from vaiom.events.build import CorpusConfig, corpus_in_memory
     from vaiom.events.quality import split_quality, to_json
     from vaiom.market.check import check_folder
-    from vaiom.report import data_tables
+    from vaiom.market.stamps import TIMEFRAMES
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
+    seen = {asset.timeframe_seconds for asset in report.assets}
+    # Minutes are to be resampled first, to the paper's main timeframe.
+    fitting = [name for name, step in TIMEFRAMES.items() if step.total_seconds() in seen and name != "1min"]
     answer = report.to_json()
     shown, notes = data_tables.price_quality(report), []
     try:
-        splits = split_quality(corpus_in_memory(bars, CorpusConfig(timeframe=_timeframe_of(report))))
+        splits = split_quality(corpus_in_memory(bars, CorpusConfig(timeframe=[*fitting, "1h"][0])))
         shown.append(data_tables.split_quality(splits))
     except DataError as error:
         # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
@@ -161,29 +157,13 @@ def check(bars: BarsDir) -> Answer:
     return Answer(json={**answer, "splits": to_json(splits)}, shown=shown, notes=notes)
 
 
-def _timeframe_of(report: QualityReport) -> str:
-    """The timeframe of a corpus of these bars; minutes are to be resampled first, to the paper's main one."""
-    from vaiom.market.stamps import TIMEFRAMES
-
-    seen = {asset.timeframe_seconds for asset in report.assets}
-    fitting = (name for name, step in TIMEFRAMES.items() if step.total_seconds() in seen and name != "1min")
-    return next(fitting, "1h")
-
-
-def _compare(market: Any, config: Any, real: Path) -> list[dict[str, Any]]:
-    """Measure the simulated market and real bars by the definitions of the corpus."""
-    from dataclasses import asdict
-    from tempfile import TemporaryDirectory
-
+def _compare(simulated: Path, real: Path) -> list[dict[str, Any]]:
+    """Measure simulated and real bars by the definitions of the corpus."""
     from vaiom.evaluation.simulated import compare_markets
     from vaiom.events.build import corpus_in_memory
-    from vaiom.simulate.market import write_market
     from vaiom.simulate.oracle import Oracle
 
-    with TemporaryDirectory() as folder:
-        simulated = Path(folder) / "bars"
-        write_market(market, config, simulated)
-        table = compare_markets(corpus_in_memory(simulated), Oracle.load(simulated), corpus_in_memory(real))
+    table = compare_markets(corpus_in_memory(simulated), Oracle.load(simulated), corpus_in_memory(real))
     return [asdict(row) for row in table]
 
 
@@ -198,6 +178,4 @@ def _column_map(pairs: list[str]) -> dict[str, str]:
 
 
 def _answer(manifest: dict[str, Any], out: Path, warnings: Sequence[str] = ()) -> Answer:
-    from vaiom.report.data_tables import bar_folder
-
-    return Answer(json=manifest, shown=bar_folder(manifest, out), warnings=warnings)
+    return Answer(json=manifest, shown=data_tables.bar_folder(manifest, out), warnings=warnings)

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vaiom.cli.console import Device, note, progress_bar, show
+from vaiom.cli.train import training_report
+from vaiom.report import data_tables
+from vaiom.report.tables import Column, Table, bits, signed
+from vaiom.run import CONFIG_NAME, Run
 
 if TYPE_CHECKING:
     from vaiom.baselines.base import Baseline, Progress
@@ -26,7 +30,6 @@ def demo(
 ) -> None:
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
     from vaiom.baselines.store import FITS_FOLDER
-    from vaiom.cli.train import training_report
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.evaluation.predictor import score_baselines
     from vaiom.evaluation.simulated import compare_with_oracle
@@ -35,11 +38,8 @@ def demo(
     from vaiom.events.splits import VALIDATION
     from vaiom.experiments.registry import experiment
     from vaiom.market.check import check_folder
-    from vaiom.report import data_tables
     from vaiom.report.page import write_report
-    from vaiom.report.tables import Column, Table, bits, signed
-    from vaiom.report.verdict import verdict
-    from vaiom.run import CONFIG_NAME, Run
+    from vaiom.report.results import verdict
     from vaiom.simulate.market import MarketConfig, simulate, write_market
     from vaiom.training.loop import train
 
@@ -70,12 +70,10 @@ def demo(
     found = write_report(run)
 
     scores = compare_with_oracle(corpus, bars, run, device)
-    table = Table(
-        caption=f"Validation, best checkpoint (step {result.best_step})",
-        columns=[Column("predictor"), Column("bits/event", bits), Column("gain over Frequency", signed)],
-        rows=[[name, value, scores.bits["frequency"] - value] for name, value in scores.bits.items()],
-    )
-    show(table, "", *verdict(found))
+    columns = [Column("predictor"), Column("bits/event", bits), Column("gain over Frequency", signed)]
+    rows = [[name, value, scores.bits["frequency"] - value] for name, value in scores.bits.items()]
+    caption = f"Validation, best checkpoint (step {result.best_step})"
+    show(Table(caption, columns, rows), "", *verdict(found))
     note(
         f"\nThe model closed {100 * scores.share_closed:.0f}% of the distance between Frequency and the true "
         f"distribution, in {result.seconds:.0f} s of training. LightGBM is a quick fit here: `vaiom baselines` makes "

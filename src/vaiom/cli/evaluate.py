@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Split, Unseal, answers, note, progress_bar
+from vaiom.report.tables import Column, Table, bits, count, prose, signed
+from vaiom.run import Run
 
 CUTS, SEED, RESCORE, QUICK = AuditConfig.cuts, AuditConfig.seed, AuditConfig.rescore, ",".join(QUICK_BASELINES)
 
@@ -26,7 +29,6 @@ def baselines(
     from vaiom.baselines.registry import BASELINES, require_known, usual_baselines
     from vaiom.evaluation.predictor import score_baselines
     from vaiom.events.corpus import open_corpus
-    from vaiom.report.tables import Column, Table, bits, signed
 
     names = require_known([name.strip() for name in only.split(",")] if only is not None else usual_baselines())
     left_out = [name for name in BASELINES if only is None and name not in names]
@@ -36,14 +38,11 @@ def baselines(
     scores = score_baselines(opened, names, out, split, context, progress_bar, unseal=unseal)
     events = len(opened.endpoints(split, context, unseal=unseal is not None))
     best = min(scores.values())
-    table = Table(
-        caption=f"{split}: {events:,} events, fitted on Train alone",
-        columns=[Column("baseline"), Column("bits/event", bits), Column("behind best", signed)],
-        rows=[[name, value, value - best] for name, value in scores.items()],
-    )
+    columns = [Column("baseline"), Column("bits/event", bits), Column("behind best", signed)]
+    rows = [[name, value, value - best] for name, value in scores.items()]
     return Answer(
         json={"split": split, "events": events, "bits": scores},
-        shown=[table],
+        shown=[Table(f"{split}: {events:,} events, fitted on Train alone", columns, rows)],
         notes=[f"\nFits and per-event losses are in {out}."],
     )
 
@@ -59,12 +58,9 @@ def evaluate(
     device: Device = "auto",
 ) -> Answer:
     """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
-    from dataclasses import asdict
-
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.events.corpus import open_corpus
     from vaiom.report.results import describe_states, notes_of, tables_of
-    from vaiom.run import Run
 
     with progress_bar(f"scoring {split}") as progress:
         found = evaluate_run(
@@ -103,8 +99,7 @@ def report(
 ) -> Answer:
     """Write the report of a run: one HTML file with everything inside, for a browser, paper or the archive."""
     from vaiom.report.page import write_report
-    from vaiom.report.verdict import verdict
-    from vaiom.run import Run
+    from vaiom.report.results import verdict
 
     contents = write_report(run, corpus=corpus, out=out, markdown=markdown, latex=latex)
     page, sentences, problem = out or Run(run).report, verdict(contents), contents.corpus_problem
@@ -141,8 +136,6 @@ def audit(
     from vaiom.audit.repeat import prove_repeat
     from vaiom.baselines.registry import require_known
     from vaiom.events.corpus import open_corpus
-    from vaiom.report.tables import Column, Table, count, prose
-    from vaiom.run import Run
 
     if repeat:
         proofs = [prove_repeat(path, open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
@@ -159,6 +152,6 @@ def audit(
     ]
     return Answer(
         json={"path": str(path), "passed": passed, "proofs": [proof.summary() for proof in proofs]},
-        shown=[Table(caption=f"Audit of {path}", columns=columns, rows=rows)],
+        shown=[Table(f"Audit of {path}", columns, rows)],
         failed=not passed,
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, note, parse_date, print_answer
+from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, date, note, print_answer
 from vaiom.errors import ConfigError
+from vaiom.report.tables import Column, Table, text
 
 
 def predict(
     run: ModelPath,
     bars: Annotated[Path, typer.Option(help="A bar folder, or one asset's Parquet file.")],
     symbol: Annotated[str | None, typer.Option(help="One asset of the folder; or what the file's asset is.")] = None,
-    now: Annotated[str | None, typer.Option(help="A moment of the bars' clock; older bars are called stale.")] = None,
+    now: Annotated[datetime | None, date("A moment of the bars' clock; older bars are called stale.")] = None,
     device: Device = "cpu",
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="A line per asset, for other programs.")] = False,
@@ -25,20 +28,16 @@ def predict(
     from vaiom.forecast.bars import newest_bars
     from vaiom.forecast.distribution import as_csv
     from vaiom.forecast.forecaster import Forecaster
-    from vaiom.report.tables import Column, Table, text
 
     if json and csv:
         raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
-    moment = None if now is None else parse_date(now)
     forecaster = Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
-    dists = forecaster.forecast(forecaster.windows(frames, symbol), moment)
+    dists = forecaster.forecast(forecaster.windows(frames, symbol), now)
     rows = [dist.summary() for dist in dists]
-    table = Table(
-        caption="The next bar, in basis points of log return, given that it is not zero",
-        columns=[Column(name, text if index < 4 else str) for index, name in enumerate(rows[0])],
-        rows=[list(row.values()) for row in rows],
-    )
+    columns = [Column(name, text if index < 4 else str) for index, name in enumerate(rows[0])]
+    caption = "The next bar, in basis points of log return, given that it is not zero"
+    table = Table(caption, columns, [list(row.values()) for row in rows])
     notes = [f"{dist.symbol}: {words}" for dist in dists for words in dist.notes]
     answer = Answer(
         json={"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]},
@@ -55,8 +54,6 @@ def export(
     corpus: Annotated[Path | None, typer.Option(help="Real windows for the check; else the run's corpus.")] = None,
 ) -> Answer:
     """Write the selected model as ONNX, once it gives PyTorch's answers."""
-    from dataclasses import asdict
-
     from vaiom.forecast.engine import export_run
 
     made = export_run(run, onnx, corpus)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vaiom.cli import checkout, corpus, data, demo, evaluate, forecast, train
+from vaiom import __version__
+from vaiom.cli import corpus, data, demo, evaluate, forecast, train
 from vaiom.cli.console import user_errors
+from vaiom.errors import ConfigError
 
 app = typer.Typer(
     name="vaiom",
@@ -24,17 +29,44 @@ for command in (
     *(forecast.predict, forecast.export, forecast.serve),
 ):
     app.command()(command)
-for command in (checkout.reproduce, checkout.bench):
-    app.command(context_settings=checkout.FORWARD)(command)
+# Commands of a checkout, which no wheel holds: words, options and --help all go to the command behind.
+_FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_FORWARD)
+def reproduce(context: typer.Context) -> None:
+    """Run the paper's experiments on your corpora and print its tables with both columns."""
+    _forward("reproduction", context)
+
+
+@app.command(context_settings=_FORWARD)
+def bench(context: typer.Context) -> None:
+    """Measure speed and memory against plain references; run it on a quiet machine."""
+    _forward("benchmarks", context)
 
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
-        from vaiom import __version__
-
         print(__version__)
         raise typer.Exit
+
+
+def _forward(package: str, context: typer.Context) -> None:
+    """Run `python -m PACKAGE` of the checkout that this program comes from, or of the current folder."""
+    roots = (Path(__file__).parents[3], Path.cwd())
+    parts = (f"{package}/__main__.py", "src/vaiom/__init__.py")
+    root = next((root for root in roots if all((root / part).is_file() for part in parts)), None)
+    if root is None:
+        raise ConfigError(
+            f"`{context.command_path}` needs a checkout of the repository",
+            expected=f"a folder {package}",
+            where=Path.cwd(),
+            fix="git clone the repository, pip install -e it, and run the command there",
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    import_module(f"{package}.__main__").main(context.args, context.command_path)
 
 
 def main() -> None:

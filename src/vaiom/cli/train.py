@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaiom.cli.console import Answer, CorpusPath, Device, Progress, Resume, RunPath, answers, parse_date, progress_bar
+from vaiom.cli.console import Answer, CorpusPath, Device, Resume, RunPath, answers, date, progress_bar
+from vaiom.codec import to_json
+from vaiom.report.tables import Column, Table, facts
+from vaiom.run import Run
 
 if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
@@ -26,34 +29,24 @@ def experiments(
     corpus: Annotated[Path | None, typer.Option(help="Whose vocabulary is counted; else the paper's.")] = None,
 ) -> Answer:
     """List the named experiments; with a name, its configuration and exact number of parameters."""
-    from vaiom.codec import to_json
     from vaiom.events.corpus import open_corpus
     from vaiom.experiments.registry import EXPERIMENTS, experiment
     from vaiom.model.config import PAPER_VOCABULARY, Vocabulary
     from vaiom.model.vaiom import count_parameters
-    from vaiom.report.tables import Column, Table, facts
 
     if not name:
         known = [{"name": each.name, "about": each.about} for each in EXPERIMENTS.values()]
-        table = Table(
-            caption="Experiments",
-            columns=[Column("name"), Column("about")],
-            rows=[list(each.values()) for each in known],
-        )
+        table = Table("Experiments", [Column("name"), Column("about")], [list(each.values()) for each in known])
         return Answer(json={"experiments": known}, shown=[table])
     chosen = experiment(name)
     vocabulary = Vocabulary.of(open_corpus(corpus, verify=False).tokenizer) if corpus else PAPER_VOCABULARY
     num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
-    rows = {
-        "about": chosen.about,
-        "num_params": f"{num_params:,} with the vocabulary of {corpus or PAPER}",
-    }
+    rows = {"about": chosen.about, "num_params": f"{num_params:,} with the vocabulary of {corpus or PAPER}"}
     for part in ("model", "train"):
         for key, value in settings[part].items():
             rows[f"{part}.{key}"] = ", ".join(value) if isinstance(value, list) else str(value)
-    return Answer(
-        json={**settings, "about": chosen.about, "num_params": num_params}, shown=[facts(f"Experiment {name}", rows)]
-    )
+    answer = {**settings, "about": chosen.about, "num_params": num_params}
+    return Answer(json=answer, shown=[facts(f"Experiment {name}", rows)])
 
 
 @answers
@@ -89,7 +82,7 @@ def refit(
     run: RunPath,
     corpus: Annotated[Path, typer.Option(help="The corpus with the newest bars.")],
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    until: Annotated[str | None, typer.Option(help="Use only bars before this date; else all.")] = None,
+    until: Annotated[datetime | None, date("Use only bars before this date; else all.")] = None,
     device: Device = "auto",
     resume: Resume = False,
 ) -> Answer | None:
@@ -100,9 +93,8 @@ def refit(
     from vaiom.events.corpus import open_corpus
     from vaiom.experiments.refit import refit as run_refit
 
-    moment = None if until is None else parse_date(until)
     with training_report("refitting", out) as report:
-        result = run_refit(run, open_corpus(corpus), out, until=moment, device=device, resume=resume, report=report)
+        result = run_refit(run, open_corpus(corpus), out, until=until, device=device, resume=resume, report=report)
     return _answer(
         result, "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
     )
@@ -110,8 +102,6 @@ def refit(
 
 def _answer(result: TrainResult, *notes: str) -> Answer | None:
     """What became of a run; of several processes only the first one says it."""
-    from vaiom.report.tables import facts
-    from vaiom.run import Run
     from vaiom.training.devices import is_rank_0
 
     if not is_rank_0():
@@ -141,26 +131,21 @@ def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]]
         def report(entry: dict[str, Any]) -> None:
             nonlocal before
             step, seconds = entry["step"], entry["seconds"]
-            rate = (step - before[0]) / (seconds - before[1]) if before and seconds > before[1] else None
+            parts = [f"loss {entry['loss_nats']:.4f} nats"]
+            if "validation_bits" in entry:
+                parts.append(f"{entry['validation_bits']:.4f} bits")
+            if entry["best_bits"] is not None:
+                parts.append(f"best {entry['best_bits']:.4f}")
+            if before and step > before[0] and seconds > before[1]:
+                rate = (step - before[0]) / (seconds - before[1])
+                parts.append(f"{rate:.1f} steps/s")
+                if not sys.stderr.isatty():  # the bar of a terminal says it itself
+                    parts.append(f"{timedelta(seconds=round((entry['steps'] - step) / rate))} left")
             before = step, seconds
-            _show_step(entry, rate, progress)
+            progress(step, entry["steps"], ", ".join(parts))
             write_events(entry)
 
         yield report
-
-
-def _show_step(entry: dict[str, Any], steps_per_second: float | None, progress: Progress) -> None:
-    done, total = entry["step"], entry["steps"]
-    parts = [f"loss {entry['loss_nats']:.4f} nats"]
-    if "validation_bits" in entry:
-        parts.append(f"{entry['validation_bits']:.4f} bits")
-    if entry["best_bits"] is not None:
-        parts.append(f"best {entry['best_bits']:.4f}")
-    if steps_per_second:
-        parts.append(f"{steps_per_second:.1f} steps/s")
-        if not sys.stderr.isatty():  # the bar of a terminal says it itself
-            parts.append(f"{timedelta(seconds=round((total - done) / steps_per_second))} left")
-    progress(done, total, ", ".join(parts))
 
 
 @contextmanager
@@ -171,19 +156,18 @@ def _event_files(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
     except ImportError:
         yield lambda entry: None
         return
-    writer: Any = None
+    writers: list[Any] = []
 
     def write(entry: dict[str, Any]) -> None:
-        nonlocal writer
-        if writer is None:
+        if not writers:
             # A resumed run repeats what was shown after its state: those points give way.
-            writer = SummaryWriter(str(folder), purge_step=entry["step"])
+            writers.append(SummaryWriter(str(folder), purge_step=entry["step"]))
         for key in ("loss_nats", "validation_bits"):
             if key in entry:
-                writer.add_scalar(key, entry[key], entry["step"])
+                writers[0].add_scalar(key, entry[key], entry["step"])
 
     try:
         yield write
     finally:
-        if writer is not None:
+        for writer in writers:
             writer.close()

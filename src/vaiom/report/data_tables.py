@@ -31,6 +31,10 @@ _QUALITY = (
     Column("zero next", percent2, at("zero_share"), "Next returns that are exactly zero"),
     Column("target dropped", percent2, at("dropped_share"), "For any reason, exact zeros included"),
 )
+_TAILS = (
+    Column("low tail", percent2, lambda each: sum(each.occupancy[:4]), "Events that ended in buckets 1 to 4"),
+    Column("high tail", percent2, lambda each: sum(each.occupancy[-4:]), "Events that ended in buckets 13 to 16"),
+)
 
 
 def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
@@ -46,8 +50,8 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
     rows = [[symbol, entry["rows"], moment(entry["first"]), moment(entry["last"])] for symbol, entry in entries]
     changes = [Column("asset"), Column("what"), Column("rows", count)]
     return [
-        Table(caption=f"Bars in {folder}", columns=columns, rows=rows),
-        *([Table(caption="Changed on the way", columns=changes, rows=changed)] if changed else []),
+        Table(f"Bars in {folder}", columns, rows),
+        *([Table("Changed on the way", changes, changed)] if changed else []),
     ]
 
 
@@ -72,6 +76,7 @@ def price_quality(report: QualityReport) -> list[Table]:
     ]
     clock = [Column("asset", text, at("symbol")), Column("statement", prose, at("clock.statement"))]
     columns = [*map(Column, ("asset", "severity", "kind")), Column("rows", count)]
+    columns.append(Column("what, and the first of them", prose))
     found = [
         [asset.symbol, each.severity, each.kind, each.count, "\n".join([each.summary, *each.examples[:1]])]
         for asset in report.assets
@@ -80,11 +85,7 @@ def price_quality(report: QualityReport) -> list[Table]:
     return [
         Table.of("Bars", bars, report.assets),
         Table.of("Clock, as the weekly opening and close show it", clock, report.assets),
-        Table(
-            caption="Findings" if found else "Findings: none",
-            columns=[*columns, Column("what, and the first of them", prose)],
-            rows=found,
-        ),
+        Table("Findings" if found else "Findings: none", columns, found),
     ]
 
 
@@ -113,22 +114,16 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
         for symbol, asset in manifest["assets"].items()
     ]
     rows.append(["all", "", "", "", manifest["rows"], *(sum(counts[split].values()) for split in splits)])
-    names = [*map(Column, ("asset", "class", "first bar", "last bar"))]
+    columns = [*map(Column, ("asset", "class", "first bar", "last bar"))]
+    columns += [Column(name, count) for name in ("rows", *splits)]
+    maps = [Column("map"), Column("buckets", count), Column("inner edges", prose)]
     edges = [
         [name, len(values) - 1, "  ".join(f"{edge:.4f}" for edge in values[1:-1])]
         for name, values in corpus.edges.items()
     ]
     return [
-        Table(
-            caption=f"Corpus {corpus.path}: {manifest['timeframe']} bars, events with 512 bars of context",
-            columns=[*names, *(Column(name, count) for name in ("rows", *splits))],
-            rows=rows,
-        ),
-        Table(
-            caption="Bucket edges, fitted on Train",
-            columns=[Column("map"), Column("buckets", count), Column("inner edges", prose)],
-            rows=edges,
-        ),
+        Table(f"Corpus {corpus.path}: {manifest['timeframe']} bars, events with 512 bars of context", columns, rows),
+        Table("Bucket edges, fitted on Train", maps, edges),
         facts(
             "Provenance",
             {
@@ -144,37 +139,26 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
 
 def split_quality(quality: Sequence[SplitQuality]) -> Table:
     """What was masked and dropped, by asset and split."""
-    masks = list(quality[0].mask_share) if quality else []
-    columns = [
-        *_QUALITY,
-        *(
-            Column(name.removeprefix("mask_").replace("_", " "), percent2, about="Share of rows masked")
-            for name in masks
-        ),
-        Column("low tail", percent2, about="Events that ended in buckets 1 to 4"),
-        Column("high tail", percent2, about="Events that ended in buckets 13 to 16"),
-    ]
-    rows = [
-        [column.take(each) for column in _QUALITY]
-        + [*each.mask_share.values(), sum(each.occupancy[:4]), sum(each.occupancy[-4:])]
-        for each in quality
-    ]
-    caption = "What was masked and dropped, by asset and split of the target"
-    return Table(caption=caption, columns=columns, rows=rows)
+
+    def masked(mask: str) -> Column:
+        name = mask.removeprefix("mask_").replace("_", " ")
+        return Column(name, percent2, lambda each: each.mask_share[mask], "Share of rows masked")
+
+    columns = [*_QUALITY, *map(masked, quality[0].mask_share if quality else ()), *_TAILS]
+    return Table.of("What was masked and dropped, by asset and split of the target", columns, quality)
 
 
 def looks_at_test(looks: Sequence[Look], own: str) -> Table:
     """The ledger: when a test split was scored, and by what; `own` is the checkpoint of the report."""
-    mark = {own: " (this one)"}
+
+    def checkpoint(look: Look) -> str:
+        return look.checkpoint_sha256[:_KEY_LENGTH] + (" (this one)" if look.checkpoint_sha256 == own else "")
+
     columns = [
         Column("when (UTC)", text, lambda look: look.when.replace("T", " ").removesuffix("+00:00")),
         Column("split", text, at("split")),
         Column("run", text, at("run")),
-        Column(
-            "checkpoint",
-            text,
-            lambda look: look.checkpoint_sha256[:_KEY_LENGTH] + mark.get(look.checkpoint_sha256, ""),
-        ),
+        Column("checkpoint", text, checkpoint),
         Column("events", count, at("num_events")),
     ]
     return Table.of("Looks at test splits of this corpus", columns, looks)

@@ -17,9 +17,8 @@ from vaiom.events.quality import split_quality
 from vaiom.files import write_bytes
 from vaiom.report import data_tables, figures
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.results import describe_states, headline_tables, notes_of, tables_of
+from vaiom.report.results import describe_states, findings, headline_tables, limits, notes_of, tables_of
 from vaiom.report.tables import count
-from vaiom.report.verdict import findings, limits
 from vaiom.run import REPORT_NAME, Run
 
 __all__ = ["REPORT_NAME", "render", "write_report"]

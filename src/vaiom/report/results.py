@@ -1,4 +1,6 @@
-"""The tables and sentences of an evaluation, as the terminal, the page and the audit show them.
+"""The tables and sentences of an evaluation, as the terminal, the page and the audit show them; the verdict.
+
+Sentences are computed from the figures and no kinder than they are.
 
 Paper: Results, main Test table; Appendices on period results, tail buckets and the asset-month block bootstrap.
 """
@@ -10,8 +12,10 @@ from operator import attrgetter as at
 
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import MODEL
+from vaiom.evaluation.inference import PairedComparison
 from vaiom.evaluation.mixture import MixtureReport
-from vaiom.report.contents import RunContents
+from vaiom.events.splits import SEALED
+from vaiom.report.contents import RunContents, Split
 from vaiom.report.tables import (
     Column,
     Table,
@@ -24,10 +28,12 @@ from vaiom.report.tables import (
     percent2,
     percents,
     ratio,
+    side_of_zero,
     signed,
     text,
 )
 
+_PLAIN_BASELINES = frozenset({"frequency", "markov"})
 _GROUP_NAMES = {"vol_regime": "volatility regime"}
 _RISK = "{}: value at risk and expected shortfall"
 _EVENTS = Column("events", count, at("num_events"))
@@ -155,12 +161,9 @@ def _likelihood(found: Evaluation, label: str) -> Table:
     gains = {each.baseline: [column.take(each) for column in _GAIN] for each in found.against}
     order = sorted(found.bits, key=lambda name: found.bits[name])
     cost = Column("bits/event", bits, about="Mean of minus log2 of the probability given to the bucket that came")
-    return Table(
-        caption=f"{label}, {count(found.num_events)} events: bits per event and paired gain",
-        columns=[Column("predictor"), cost, *_GAIN],
-        rows=[[name, found.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order],
-        strong=frozenset({order.index(MODEL)}),
-    )
+    caption = f"{label}, {count(found.num_events)} events: bits per event and paired gain"
+    rows = [[name, found.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
+    return Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)}))
 
 
 def _tests(found: Evaluation, label: str) -> Table:
@@ -174,22 +177,19 @@ def _tests(found: Evaluation, label: str) -> Table:
 
 def _groups(found: Evaluation, label: str) -> list[Table]:
     """Bits by asset and gains by month."""
-    names = [name for name in found.bits if name != MODEL]
-    by_asset = [[each.group, each.num_events, *each.bits.values()] for each in found.by["asset"]]
-    by_month = [
-        [each.group, each.num_events, *(each.bits[name] - each.bits[MODEL] for name in names)]
-        for each in found.by["month"]
-    ]
+
+    def cost(name: str) -> Column:
+        return Column(name, bits, lambda each: each.bits[name])
+
+    def gain(name: str) -> Column:
+        return Column(name, signed, lambda each: each.bits[name] - each.bits[MODEL])
+
+    asset, month = (Column(name, text, at("group")) for name in ("asset", "month"))
+    gains = [gain(name) for name in found.bits if name != MODEL]
     return [
-        Table(
-            caption=f"{label}: bits per event by asset",
-            columns=[Column("asset"), _EVENTS, *(Column(name, bits) for name in found.bits)],
-            rows=by_asset,
-        ),
-        Table(
-            caption=f"{label}: gain over each baseline by month of the target",
-            columns=[Column("month"), _EVENTS, *(Column(name, signed) for name in names)],
-            rows=by_month,
+        Table.of(f"{label}: bits per event by asset", [asset, _EVENTS, *map(cost, found.bits)], found.by["asset"]),
+        Table.of(
+            f"{label}: gain over each baseline by month of the target", [month, _EVENTS, *gains], found.by["month"]
         ),
     ]
 
@@ -223,7 +223,79 @@ def _states(mixture: MixtureReport, label: str) -> Table:
         Column("mean weight", percent, lambda state: mixture.mean_weight[state]),
         Column("heaviest", percent, lambda state: mixture.heaviest_share[state], "Share of events it weighs most in"),
     ]
-    for other in states:
-        distance = lambda state, other=other: "" if state == other else separation[state][other]  # noqa: E731
-        columns.append(Column(f"from {other + 1}", bits, distance, "Jensen-Shannon divergence in bits"))
-    return Table.of(f"{label}: latent states", columns, states)
+
+    def distance(other: int) -> Column:
+        take = lambda state: "" if state == other else separation[state][other]  # noqa: E731
+        return Column(f"from {other + 1}", bits, take, "Jensen-Shannon divergence in bits")
+
+    return Table.of(f"{label}: latent states", [*columns, *map(distance, states)], states)
+
+
+def verdict(contents: RunContents) -> list[str]:
+    """What was found, and what limits it."""
+    return [*findings(contents), *limits(contents)]
+
+
+def findings(contents: RunContents) -> list[str]:
+    """A sentence per test split, or on Validation where no test was scored."""
+    return [_describe_split(split) for split in contents.judged]
+
+
+def limits(contents: RunContents) -> list[str]:
+    """What the reader must know before believing the findings."""
+    splits, out = contents.judged, []
+    if not any(split.is_test for split in splits):
+        out.append(
+            "No test split was scored. The model was selected on Validation, so these figures flatter it a little."
+        )
+    last = splits[-1].evaluation
+    both = next(tail for tail in last.calibration.tails if tail.outcome == "both")
+    out.append(
+        f"On {splits[-1].period} returns ended in a tail in {percent(both.observed)} of the events where "
+        f"{percent(both.predicted)} was forecast."
+    )
+    if {each.baseline for each in last.against} <= _PLAIN_BASELINES:
+        out.append("The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones.")
+    looks = [
+        ("the sealed interval " if split.name == SEALED else f"{split.period} ")
+        + ("once" if times == 1 else f"{times} times")
+        for split in splits
+        if (times := split.evaluation.looks) is not None
+    ]
+    if looks:
+        out.append(f"Looks at Test on this corpus, these included: {', '.join(looks)}.")
+    return out
+
+
+def _describe_split(split: Split) -> str:
+    found = split.evaluation
+    ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
+    start = (
+        f"On {split.period} ({split.name}, {count(found.num_events)} events) the model needs "
+        f"{bits(found.bits['model'])} bits per event"
+    )
+    if not ranked:
+        return f"{start}. It was compared with no baseline."
+    sentence = f"{start}, {_compare_with_strongest(ranked[0])}."
+    if len(ranked) > 1:
+        sides = [side_of_zero(each.gain.asset_months.interval) for each in ranked]
+        beaten, lost = sides.count(1), sides.count(-1)
+        share = f"all {len(ranked)} baselines" if beaten == len(ranked) else f"{beaten} of {len(ranked)} baselines"
+        sentence += f" It beats {share} by an interval that excludes zero{f', and loses to {lost} so' if lost else ''}."
+    return sentence
+
+
+def _compare_with_strongest(each: PairedComparison) -> str:
+    gain, pair, months = each.gain.gain_bits, each.gain.asset_months.interval, each.gain.months.interval
+    amount = f"{bits(abs(gain))} {'fewer' if gain > 0 else 'more'} than {each.baseline}, the strongest baseline"
+    if pair is None:
+        return f"{amount}; there is a single block, so no interval can be given and the difference may be chance"
+    within = f"gain {signed(gain)}, 95% interval {signed(pair[0])} to {signed(pair[1])}"
+    if side_of_zero(pair) == 0:
+        return f"{amount}, but the interval includes zero ({within}): the two cannot be told apart"
+    if months is not None and side_of_zero(months) == 0:
+        return (
+            f"{amount} ({within}); with whole months as blocks the interval includes zero "
+            f"({signed(months[0])} to {signed(months[1])})"
+        )
+    return f"{amount} ({within})" if gain > 0 else f"{amount} ({within}): the baseline is better"

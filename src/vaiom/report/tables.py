@@ -107,7 +107,7 @@ class Column:
         return value if isinstance(value, str) else self.show(value)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table:
     caption: str
     columns: Sequence[Column]
@@ -124,7 +124,7 @@ class Table:
     @classmethod
     def of(cls, caption: str, columns: Sequence[Column], items: Iterable[Any]) -> Table:
         """A row per item, made of what the columns take from it."""
-        return cls(caption=caption, columns=columns, rows=[[each.take(item) for each in columns] for item in items])
+        return cls(caption, columns, [[each.take(item) for each in columns] for item in items])
 
     def spelled(self) -> list[list[str]]:
         """The text of every cell, row by row."""
@@ -152,19 +152,25 @@ class Table:
 
     def to_html(self) -> str:
         """A table in a box of its own that scrolls; its headers are buttons that sort."""
-        heads = "".join(
-            f'<th scope="col" aria-sort="none"{_css(column)}>'
-            f'<button type="button"{_title(column.about)}>{html.escape(column.name)}</button></th>'
-            for column in self.columns
-        )
-        body = "\n".join(
-            f"<tr{' class=strong' if number in self.strong else ''}>{self._html_row(row)}</tr>"
-            for number, row in enumerate(self.rows)
-        )
+        caption, heads, lines = html.escape(self.caption), [], []
+        css = [' class="words"' if column.words else "" for column in self.columns]
+        for column, style in zip(self.columns, css, strict=True):
+            title = f' title="{html.escape(column.about)}"' if column.about else ""
+            button = f'<button type="button"{title}>{html.escape(column.name)}</button>'
+            heads.append(f'<th scope="col" aria-sort="none"{style}>{button}</th>')
+        for number, (row, spelled) in enumerate(zip(self.rows, self.spelled(), strict=True)):
+            cells: list[str] = []
+            for value, text, style in zip(row, spelled, css, strict=True):
+                tag, scope = ("td", "") if cells else ("th", ' scope="row"')
+                # Pairs sort by their first number, what is no number as words.
+                key = value[0] if isinstance(value, tuple) else value
+                sorts_by = "" if key is None or isinstance(key, str) else f' data-value="{float(key)!r}"'
+                cells.append(f"<{tag}{scope}{style}{sorts_by}>{html.escape(text)}</{tag}>")
+            lines.append(f"<tr{' class=strong' if number in self.strong else ''}>{''.join(cells)}</tr>")
         return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption)}">'
-            f"<table><caption><span>{html.escape(self.caption)}</span></caption>\n"
-            f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+            f"<table><caption><span>{caption}</span></caption>\n<thead><tr>{''.join(heads)}</tr></thead>\n"
+            "<tbody>\n" + "\n".join(lines) + "\n</tbody></table></div>"
         )
 
     __html__ = to_html
@@ -200,19 +206,10 @@ class Table:
             lines.append("{}" + " & ".join(cells) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
-    def _html_row(self, row: Sequence[Any]) -> str:
-        out = []
-        for index, (column, value) in enumerate(zip(self.columns, row, strict=True)):
-            tag, scope = ("th", ' scope="row"') if index == 0 else ("td", "")
-            key = _sort_key(value)
-            sorts_by = "" if key is None else f' data-value="{key!r}"'
-            out.append(f"<{tag}{scope}{_css(column)}{sorts_by}>{html.escape(column.spell(value))}</{tag}>")
-        return "".join(out)
-
 
 def facts(caption: str, rows: Mapping[str, str]) -> Table:
     """A table of two columns: what, and its value in words."""
-    return Table(caption=caption, columns=[Column("what"), Column("value")], rows=list(rows.items()))
+    return Table(caption, [Column("what"), Column("value")], list(rows.items()))
 
 
 _LATEX = {
@@ -245,18 +242,3 @@ def escape_markdown(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _css(column: Column) -> str:
-    return ' class="words"' if column.words else ""
-
-
-def _title(about: str) -> str:
-    return f' title="{html.escape(about)}"' if about else ""
-
-
-def _sort_key(value: Any) -> float | None:
-    """Pairs sort by their first number, what is no number as words."""
-    if isinstance(value, tuple):
-        value = value[0]
-    return None if value is None or isinstance(value, str) else float(value)

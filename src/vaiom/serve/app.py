@@ -1,44 +1,209 @@
-"""The web application: a table of routes, the dashboard, refusals as JSON.
+"""The service: one model, its live assets, its batches, what each route answers, refusals as JSON, the dashboard.
 
-Enters: a `Service`, whose methods answer the routes. Leaves: an ASGI application with its OpenAPI page. Every answer
-that is not a success is an `ErrorAnswer`.
+Enters: a `ServeConfig`; then checked requests. Leaves: an ASGI application whose answers are forecasts and what became
+of the bars, or an `ErrorAnswer`. Bars of one asset are taken one request after another, so that each is scored by the
+forecast made before it; forecasts of different assets run together.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
 from importlib.resources import files
+from operator import attrgetter, itemgetter
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+import polars as pl
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
 from vaiom.errors import DataError
+from vaiom.forecast.bars import seconds_of
+from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.rows import Window
+from vaiom.market.folder import BAR_SCHEMA
+from vaiom.serve import schemas
+from vaiom.serve.batching import MAX_BATCH, Batcher
 from vaiom.serve.errors import STATUSES, ErrorAnswer, RefusalError, error_response
 from vaiom.serve.middleware import LimitMiddleware
-from vaiom.serve.service import Service
+from vaiom.serve.monitor import Metrics
+from vaiom.serve.run import ServeConfig
+from vaiom.serve.state import LiveAssets
+from vaiom.serve.store import Store
 
 _KEYS = (401, 429)
 _READ = (*_KEYS, 404, 422, 503)
 _WRITE = (*_KEYS, 400, 408, 413, 422, 503)
-# Method, path, the service's method, the group on the OpenAPI page, the statuses of refusals.
+# Method, path, who answers, the group on the OpenAPI page, the statuses of refusals.
 _ROUTES = (
     ("POST", "/v1/forecast", "forecast", "forecasts", _WRITE),
     ("POST", "/v1/assets/{symbol}/bars", "push", "live assets", (*_WRITE, 404, 409)),
     ("GET", "/v1/assets/{symbol}/forecast", "current", "live assets", _READ),
-    ("GET", "/v1/assets", "assets", "live assets", _KEYS),
-    ("GET", "/v1/assets/{symbol}/history", "history", "live assets", _READ),
+    ("GET", "/v1/assets", "live.assets", "live assets", _KEYS),
+    ("GET", "/v1/assets/{symbol}/history", "live.history", "live assets", _READ),
     ("GET", "/v1/model", "model", "model", _KEYS),
     ("GET", "/healthz", "health", "operation", ()),
     ("GET", "/readyz", "ready", "operation", (503,)),
     ("GET", "/metrics", "page", "operation", _KEYS),
 )
 _PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_log = logging.getLogger("vaiom.serve")
+
+
+class Service:
+    """Made before the event loop runs, started in it."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+        self.forecaster = Forecaster.load(config.run, config.device)
+        self.model_card = schemas.ModelCard.of(self.forecaster)
+        self.store = Store(config.state, self.forecaster.card.sha256)
+        self.live = LiveAssets(self.forecaster, self.store, config.alert_bits)
+        self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
+        """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
+        self.metrics = Metrics()
+        self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
+        self.is_ready = False
+        self._state = ThreadPoolExecutor(1, "state")
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def start(self) -> None:
+        """Begin to serve; `ready` when the model is warm and every asset has its forecast."""
+        config = self.config
+        self.batcher = Batcher(self.forecaster, config.threads, config.max_waiting, self.metrics.batches.observe)
+        self._warming_up = asyncio.create_task(self._warm_up())
+
+    async def stop(self) -> None:
+        self.is_ready = False
+        self._warming_up.cancel()
+        await asyncio.gather(self._warming_up, return_exceptions=True)
+        self.batcher.stop()
+        self._state.shutdown()
+        self.live.snapshot()
+        self.store.close()
+
+    async def forecast(self, body: schemas.ForecastRequest) -> schemas.ForecastAnswer:
+        """Forecast the bar after the last of the bars in the body."""
+        self._require_ready()
+
+        def make() -> Window:
+            frames = {
+                symbol: pl.DataFrame([bar.as_row() for bar in bars], schema=BAR_SCHEMA, orient="row")
+                for symbol, bars in {**body.others, body.symbol: body.bars}.items()
+            }
+            return self.forecaster.windows(frames, body.symbol)[0]
+
+        window, dist = await self.batcher.forecast(make)
+        return schemas.ForecastAnswer.of(self._seen_at(dist, window, body.now), body.beyond)
+
+    async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest, response: Response) -> schemas.PushAnswer:
+        """Take the next bars of a live asset; they are on the disk before the answer, which has the new forecast."""
+        self._require_ready()
+        self.live.require(symbol)
+        async with self._locks[symbol]:
+            # A bar of another asset may have changed what this one's forecast reads: the next bar settles the newest.
+            await self._newest(symbol)
+            loop = asyncio.get_running_loop()
+            settled, seconds = await loop.run_in_executor(self._state, self.live.push, symbol, body.bars)
+            taken = time.perf_counter()
+            self.metrics.bars.labels(symbol).inc(len(body.bars))
+            stream, dist = self.live.online.streams[symbol], await self._newest(symbol)
+            seconds["model"] = time.perf_counter() - taken
+        response.headers["Server-Timing"] = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
+        return schemas.PushAnswer(
+            symbol=symbol,
+            accepted=len(body.bars),
+            num_bars=stream.num_bars,
+            as_of=body.bars[-1].datetime,
+            scored=settled,
+            forecast=schemas.ForecastAnswer.of(dist) if dist else None,
+        )
+
+    async def current(
+        self,
+        symbol: schemas.Symbol,
+        now: schemas.Now = None,
+        beyond: schemas.Beyond = None,
+        law: Annotated[bool, Query(description="Also the whole distribution function.")] = False,
+    ) -> schemas.ForecastAnswer:
+        """The forecast after the last bar of a live asset."""
+        self._require_ready()
+        self.live.require(symbol)
+        async with self._locks[symbol]:
+            window = self.live.online.window(symbol)
+            dist = await self._newest(symbol)
+        assert dist is not None
+        return schemas.ForecastAnswer.of(self._seen_at(dist, window, now), beyond, whole=law)
+
+    async def model(self) -> schemas.ModelCard:
+        """The model card: provenance, versions, and limits in plain words."""
+        return self.model_card
+
+    async def health(self) -> schemas.HealthAnswer:
+        """The process answers."""
+        return schemas.HealthAnswer(status="alive")
+
+    async def ready(self) -> schemas.HealthAnswer:
+        """The service can forecast."""
+        self._require_ready()
+        return schemas.HealthAnswer(status="ready")
+
+    async def page(self) -> PlainTextResponse:
+        """Counts, times and drift for Prometheus."""
+        self.metrics.ready.set(self.is_ready)
+        self.metrics.waiting.set(len(self.batcher.waiting))
+        for symbol, stream in self.live.online.streams.items():
+            self.metrics.show(symbol, seconds_of(stream.last), self.live.drift(symbol))
+        return PlainTextResponse(generate_latest(self.metrics.registry), media_type=_METRICS_TYPE)
+
+    def _require_ready(self) -> None:
+        if not self.is_ready:
+            raise RefusalError(503, "the service is starting", retry_after=1, fix="ask again when GET /readyz says 200")
+
+    async def _newest(self, symbol: str) -> ReturnDistribution | None:
+        """The forecast after the last bar of a live asset, made if need be; None while it has too few bars."""
+        online, known = self.live.online, self.live.forecast(symbol)
+        if known is not None or not online.ready(symbol):
+            return known
+        window = online.window(symbol)
+        _, dist = await self.batcher.forecast(lambda: window)
+        self.live.keep(online.streams[symbol], dist)
+        return dist
+
+    def _seen_at(self, dist: ReturnDistribution, window: Window, now: datetime | None) -> ReturnDistribution:
+        """The same forecast at a moment of the bars' clock, when its last bar may be stale."""
+        return dist if now is None else self.forecaster.distribution(window, dist.probs, now)
+
+    async def _warm_up(self) -> None:
+        """Make the first forecasts, which are slow; then, while serving, those of the bars that were brought in."""
+        try:
+            for symbol in self.live.online.streams:
+                await self._newest(symbol)
+            self.is_ready = True
+            loop = asyncio.get_running_loop()
+            while self.replays:
+                # The newest first: they are what is looked at.
+                part = self.replays[-MAX_BATCH:]
+                made = await asyncio.gather(*(self.batcher.forecast(partial(itemgetter(0), each)) for each in part))
+                await loop.run_in_executor(self._state, self.live.settle_replays, part, [dist for _, dist in made])
+                del self.replays[-MAX_BATCH:]
+        except Exception:
+            _log.exception("the first forecasts failed")
+            raise
 
 
 def make_app(service: Service) -> FastAPI:
@@ -63,14 +228,17 @@ def make_app(service: Service) -> FastAPI:
         refusals: dict[int | str, Any] = {
             status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in sorted(statuses)
         }
-        app.add_api_route(path, getattr(service, name), methods=[method], tags=[group], responses=refusals, **kind)
+        app.add_api_route(path, attrgetter(name)(service), methods=[method], tags=[group], responses=refusals, **kind)
     _add_dashboard(app)
     _add_errors(app)
     return app
 
 
 def _add_dashboard(app: FastAPI) -> None:
-    pages = {page.name: page.read_bytes() for page in (files("vaiom.serve") / "dashboard").iterdir() if page.is_file()}
+    """The dashboard's own files, and those that it shares with the report."""
+    shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
+    own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
+    pages = {each.name: each.read_bytes() for each in (*own, *shared)}
 
     @app.get("/{name}", include_in_schema=False)
     @app.get("/", include_in_schema=False)

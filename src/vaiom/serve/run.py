@@ -87,13 +87,11 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
     try:
         import uvicorn
 
-        from vaiom.serve.app import make_app
+        from vaiom.serve.app import Service, make_app
     except ImportError as error:
         raise ConfigError(
             "the service needs FastAPI and uvicorn", got=str(error), fix="pip install 'vaiom[serve]'"
         ) from error
-    from vaiom.serve.service import Service
-
     sys.setswitchinterval(_SWITCH_SECONDS)
     listening = _bound(host, port)
     service = Service(config)

@@ -15,9 +15,11 @@ from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import polars as pl
+from fastapi import Query
 
 from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
@@ -116,7 +118,8 @@ class LiveAssets:
     def drift(self, symbol: str) -> schemas.Drift:
         return monitor.measure_drift(self.settled.get(symbol, ()), self.alert_bits)
 
-    def describe(self) -> schemas.AssetsAnswer:
+    async def assets(self) -> schemas.AssetsAnswer:
+        """Where every live asset stands, and how the model does on it."""
         return schemas.AssetsAnswer(
             timeframe=self.forecaster.tokenizer.timeframe,
             frequency=self.frequency.name,
@@ -125,8 +128,10 @@ class LiveAssets:
             assets=[self._describe(symbol) for symbol in self.symbols],
         )
 
-    def history(self, symbol: str, last: int) -> schemas.HistoryAnswer:
-        """What is remembered of an asset, and what its bars are worth."""
+    async def history(
+        self, symbol: schemas.Symbol, last: Annotated[int, Query(ge=1, le=schemas.MAX_BARS)] = 96
+    ) -> schemas.HistoryAnswer:
+        """The last bars with their masks, the forecasts that they settled, calibration and data quality."""
         self.require(symbol)
         stream, settled = self.online.streams.get(symbol), self.settled.get(symbol, ())
         rows = (stream.columns[name].tolist() for name in ("timestamp", "flags")) if stream else ([], [])

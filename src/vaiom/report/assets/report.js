@@ -1,13 +1,4 @@
 (() => {
-  const root = document.documentElement, button = document.getElementById("theme");
-  const dark = () => root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
-  const name = () => { button.textContent = dark() ? "Light page" : "Dark page"; };
-  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
-  button.hidden = false;
-  name();
-
   const key = (row, column) => {
     const cell = row.cells[column];
     if (cell.dataset.value !== undefined) return Number(cell.dataset.value);

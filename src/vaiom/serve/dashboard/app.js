@@ -8,17 +8,6 @@ const BP = 1e4, EVERY = 5000;
 const by = (id) => document.getElementById(id);
 const page = { assets: null, symbol: null, seen: "", history: null, forecast: null, reader: null, place: null };
 
-function theme() {
-  const root = document.documentElement, button = by("theme");
-  const dark = () => root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
-  const name = () => { button.textContent = dark() ? "Light page" : "Dark page"; };
-  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); });
-  button.hidden = false;
-  name();
-}
-
 function listAssets() {
   const list = by("assets"), held = list.contains(document.activeElement);
   by("timeframe").textContent = `next ${page.assets.timeframe} bar, ${page.assets.assets.length} assets`;
@@ -175,7 +164,6 @@ async function start() {
   await refresh();
 }
 
-theme();
 listen();
 guarded(start);
 setInterval(() => { if (!document.hidden && by("key-form").hidden) guarded(page.history ? refresh : start); }, EVERY);
