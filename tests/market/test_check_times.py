@@ -64,7 +64,7 @@ def test_a_broker_clock_seven_hours_ahead_of_new_york(spot: pl.Series) -> None:
 
 def test_a_clock_that_follows_europe(spot: pl.Series) -> None:
     (era,) = clock_of(on_clock(spot, "Europe/Helsinki")).eras
-    assert (era.follows, era.moves) == ("EU", False)
+    assert (era.follows, era.open_summer) == ("EU", era.open_winter)
     assert "opens Monday 00:00 all year, on a clock that moves with EU daylight saving" in str(era)
 
 

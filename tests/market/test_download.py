@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX
-from vaiom.market import file_server
 from vaiom.market.download import download
 from vaiom.market.file_server import RateLimit, StoppedError
 from vaiom.market.folder import read_bars
@@ -324,7 +323,7 @@ def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(server: Feed
 def test_retry_after_holds_every_thread_back_within_bounds(
     server: FeedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_server, "LONGEST_RETRY_AFTER_S", 1.5)
+    monkeypatch.setattr("vaiom.market.file_server.LONGEST_RETRY_AFTER_S", 1.5)
     server.files = made_up_feed("EURUSD", FIRST, 2)
     server.faults[path(0)] = ["429 Retry-After: 3600"]
     download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, workers=1, **FAST)

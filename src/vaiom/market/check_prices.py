@@ -19,8 +19,8 @@ from vaiom.market.findings import (
     Severity,
     epoch_seconds,
     find_runs,
-    finding,
     row_findings,
+    run_findings,
     show_stamp,
 )
 from vaiom.market.folder import PRICE_COLUMNS
@@ -109,17 +109,9 @@ def _find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
     first, last = find_runs(zero)
     last = last + 1  # the row before a zero return belongs to the run
     long = last - first + 1 >= fewest
-    first, last = first[long], last[long]
-    stamps = bars["Datetime"]
-    return finding(
-        "stale_run",
-        Severity.WARNING,
-        int((last - first + 1).sum()),
-        f"rows in runs of {fewest} or more identical closes",
-        (
-            f"{show_stamp(stamps[int(a)])} to {show_stamp(stamps[int(b)])}: {b - a + 1} rows at {close[a]:.10g}"
-            for a, b in zip(first, last, strict=True)
-        ),
+    summary = f"rows in runs of {fewest} or more identical closes"
+    return run_findings(
+        bars, "stale_run", summary, first[long], last[long], lambda a, b: f": {b - a + 1} rows at {close[a]:.10g}"
     )
 
 
@@ -140,18 +132,13 @@ def _find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     copied = np.zeros(len(bars), dtype=bool)
     for offset in range(block):
         copied[copies["start"].to_numpy() + offset] = True
-    source_of = dict(zip(copies["start"], copies["source"], strict=True))
-    stamps = bars["Datetime"]
-    return finding(
+    source = dict(zip(copies["start"], copies["source"], strict=True))
+    return run_findings(
+        bars,
         "repeated_block",
-        Severity.WARNING,
-        int(copied.sum()),
         f"rows in copies of {block} or more moving bars",
-        (
-            f"{show_stamp(stamps[int(a)])} to {show_stamp(stamps[int(b)])} repeats the bars from "
-            f"{show_stamp(stamps[source_of[int(a)]])}"
-            for a, b in zip(*find_runs(copied), strict=True)
-        ),
+        *find_runs(copied),
+        lambda a, _: f" repeats the bars from {show_stamp(bars['Datetime'][source[a]])}",
     )
 
 
@@ -169,12 +156,10 @@ def _telling_block(bars: pl.DataFrame) -> int:
 def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tuple[Rows, list[Finding]]:
     """Which rows are bars of a higher timeframe, as a daily bar in an hourly file, at one recurring clock time.
 
-    Their range and volume belong to a whole day, most of it in the future of the row, so a model that sees them is
-    trained on what nobody could know. One wide row proves nothing: news makes an hour span its day. But such an hour
-    goes beyond what the others reach, while a daily bar ends where they end; and news does not come day after day at
-    one clock time. So a row is certain to be such a bar if its range covers that of the other rows of its period, and
-    if at least half of its neighbours at the same clock time *equal* theirs. Fewer such neighbours, with volumes as
-    heavy as the period's, make a row suspicious. `bars` are sorted, stamps may repeat; `timeframe` is in seconds.
+    Most of such a bar lies in the future of its row, so a model that sees it learns what nobody could know. News makes
+    an hour span its day too, but goes beyond what the others reach, and not day after day at one clock time. So a row
+    is certain if its range covers that of the other rows of its period and at least half of its neighbours at the same
+    clock time *equal* theirs; fewer, as heavy as the period, make it suspicious. `bars` are sorted, stamps may repeat.
     """
     certain, suspicious = np.zeros(len(bars), dtype=bool), np.zeros(len(bars), dtype=bool)
     places: list[str] = []
@@ -235,8 +220,8 @@ def _judge(rows: pl.DataFrame) -> pl.DataFrame:
 
     def is_near(flag: pl.Expr) -> pl.Expr:
         """Whether a stretch of neighbours that contains the row ends in a flagged one."""
-        near = flag.cast(pl.Int32).reverse().rolling_max(_NEIGHBOURS, min_samples=1).reverse() > 0
-        return near.over("clock_time")
+        ahead = flag.cast(pl.Int32).reverse().rolling_max(_NEIGHBOURS, min_samples=1).reverse()
+        return (ahead > 0).over("clock_time")
 
     equal = (pl.col("coverage") >= _COVERS) & (pl.col("width") <= _NO_WIDER)
     covers = (pl.col("coverage") >= _COVERS) | (pl.col("heavy") & (pl.col("coverage") >= _COVERS_IF_HEAVY))

@@ -1,15 +1,12 @@
-"""Which stamps there are, which are missing, and which clock they are on.
+"""Which stamps there are, which are missing, and which clock they are on; nothing is known beforehand about sessions.
 
-Nothing is known beforehand about sessions or time zones: missing are the bins that the neighbouring weeks have, and the
-clock is read off the hours at which the week opens and closes.
-Paper: "Market Data, Price Convention and Bar Construction" (left-edge stamps, the provider's and never localised; empty
-bins stay empty).
+Paper: "Market Data, Price Convention and Bar Construction" (left-edge stamps, never localised; empty bins stay empty).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,6 +28,7 @@ from vaiom.market.findings import (
     show_stamp,
 )
 
+_EPOCH = datetime(1970, 1, 1)
 _MICRO = 1_000_000
 _MONDAY = 4 * DAY  # the epoch began on a Thursday
 _NEIGHBOUR_WEEKS = 4
@@ -38,12 +36,12 @@ _FINEST_BIN = 60
 _LONG_GAP = 6 * HOUR
 _LONG_GAP_BINS = 2
 _THINNEST = 0.01
-
 _LONGEST_WEEKEND = 5 * DAY
 _WINTER_CLOSE_UTC = 4 * DAY + 22 * HOUR  # Friday 17:00 in New York, seconds from Monday midnight
 _FEWEST_WEEKS = 3
 _HALF_HOUR = HOUR // 2
 _RHYTHM = ("open_summer", "open_winter", "follows")
+_TIMES = (*_RHYTHM, "close_summer", "close_winter")
 _DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -106,18 +104,16 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     per_week = WEEK // bin_seconds
     present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=bool)
     present.reshape(-1)[bins] = True
-    expected = np.flatnonzero(_usually_present(present))
+    # A bin is expected where more than half of the neighbouring weeks have it.
+    expected = np.flatnonzero(2 * _count_near(present) > _count_near(np.ones((len(present), 1), dtype=bool)))
     expected = expected[(expected >= bins[0]) & (expected <= bins[-1])]
     missing = ~present.reshape(-1)[expected]
-
-    def left_edge(number: int) -> datetime:
-        return datetime.fromtimestamp(origin + number * bin_seconds, UTC).replace(tzinfo=None)
-
     closures = []
     for first, last in zip(*find_runs(missing), strict=True):
-        start, end = left_edge(int(expected[first])), left_edge(int(expected[last]) + 1)
-        holiday = _is_holiday(start, end)
-        closures.append(Closure(start=start, end=end, bins=int(last - first) + 1, holiday=holiday))
+        numbers = (int(expected[first]), int(expected[last]) + 1)
+        start, end = (_EPOCH + timedelta(seconds=origin + number * bin_seconds) for number in numbers)
+        bins_missing, holiday = int(last - first) + 1, _is_holiday(start, end)
+        closures.append(Closure(start=start, end=end, bins=bins_missing, holiday=holiday))
     closures.sort(key=lambda closure: -closure.bins)
     fewest = max(_LONG_GAP_BINS, _LONG_GAP / bin_seconds)
     long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
@@ -130,16 +126,10 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     ), finding("gap", Severity.INFO, sum(closure.bins for closure in long), summary, map(str, long))
 
 
-def _usually_present(present: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(weeks, bins of the week): True where more than half of the neighbouring weeks have that bin."""
-    weeks = len(present)
-    total = np.zeros((weeks + 1, present.shape[1]), dtype=np.int32)
-    np.cumsum(present, axis=0, out=total[1:])
-    week = np.arange(weeks)
-    low, high = np.maximum(week - _NEIGHBOUR_WEEKS, 0), np.minimum(week + _NEIGHBOUR_WEEKS + 1, weeks)
-    others = total[high] - total[low] - present
-    usual: NDArray[np.bool_] = 2 * others > (high - low - 1)[:, None]
-    return usual
+def _count_near(present: NDArray[np.bool_]) -> Any:
+    """(weeks, bins of the week): in how many of the neighbouring weeks each bin is present."""
+    padded = np.pad(present.astype(np.int8), ((_NEIGHBOUR_WEEKS, _NEIGHBOUR_WEEKS), (0, 0)))
+    return sum(padded[week : week + len(present)] for week in range(2 * _NEIGHBOUR_WEEKS + 1)) - present
 
 
 def _is_holiday(start: datetime, end: datetime) -> bool:
@@ -186,24 +176,18 @@ class Era:
     follows: str | None = field(metadata=stored("daylight_saving"))
     """Whose daylight saving decides between summer and winter: "US", "EU", or None where no week tells."""
 
-    @property
-    def moves(self) -> bool:
-        """Whether the opening stands at another clock time in summer than in winter."""
-        return None not in (self.open_summer, self.open_winter) and self.open_summer != self.open_winter
-
     def __str__(self) -> str:
         years = "-".join(str(year) for year in sorted(set(self.years)))
-        summer, winter = self.open_summer, self.open_winter
-        if self.moves:
-            opening = f"opens {_week_time(summer)} in summer, {_week_time(winter)} in winter"
-            daylight = f", follows {self.follows} daylight saving" if self.follows else ""
-            return f"{years}: {opening}{daylight}{self._zone()}"
-        known = winter if summer is None else summer
-        season = "in winter" if summer is None else "in summer" if winter is None else "all year"
-        daylight = f", on a clock that moves with {self.follows} daylight saving" if self.follows else ""
+        summer, winter = _week_time(self.open_summer), _week_time(self.open_winter)
+        if moves := None not in (summer, winter) and summer != winter:
+            opening, clock = f"{summer} in summer, {winter} in winter", "follows"
+        else:
+            season = "in winter" if summer is None else "in summer" if winter is None else "all year"
+            opening, clock = f"{summer or winter} {season}", "on a clock that moves with"
+        daylight = f", {clock} {self.follows} daylight saving" if self.follows else ""
         # In America's own rhythm nothing ever moves, which a clock and a market without daylight saving do as well.
-        doubt = ", or neither clock nor market moves" if self.follows == "US" else ""
-        return f"{years}: opens {_week_time(known)} {season}{daylight}{self._zone()}{doubt}"
+        doubt = ", or neither clock nor market moves" if self.follows == "US" and not moves else ""
+        return f"{years}: opens {opening}{daylight}{self._zone()}{doubt}"
 
     def _zone(self) -> str:
         """The clock's name, on a premise that holds for spot currencies and metals: they close at 17:00 New York."""
@@ -232,11 +216,20 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
     weekends = _find_weekends(stamps, timeframe)
     if len(weekends) < _FEWEST_WEEKS:
         return Clock(statement="no weekly opening: the asset trades through the weekend, or the span is too short"), []
-    eras = _merge([_year_era(year, weeks) for (year,), weeks in weekends.group_by("year", maintain_order=True)])
+    eras: list[Era] = []
+    for (number,), weeks in weekends.group_by("year", maintain_order=True):
+        year = _year_era(number, weeks)
+        known = {name: value for name in _TIMES if (value := getattr(year, name)) is not None}
+        # Neighbouring years that do not contradict each other are one era; what one does not know, the other tells.
+        if eras and all(getattr(eras[-1], name) in (None, known[name]) for name in _RHYTHM if name in known):
+            span, num_weeks = (eras[-1].years[0], year.years[1]), eras[-1].weeks + year.weeks
+            eras[-1] = replace(eras[-1], years=span, weeks=num_weeks, **known)
+        else:
+            eras.append(year)
     num_before = sum(era.weeks for era in eras[:-1])
     summary = "weekly openings before the present rhythm of the week began"
     moved = finding("opening_moved", Severity.INFO, num_before, summary, map(str, eras))
-    return Clock(statement=str(eras[-1]), eras=eras), moved
+    return Clock(statement=str(eras[-1]), eras=tuple(eras)), moved
 
 
 def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
@@ -265,43 +258,21 @@ def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
 
 
 def _year_era(year: Any, weeks: pl.DataFrame) -> Era:
-    def usual(times: pl.Series) -> int | None:
+    us, eu, opened = pl.col("us"), pl.col("eu"), pl.col("open")
+
+    def usual(what: str, season: pl.Expr) -> Any:
         """The commonest time, the earliest of equals; None below a few weeks."""
-        return int(times.mode().min()) if len(times) >= _FEWEST_WEEKS else None  # type: ignore[arg-type]
+        times = weeks.filter(season)[what]
+        return times.mode().min() if len(times) >= _FEWEST_WEEKS else None
 
-    us, eu = pl.col("us"), pl.col("eu")
-    seasons = {"summer": weeks.filter(us & eu), "winter": weeks.filter(~us & ~eu)}
-    times = {f"{what}_{name}": usual(own[what]) for name, own in seasons.items() for what in ("open", "close")}
-    follows = _followed_daylight(weeks.filter(us != eu), times["open_summer"], times["open_winter"])
+    seasons = {"summer": us & eu, "winter": ~us & ~eu}
+    times = {f"{what}_{name}": usual(what, season) for name, season in seasons.items() for what in ("open", "close")}
+    summer, winter = times["open_summer"], times["open_winter"]
+    follows = None
+    if summer is not None and winter is not None:
+        # A clock that is moved to keep the opening slips by an hour in the weeks of the other side.
+        as_us = opened == pl.when(us).then(summer).otherwise(winter)
+        as_eu = ~as_us if summer == winter else opened == pl.when(eu).then(summer).otherwise(winter)
+        votes = weeks.filter(us != eu).select(US=as_us.sum(), EU=as_eu.sum()).row(0, named=True)
+        follows = max(votes, key=lambda side: votes[side]) if votes["US"] != votes["EU"] else None
     return Era(years=(year, year), weeks=len(weeks), follows=follows, **times)
-
-
-def _followed_daylight(disputed: pl.DataFrame, open_summer: int | None, open_winter: int | None) -> str | None:
-    """Decide by the weeks in which America and Europe differ."""
-    if open_summer is None or open_winter is None:
-        return None
-    if open_summer == open_winter:
-        # The clock is moved to keep the opening: on the wrong side's weeks the opening slips by an hour.
-        us, eu = (disputed["open"] == open_summer).sum(), (disputed["open"] != open_summer).sum()
-    else:
-        opening = {side: pl.when(pl.col(side)).then(open_summer).otherwise(open_winter) for side in ("us", "eu")}
-        us, eu = disputed.select((pl.col("open") == opening[side]).sum().alias(side) for side in opening).row(0)
-    return None if us == eu else "US" if us > eu else "EU"
-
-
-def _merge(years: list[Era]) -> tuple[Era, ...]:
-    """Join neighbouring years that do not contradict each other; what one does not know, the other tells."""
-
-    def agree(one: Any, other: Any) -> bool:
-        return one is None or other is None or one == other
-
-    eras: list[Era] = []
-    for year in years:
-        if eras and all(agree(getattr(eras[-1], name), getattr(year, name)) for name in _RHYTHM):
-            told = {name: getattr(year, name) for name in (*_RHYTHM, "close_summer", "close_winter")}
-            known = {name: value for name, value in told.items() if value is not None}
-            span, weeks = (eras[-1].years[0], year.years[1]), eras[-1].weeks + year.weeks
-            eras[-1] = replace(eras[-1], years=span, weeks=weeks, **known)
-        else:
-            eras.append(year)
-    return tuple(eras)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -19,12 +19,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
 
 import polars as pl
-from filelock import FileLock, Timeout
 
 from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, sha256_file, sha256_of, write_bytes
-from vaiom.market.file_server import FileServer, RateLimit, StoppedError, UnavailableError
+from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, sha256_file, sha256_of, try_lock, write_bytes
+from vaiom.market.file_server import Body, FileServer, RateLimit, StoppedError, UnavailableError
 from vaiom.market.folder import (
     BAR_SCHEMA,
     Progress,
@@ -48,7 +47,6 @@ PUBLISHED_AFTER = ONE_DAY
 # So many failed days in a row mean that the server is down, not that some of its days are bad.
 FAILURES_IN_A_ROW = 8
 DAYS_NAMED_IN_ERROR = 10
-
 _OTHER_INSTRUMENTS = "check the spelling; files of other instruments come in with `vaiom data import --price-scale`"
 
 
@@ -66,13 +64,6 @@ class SymbolDay(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.symbol} {self.date}"
-
-
-class Body(NamedTuple):
-    """A day's file, known to decode, and the number of its candles; no bytes where the server has no such day."""
-
-    content: bytes = b""
-    num_rows: int = 0
 
 
 def download(
@@ -94,11 +85,10 @@ def download(
     were asked for, were there already, and are unsettled: not over, not published, or doubtful, so left to a later run.
     """
     limits = {"workers": workers, "requests per second": requests_per_second, "attempts": attempts, "timeout": timeout}
-    _require_sense(first, last, limits)
-    symbols = _known_symbols(symbols)
+    symbols = _check_request(symbols, first, last, limits)
     stop = threading.Event()
     limit = RateLimit(requests_per_second, stop)
-    server = FileServer(base_url, limit=limit, attempts=attempts, timeout_s=timeout)
+    server = FileServer(base_url=base_url, limit=limit, attempts=attempts, timeout_s=timeout)
     _own_manifest(out, symbols)
     days = [first + number * ONE_DAY for number in range((last - first).days)]
     asked = {SymbolDay(symbol, day) for symbol in symbols for day in days}
@@ -108,19 +98,20 @@ def download(
         wanted = sorted((asked - unfinished) | {day for symbol in symbols for day in ledger.lines(symbol)})
         missing = [day for day in wanted if not ledger.is_finished(day)]
         num_there = len(wanted) - len(missing)
-        intake = _Intake(ledger)
+
+        def advance(num_new: int, day: SymbolDay) -> None:
+            if progress:
+                progress(num_there + num_new, len(wanted), str(day))
+
         try:
-            for num_done, (day, answer) in enumerate(_fetch_all(server, missing, workers, stop), num_there + 1):
-                intake.take(day, answer)
-                if progress:
-                    progress(num_done, len(wanted), str(day))
+            failed, num_unsettled = _take_in(ledger, _fetch_all(server, missing, workers, stop), advance)
         finally:
             stop.set()
-        complete = [symbol for symbol in symbols if symbol not in {day.symbol for day in intake.failed}]
-        entries = _publish(out, complete, ledger)
+        failing = {day.symbol for day in failed}
+        entries = _publish(out, [symbol for symbol in symbols if symbol not in failing], ledger)
 
-    if intake.failed:
-        raise intake.failure(f"{len(intake.failed)} of {len(wanted)} days could not be downloaded")
+    if failed:
+        raise _failure(f"{len(failed)} of {len(wanted)} days could not be downloaded", failed)
     if barren := [symbol for symbol in symbols if symbol not in entries]:
         raise DataError(
             "the server has no bars",
@@ -131,8 +122,66 @@ def download(
         "symbols": entries,
         "days_asked_for": len(missing),
         "days_already_there": num_there,
-        "days_unsettled": len(unfinished) + intake.num_unsettled,
+        "days_unsettled": len(unfinished) + num_unsettled,
     }
+
+
+def _check_request(symbols: Iterable[str], first: date, last: date, limits: dict[str, float]) -> list[str]:
+    """The symbols in capitals, each once."""
+    for name, value in limits.items():
+        if not value > 0:
+            raise ConfigError(f"{name} must be positive", got=value)
+    if first >= last:
+        expected = "--from before --to, which is not included"
+        raise ConfigError("no day to download", expected=expected, got=f"{first} to {last}")
+    if first >= _today():
+        raise ConfigError("the first day is not over yet", expected=f"a day before {_today()}, in UTC", got=first)
+    known = list(dict.fromkeys(check_symbol(symbol).upper() for symbol in symbols))
+    if not known:
+        raise ConfigError("no symbol to download", expected="one symbol or more, as in EURUSD XAUUSD")
+    for symbol in known:
+        price_scale_of(symbol, fix=_OTHER_INSTRUMENTS)
+    return known
+
+
+def _take_in(
+    ledger: Ledger, answers: Iterator[tuple[SymbolDay, Body | Exception]], advance: Callable[[int, SymbolDay], None]
+) -> tuple[dict[SymbolDay, str], int]:
+    """Keep what is final, as it comes; returns the days that failed, and how many others are not settled."""
+    failed: dict[SymbolDay, str] = {}
+    held_back: dict[str, list[SymbolDay]] = {}
+    proven: set[str] = set()
+    num_unpublished = failures_in_a_row = 0
+    for number, (day, answer) in enumerate(answers, 1):
+        if isinstance(answer, UnavailableError):
+            failed[day] = str(answer)
+            failures_in_a_row += 1
+            if failures_in_a_row >= FAILURES_IN_A_ROW:
+                raise _failure("the server does not answer; the other days were not asked for", failed)
+        elif isinstance(answer, Exception):
+            raise answer
+        else:
+            failures_in_a_row = 0
+            if answer[0]:
+                ledger.record(day, answer)
+                proven.add(day.symbol)
+            elif _today() - day.date <= PUBLISHED_AFTER:
+                num_unpublished += 1
+            else:
+                held_back.setdefault(day.symbol, []).append(day)
+            # A server that has moved, or a misspelt address, also answers "not found" and must not fill the ledger:
+            # an empty day is final only once the server has proven, in this run, to know the symbol.
+            for empty in held_back.pop(day.symbol, []) if day.symbol in proven else []:
+                ledger.record(empty, (b"", 0))
+        advance(number, day)
+    return failed, num_unpublished + sum(map(len, held_back.values()))
+
+
+def _failure(problem: str, failed: dict[SymbolDay, str]) -> DataError:
+    named = [f"{day} ({reason})" for day, reason in sorted(failed.items())[:DAYS_NAMED_IN_ERROR]]
+    more = [f"and {len(failed) - len(named)} more"] if len(failed) > len(named) else []
+    again = "run the same command again: it goes on from there, nothing is lost"
+    return DataError(problem, where="; ".join(named + more), fix=again)
 
 
 def _fetch_all(
@@ -172,9 +221,9 @@ def _fetch(server: FileServer, day: SymbolDay) -> Body:
             num_rows = len(_decode(day, content))
         except DataError as error:
             raise UnavailableError(f"a damaged file: {error.problem}") from error
-        return Body(content, num_rows) if num_rows else Body()
+        return (content, num_rows) if num_rows else (b"", 0)
 
-    return server.fetch(day.path, check) or Body()
+    return server.fetch(day.path, check)
 
 
 def _decode(day: SymbolDay, content: bytes) -> pl.DataFrame:
@@ -186,7 +235,7 @@ def _decode(day: SymbolDay, content: bytes) -> pl.DataFrame:
     return bars
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Line:
     """What the ledger says about a finished day."""
 
@@ -206,19 +255,16 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = ensure_folder(folder)
-        self._path = folder / LEDGER_NAME
-        self._lock = FileLock(folder / f".{LEDGER_NAME}.lock")
         self._lines: dict[SymbolDay, Line] = {}
 
     def __enter__(self) -> Ledger:
-        try:
-            self._lock.acquire(blocking=False)
-        except Timeout as error:
-            raise DataError(
-                "another download is writing here", where=self.folder, fix="wait until it ends, or choose another --out"
-            ) from error
-        self._stream = self._path.open("ab")
-        content = self._path.read_bytes()
+        lock = try_lock(self.folder / f".{LEDGER_NAME}.lock")
+        if lock is None:
+            way_out = "wait until it ends, or choose another --out"
+            raise DataError("another download is writing here", where=self.folder, fix=way_out)
+        self._lock, path = lock, self.folder / LEDGER_NAME
+        self._stream = path.open("ab")
+        content = path.read_bytes()
         if content and not content.endswith(b"\n"):
             self._append(b"\n")
         for text in content.splitlines():
@@ -248,18 +294,13 @@ class Ledger:
         file = self.folder / day.path
         for leftover in file.parent.glob(f"{STAGING_PREFIX}*"):
             leftover.unlink()
-        if body.content:
-            write_bytes(file, body.content)
+        content, num_rows = body
+        if content:
+            write_bytes(file, content)
         else:
             file.unlink(missing_ok=True)
-        line = Line(
-            symbol=day.symbol,
-            day=day.date,
-            status="bars" if body.content else "empty",
-            bytes=len(body.content),
-            sha256=sha256_of(body.content),
-            rows=body.num_rows,
-        )
+        status: Literal["bars", "empty"] = "bars" if content else "empty"
+        line = Line(day.symbol, day.date, status, len(content), sha256_of(content), num_rows)
         self._append(canonical_json(to_json(line)) + b"\n")
         self._lines[day] = line
 
@@ -269,65 +310,25 @@ class Ledger:
         os.fsync(self._stream.fileno())
 
 
-class _Intake:
-    """Takes the answers as they come, in the caller's thread: keeps what is final, remembers what is not."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.failed: dict[SymbolDay, str] = {}
-        self._ledger = ledger
-        self._num_unpublished = 0
-        self._proven: set[str] = set()
-        self._held_back: dict[str, list[SymbolDay]] = {}
-        self._failures_in_a_row = 0
-
-    @property
-    def num_unsettled(self) -> int:
-        return self._num_unpublished + sum(map(len, self._held_back.values()))
-
-    def take(self, day: SymbolDay, answer: Body | Exception) -> None:
-        if isinstance(answer, UnavailableError):
-            self.failed[day] = str(answer)
-            self._failures_in_a_row += 1
-            if self._failures_in_a_row >= FAILURES_IN_A_ROW:
-                raise self.failure("the server does not answer; the other days were not asked for")
-            return
-        if isinstance(answer, Exception):
-            raise answer
-        self._failures_in_a_row = 0
-        if answer.content:
-            self._ledger.record(day, answer)
-            self._proven.add(day.symbol)
-        elif _today() - day.date <= PUBLISHED_AFTER:
-            self._num_unpublished += 1
-        else:
-            self._held_back.setdefault(day.symbol, []).append(day)
-        # A server that has moved, or a misspelt address, also answers "not found" and must not fill the ledger:
-        # an empty day is final only once the server has proven, in this run, to know the symbol.
-        if day.symbol in self._proven:
-            for empty in self._held_back.pop(day.symbol, []):
-                self._ledger.record(empty, Body())
-
-    def failure(self, problem: str) -> DataError:
-        named = [f"{day} ({reason})" for day, reason in sorted(self.failed.items())[:DAYS_NAMED_IN_ERROR]]
-        if len(self.failed) > len(named):
-            named.append(f"and {len(self.failed) - len(named)} more")
-        return DataError(
-            problem, where="; ".join(named), fix="run the same command again: it goes on from there, nothing is lost"
-        )
-
-
 def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any]:
     """Write bars and manifest of the symbols whose days are all finished; returns the entries of those with bars."""
     entries: dict[str, Any] = {}
     for symbol in symbols:
         lines = ledger.lines(symbol)
-        bodies = {day: ledger.folder / day.path for day, line in lines.items() if line.status == "bars"}
-        candles = pl.concat(
-            [pl.DataFrame(schema=BAR_SCHEMA), *(_decode(day, f.read_bytes()) for day, f in bodies.items())]
-        )
+        full = [day for day, line in lines.items() if line.status == "bars"]
+        days = (_decode(day, (ledger.folder / day.path).read_bytes()) for day in full)
+        candles = pl.concat([pl.DataFrame(schema=BAR_SCHEMA), *days])
         bars = drop_flat(candles)
         if bars.is_empty():
             continue
+        raw = {
+            "name": f"{RAW_NAME}/{LEDGER_NAME}",
+            # One checksum for all raw data of a symbol, whatever the order in which its days arrived.
+            "sha256": sha256_of(b"\n".join(canonical_json(to_json(line)) for line in lines.values())),
+            "bytes": sum(line.bytes for line in lines.values()),
+            "format": "dukascopy",
+            "rows": sum(line.rows for line in lines.values()),
+        }
         # Read only now: a download takes hours, and the folder may have grown meanwhile.
         manifest = _own_manifest(out, [symbol])
         entries[symbol] = {
@@ -336,18 +337,9 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
             "clock": {"shift": "0min", "utc": False},
             "flat_dropped": len(candles) - len(bars),
             "days": len(lines),
-            "empty_days": sum(line.status == "empty" for line in lines.values()),
+            "empty_days": len(lines) - len(full),
             "source": SOURCE,
-            "sources": [
-                {
-                    "name": f"{RAW_NAME}/{LEDGER_NAME}",
-                    # One checksum for all raw data of a symbol, whatever the order in which its days arrived.
-                    "sha256": sha256_of(b"\n".join(canonical_json(to_json(line)) for line in lines.values())),
-                    "bytes": sum(line.bytes for line in lines.values()),
-                    "format": "dukascopy",
-                    "rows": sum(line.rows for line in lines.values()),
-                }
-            ],
+            "sources": [raw],
         }
         write_symbol(out, symbol, bars)
         manifest["symbols"] = dict(sorted({**manifest["symbols"], symbol: entries[symbol]}.items()))
@@ -369,27 +361,6 @@ def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
                 fix="choose another --out, or remove the file",
             )
     return manifest
-
-
-def _known_symbols(symbols: Iterable[str]) -> list[str]:
-    known = list(dict.fromkeys(check_symbol(symbol).upper() for symbol in symbols))
-    if not known:
-        raise ConfigError("no symbol to download", expected="one symbol or more, as in EURUSD XAUUSD")
-    for symbol in known:
-        price_scale_of(symbol, fix=_OTHER_INSTRUMENTS)
-    return known
-
-
-def _require_sense(first: date, last: date, limits: dict[str, float]) -> None:
-    for name, value in limits.items():
-        if not value > 0:
-            raise ConfigError(f"{name} must be positive", got=value)
-    if first >= last:
-        raise ConfigError(
-            "no day to download", expected="--from before --to, which is not included", got=f"{first} to {last}"
-        )
-    if first >= _today():
-        raise ConfigError("the first day is not over yet", expected=f"a day before {_today()}, in UTC", got=first)
 
 
 def _today() -> date:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
-from typing import Any, TypeVar
+from time import monotonic, time
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -26,7 +27,8 @@ EMPTY_ANSWERS_BELIEVED = 2
 
 _WORTH_RETRYING = {408, 425, 429}
 
-Checked = TypeVar("Checked")
+Body = tuple[bytes, int]
+"""A file that was checked, and the number of its rows; no bytes where the server has no such file."""
 
 
 class UnavailableError(Exception):
@@ -48,12 +50,12 @@ class RateLimit:
         self._interval_s = 1.0 / per_second
         self._stop = stop
         self._lock = threading.Lock()
-        self._next_start = time.monotonic()
+        self._next_start = monotonic()
 
     def wait(self) -> None:
         while True:
             with self._lock:
-                now = time.monotonic()
+                now = monotonic()
                 wait_s = self._next_start - now
                 if wait_s <= 0:
                     self._next_start = now + self._interval_s
@@ -62,69 +64,80 @@ class RateLimit:
 
     def pause(self, seconds: float) -> None:
         with self._lock:
-            self._next_start = max(self._next_start, time.monotonic() + seconds)
+            self._next_start = max(self._next_start, monotonic() + seconds)
 
     def sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise StoppedError
 
 
+@dataclass(kw_only=True)
 class FileServer:
     """Files below one address, fetched with patience; safe to share among threads."""
 
-    def __init__(self, base_url: str, *, limit: RateLimit, attempts: int, timeout_s: float) -> None:
-        self._base_url = _web_address(base_url)
-        self._limit = limit
-        self._attempts = attempts
-        self._timeout_s = timeout_s
+    base_url: str
+    limit: RateLimit
+    attempts: int
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        self._base_url = _web_address(self.base_url)
         self._opener = build_opener(_NoRedirect)
 
-    def fetch(self, path: str, check: Callable[[bytes], Checked]) -> Checked | None:
-        """What `check` makes of the body, or None where the server has none; it raises where the body is damaged."""
+    def fetch(self, path: str, check: Callable[[bytes], Body]) -> Body:
+        """What `check` makes of the body, empty where the server has none; it raises where the body is damaged."""
         reason, empty_answers = "", 0
-        for attempt in range(self._attempts):
+        for attempt in range(self.attempts):
             if attempt:
                 # Doubling; the jitter keeps threads that failed together from returning together.
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1))
-                self._limit.sleep(pause_s * random.uniform(0.5, 1.0))
-            self._limit.wait()
+                self.limit.sleep(pause_s * random.uniform(0.5, 1.0))
+            self.limit.wait()
             try:
                 body = self._get(f"{self._base_url}/{path}")
-                if body is None:
-                    return None
                 if body:
                     return check(body)
                 empty_answers += 1
+                if body is None or empty_answers >= min(EMPTY_ANSWERS_BELIEVED, self.attempts):
+                    return b"", 0
                 reason = "an empty body that did not come twice"
-                if empty_answers >= min(EMPTY_ANSWERS_BELIEVED, self._attempts):
-                    return None
             except UnavailableError as error:
                 reason = str(error)
                 if error.retry_after_s is not None:
-                    self._limit.pause(min(error.retry_after_s, LONGEST_RETRY_AFTER_S))
+                    self.limit.pause(min(error.retry_after_s, LONGEST_RETRY_AFTER_S))
         raise UnavailableError(reason)
 
     def _get(self, url: str) -> bytes | None:
+        """A whole body, or None where there is no such file."""
         request = Request(url, headers={"User-Agent": f"vaiom/{__version__}", "Accept-Encoding": "identity"})
+        body = b""
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as response:
-                if response.status != 200:
-                    raise _refused(url, response.status, response.reason, response.headers)
-                body: bytes = response.read(LARGEST_BODY_BYTES + 1)
-                announced = response.headers.get("Content-Length")
+            with self._opener.open(request, timeout=self.timeout_s) as response:
+                status, reason, headers = response.status, response.reason, response.headers
+                body = response.read(LARGEST_BODY_BYTES + 1)
         except HTTPError as error:
             error.close()
-            if error.code == 404:
-                return None
-            if error.code in _WORTH_RETRYING or error.code >= 500:
-                raise UnavailableError(f"HTTP {error.code}", _retry_after_s(error.headers)) from error
-            raise _refused(url, error.code, error.reason, error.headers) from error
+            status, reason, headers = error.code, error.reason, error.headers
         except (OSError, HTTPException) as error:
             cause = error.reason if isinstance(error, URLError) else error
             raise UnavailableError(str(cause) or type(cause).__name__) from error
+        if status == 404:
+            return None
+        if status in _WORTH_RETRYING or status >= 500:
+            raise UnavailableError(f"HTTP {status}", _retry_after_s(headers))
+        if status != 200:
+            moved = headers.get("Location")
+            raise DataError(
+                "the server refuses the download",
+                where=url,
+                expected="HTTP 200, or 404 for a day without bars",
+                got=f"HTTP {status} {reason}" + (f", moved to {moved}" if moved else ""),
+                fix="open the address in a browser to see why; days that were fetched are kept",
+            )
         if len(body) > LARGEST_BODY_BYTES:
             raise UnavailableError(f"a body of more than {LARGEST_BODY_BYTES} bytes")
         # A bounded read does not notice a connection that closed early, so the count is compared here.
+        announced = headers.get("Content-Length")
         if announced is not None and announced != str(len(body)):
             raise UnavailableError(f"a truncated body: {len(body)} of {announced} bytes")
         return body
@@ -148,23 +161,12 @@ def _web_address(text: str) -> str:
     return text.rstrip("/")
 
 
-def _refused(url: str, status: int, reason: str, headers: Message) -> DataError:
-    moved = headers.get("Location")
-    return DataError(
-        "the server refuses the download",
-        where=url,
-        expected="HTTP 200, or 404 for a day without bars",
-        got=f"HTTP {status} {reason}" + (f", moved to {moved}" if moved else ""),
-        fix="open the address in a browser to see why; days that were fetched are kept",
-    )
-
-
 def _retry_after_s(headers: Message) -> float | None:
     """The header is a number of seconds or a date."""
     text = headers.get("Retry-After")
     if text is None:
         return None
     try:
-        return max(0.0, float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time())
+        return max(0.0, float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time())
     except (ValueError, TypeError, IndexError, OverflowError):
         return None  # not a date; the parser of the standard library says so in several ways

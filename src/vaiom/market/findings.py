@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,7 @@ DAY = 24 * HOUR
 WEEK = 7 * DAY
 Rows = NDArray[np.bool_]
 """One flag per row of the frame that was checked, True = points at it."""
+Numbers = NDArray[np.int64]
 
 
 class Severity(StrEnum):
@@ -52,11 +54,24 @@ def row_findings(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr 
     found = []
     for kind, severity, summary, which in checks:
         rows = pl.Series(which) if isinstance(which, np.ndarray) else bars.select(which.fill_null(False)).to_series()
-        found += finding(kind, severity, int(rows.sum()), summary, _show(bars, rows))
+        examples = map(_show, bars.filter(rows).head(NUM_EXAMPLES).iter_rows(named=True))
+        found += finding(kind, severity, int(rows.sum()), summary, examples)
     return found
 
 
-def find_runs(flags: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def run_findings(
+    bars: pl.DataFrame, kind: str, summary: str, first: Numbers, last: Numbers, detail: Callable[[int, int], str]
+) -> list[Finding]:
+    """A finding on stretches of rows, each from its first through its last; `detail` says what they are."""
+    stamps = bars["Datetime"]
+    examples = (
+        f"{show_stamp(stamps[a])} to {show_stamp(stamps[b])}{detail(a, b)}"
+        for a, b in zip(first.tolist(), last.tolist(), strict=True)
+    )
+    return finding(kind, Severity.WARNING, int((last - first + 1).sum()), summary, examples)
+
+
+def find_runs(flags: Rows) -> tuple[Numbers, Numbers]:
     """First and last index of each run of True."""
     edge = np.diff(flags.astype(np.int8), prepend=0, append=0)
     return np.flatnonzero(edge == 1), np.flatnonzero(edge == -1) - 1
@@ -71,10 +86,9 @@ def show_stamp(stamp: datetime) -> str:
     return f"{stamp:%Y-%m-%d %H:%M:%S}" if stamp.second else f"{stamp:%Y-%m-%d %H:%M}"
 
 
-def _show(bars: pl.DataFrame, rows: pl.Series) -> Iterable[str]:
-    """The flagged rows, one line each: stamp, prices, volume."""
-    for row in bars.filter(rows).head(NUM_EXAMPLES).iter_rows(named=True):
-        stamp = show_stamp(row["Datetime"]) if row["Datetime"] else "no stamp"
-        numbers = {name[0]: row[name] for name in (*PRICE_COLUMNS, "Volume")}
-        shown = (f"{name} {'null' if value is None else format(value, '.10g')}" for name, value in numbers.items())
-        yield f"{stamp}: {' '.join(shown)}"
+def _show(row: dict[str, Any]) -> str:
+    """A bar in one line: stamp, prices, volume."""
+    stamp = show_stamp(row["Datetime"]) if row["Datetime"] else "no stamp"
+    numbers = {name[0]: row[name] for name in (*PRICE_COLUMNS, "Volume")}
+    shown = (f"{name} {'null' if value is None else format(value, '.10g')}" for name, value in numbers.items())
+    return f"{stamp}: {' '.join(shown)}"
