@@ -9,7 +9,7 @@ import pytest
 from test_run import flatter_mean, forget_the_looks
 
 from cli.command_line import Vaiom, listing, require_refusal
-from vaiom.audit.repeat import prove_repeat
+from vaiom.audit.provenance import prove_repeat
 from vaiom.events.corpus import open_corpus
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
@@ -88,7 +88,7 @@ def test_trainings_that_differ_do_not_pass(finished: Path, monkeypatch: pytest.M
     def restless(corpus, experiment, run, **words):
         return train(corpus, experiment.with_changes(seed=next(seeds)), run, **words)
 
-    monkeypatch.setattr("vaiom.audit.repeat.train", restless)
+    monkeypatch.setattr("vaiom.audit.provenance.train", restless)
     proof = prove_repeat(finished / "seed17", open_corpus(finished / "corpus"))
     assert proof.num_findings == 1
     assert load_checkpoint(Run(finished / "seed17").best).sha256[:16] not in proof.findings[0]

@@ -51,69 +51,47 @@ def audit_path(
     say: Say | None = None,
 ) -> list[Proof]:
     """Audit a corpus folder or a run folder; what needs bars is left out, and said so, where none are given."""
-    config = config or AuditConfig()
+    config, say = config or AuditConfig(), say or (lambda text: None)
     run = path if Run(path).config.is_file() else None
     if run is None and not (path / MANIFEST_NAME).is_file():
         raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
     opened = open_corpus((corpus or Run(run).corpus_path()) if run else path)
     model = ModelPredictor.load(Run(run).best, "cpu") if run else None
-    return _Audit(opened, run, model, bars, config, say or (lambda text: None)).proofs()
+    seen = opened if model is None else seen_by(model.checkpoint, opened)
+    pipeline = _pipeline_of(seen, model, config, moved=seen is not opened)
+    steps: dict[str, Callable[[], Proof]] = {}
+    if bars:
+        frames = read_bars(bars)
+        say("fitting the pipeline")
+        fitted = pipeline.fit(frames)
+        steps = {
+            "rebuilding the corpus": lambda: provenance.prove_rebuild(opened, seen, bars, frames, pipeline, fitted),
+            "the prices": lambda: leakage.prove_prices(frames),
+            f"the future after {config.cuts} cuts": lambda: leakage.prove_future(
+                pipeline, frames, fitted, cuts=config.cuts, seed=config.seed
+            ),
+            "fitting again without what came after Train": lambda: leakage.prove_refit(
+                pipeline, frames, fitted, seed=config.seed
+            ),
+        }
+    events = pipeline.events(seen)
+    steps["the splits and the sampler's stream"] = lambda: leakage.prove_chronology(events, pipeline.train_end)
+    if model is not None and run is not None:
+        steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, seed=config.seed)
+        steps["the figures of its evaluations"] = lambda: _figures(run, seen, model, config)
+    steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, model, run, seen)
+    need_bars = () if bars else (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
+    proofs = [not_run(claim, "needs --bars") for claim in need_bars]
+    for text, prove in steps.items():
+        say(text)
+        proofs.append(prove())
+    return proofs
 
 
-class _Audit:
-    def __init__(
-        self,
-        corpus: Corpus,
-        run: Path | None,
-        model: ModelPredictor | None,
-        bars: Path | None,
-        config: AuditConfig,
-        say: Say,
-    ) -> None:
-        self.corpus, self.run, self.model, self.bars, self.config, self.say = corpus, run, model, bars, config, say
-        self.seen = corpus if model is None else seen_by(model.checkpoint, corpus)
-        self.pipeline = _pipeline_of(self.seen, model, config, moved=self.seen is not corpus)
-
-    def proofs(self) -> list[Proof]:
-        out = self._with_bars(self.bars) if self.bars else self._without_bars()
-        events = self.pipeline.events(self.seen)
-        self.say("the splits and the sampler's stream")
-        out.append(leakage.prove_chronology(events, self.pipeline.train_end))
-        if self.model is not None:
-            self.say("batch neighbours")
-            out.append(leakage.prove_neighbours(events, seed=self.config.seed))
-        if self.run is not None and self.model is not None:
-            out.append(self._figures(self.run, self.model))
-        self.say("provenance")
-        out.append(provenance.prove_provenance(self.corpus, self.bars, self.model, self.run, self.seen))
-        return out
-
-    def _with_bars(self, folder: Path) -> list[Proof]:
-        bars = read_bars(folder)
-        self.say("rebuilding the corpus")
-        fitted = self.pipeline.fit(bars)
-        out = [provenance.prove_rebuild(self.corpus, self.seen, folder, bars, self.pipeline, fitted)]
-        self.say("the prices")
-        out.append(leakage.prove_prices(bars))
-        self.say(f"the future after {self.config.cuts} cuts")
-        out.append(leakage.prove_future(self.pipeline, bars, fitted, cuts=self.config.cuts, seed=self.config.seed))
-        self.say("fitting again without what came after Train")
-        out.append(leakage.prove_refit(self.pipeline, bars, fitted, seed=self.config.seed))
-        return out
-
-    def _without_bars(self) -> list[Proof]:
-        return [
-            not_run(claim, "needs --bars")
-            for claim in (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
-        ]
-
-    def _figures(self, run: Path, model: ModelPredictor) -> Proof:
-        if not Run(run).evaluated_splits():
-            for_use = model.checkpoint.provenance.purpose == USE
-            why = _FOR_USE if for_use else _NOT_EVALUATED
-            return not_run(figures.FIGURES, why)
-        self.say("the figures of its evaluations")
-        return figures.prove_figures(run, self.seen, model, rescore=self.config.rescore)
+def _figures(run: Path, seen: Corpus, model: ModelPredictor, config: AuditConfig) -> Proof:
+    if Run(run).evaluated_splits():
+        return figures.prove_figures(run, seen, model, rescore=config.rescore)
+    return not_run(figures.FIGURES, _FOR_USE if model.checkpoint.provenance.purpose == USE else _NOT_EVALUATED)
 
 
 def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool) -> ProductPipeline:

@@ -7,7 +7,7 @@ Train, never refitted) and "Supervision Scope".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -118,12 +118,15 @@ def _compare(
             continue
         a, b = slice(rows.start, rows.start + known), slice(other.start, other.start + known)
         times = before.timestamps[a]
-        _require_same(proof, {**before.known, "timestamp": before.timestamps}, _known(after), a, b, times, where)
+        _check_same(proof, times, after.timestamps[b], times, f"{where}: timestamp")
+        for name, values in before.known.items():
+            _check_same(proof, values[a], after.known[name][b], times, f"{where}: {name}")
         # Rows are in the order of time, so the settled targets are the first ones.
         settled = int((before.target_timestamps[a] <= cut).sum())
         first, second = slice(a.start, a.start + settled), slice(b.start, b.start + settled)
         times = before.target_timestamps[a]
-        _require_same(proof, before.targets, after.targets, first, second, times, f"{where}: target")
+        for name, values in before.targets.items():
+            _check_same(proof, values[first], after.targets[name][second], times, f"{where}: target: {name}")
         for name in before.splits:
             ours, theirs = (_settled_events(events, name, part, cut) for events, part in ((before, a), (after, b)))
             same = np.array_equal(ours, theirs)
@@ -135,28 +138,16 @@ def _compare(
     if before.predict and after.predict:
         answers["probabilities"] = (before.predict, after.predict)
     for name, (old, new) in answers.items() if len(mine) else ():
-        bad = _first_difference(old(mine), new(yours))
-        at = "" if bad is None else before.timestamps[mine[bad]]
-        proof.check(bad is None, f"{what}: {name} of the row at {at} changed", len(mine))
+        _check_same(proof, old(mine), new(yours), before.timestamps[mine], f"{what}: {name} of the row")
 
 
-def _known(events: Events) -> dict[str, Array]:
-    return {**events.known, "timestamp": events.timestamps}
-
-
-def _require_same(
-    proof: Proof,
-    old: Mapping[str, Array],
-    new: Mapping[str, Array],
-    a: slice,
-    b: slice,
-    times: Array,
-    where: str,
-) -> None:
-    for name, values in old.items():
-        bad = _first_difference(values[a], new[name][b])
-        at = "" if bad is None else times[bad]
-        proof.check(bad is None, f"{where}: {name} at {at} changed", a.stop - a.start)
+def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -> None:
+    """Compare along the first axis, NaN being equal to NaN; what differs is named with its time."""
+    differs = np.ones(1, bool)
+    if old.shape == new.shape:
+        differs = ((old != new) & ~((old != old) & (new != new))).any(axis=tuple(range(1, old.ndim)))
+    at = times[differs.argmax()] if differs.any() else ""
+    proof.check(not differs.any(), f"{what} at {at} changed", len(old))
 
 
 def _settled_events(events: Events, split: str, rows: slice, cut: np.datetime64) -> Rows:
@@ -172,15 +163,6 @@ def _positions_shown(known: int, context: int, rng: np.random.Generator) -> Rows
         return np.empty(0, np.int64)
     last = np.arange(max(context - 1, known - ROWS_SHOWN), known)
     return np.unique(np.concatenate([last, rng.integers(context - 1, known, ROWS_SHOWN)]))
-
-
-def _first_difference(old: Array, new: Array) -> int | None:
-    """The first position along the first axis where two arrays differ; NaN equals NaN."""
-    if old.shape != new.shape:
-        return 0
-    differs = (old != new) & ~((old != old) & (new != new))
-    rows = differs.reshape(len(old), -1).any(axis=1) if len(old) else np.zeros(0, bool)
-    return int(rows.argmax()) if rows.any() else None
 
 
 def prove_refit(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, seed: int) -> Proof:
@@ -209,27 +191,23 @@ def prove_chronology(events: Events, train_end: datetime) -> Proof:
         for (name, times), (later, later_times) in pairwise(present.items()):
             late = int((times >= later_times.min()).sum())
             proof.check(not late, f"{late} {name} events have a target at or after the first of {later}", len(times))
-        _require_one_split(proof, events)
+        # An event is an asset and a target time, whatever its row number.
+        asset = np.empty(len(events.timestamps), np.int64)
+        for number, rows in enumerate(events.asset_slices.values()):
+            asset[rows] = number
+        chosen = np.concatenate(list(events.splits.values()))
+        seconds = events.target_timestamps[chosen].astype("datetime64[s]").astype(np.int64)
+        _, counts = np.unique(np.stack([asset[chosen], seconds]), axis=1, return_counts=True)
+        repeated = int((counts > 1).sum())
+        problem = f"{repeated} events of an asset and a target time are there more than once"
+        proof.check(not repeated, problem, len(chosen))
         outside = events.target_timestamps[events.splits[TRAIN]] >= end
-        proof.check(
-            not outside.any(), f"{outside.sum()} Train events have a target at or after {train_end}", len(outside)
-        )
+        problem = f"{outside.sum()} Train events have a target at or after {train_end}"
+        proof.check(not outside.any(), problem, len(outside))
         for step in range(1, SAMPLED_STEPS + 1):
             _require_inside_train(proof, events, events.draw(step), end, step)
         proof.notes.append(f"{SAMPLED_STEPS} steps of the sampler")
     return proof
-
-
-def _require_one_split(proof: Proof, events: Events) -> None:
-    """An event is an asset and a target time, whatever its row number."""
-    asset = np.empty(len(events.timestamps), np.int64)
-    for number, rows in enumerate(events.asset_slices.values()):
-        asset[rows] = number
-    chosen = np.concatenate(list(events.splits.values()))
-    seconds = events.target_timestamps[chosen].astype("datetime64[s]").astype(np.int64)
-    _, counts = np.unique(np.stack([asset[chosen], seconds]), axis=1, return_counts=True)
-    repeated = int((counts > 1).sum())
-    proof.check(not repeated, f"{repeated} events of an asset and a target time are there more than once", len(chosen))
 
 
 def _require_inside_train(proof: Proof, events: Events, ends: Rows, end: np.datetime64, step: int) -> None:

@@ -33,11 +33,15 @@ from vaiom.files import sha256_of
 from vaiom.model.checkpoint import Checkpoint
 from vaiom.model.config import ModelConfig
 from vaiom.training.config import TrainConfig
-from vaiom.training.windows import DeviceCorpus, Sampler, train_sampler
+from vaiom.training.windows import DeviceCorpus, train_sampler
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 Bars = Mapping[str, pl.DataFrame]
+
+KNOWN = ("cont", "extra", "disc", "meta", "sigma20", "mask_any")
+TARGETS = ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base")
+"""What of a corpus belongs to a row itself, and what to the row after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,49 +127,22 @@ class ProductPipeline:
     def events(self, corpus: Corpus) -> Events:
         """A corpus, open or in memory, as the proofs see it."""
         scored = (TRAIN, VALIDATION, *corpus.splits.test_names)
+        # Made when they are first asked for: a proof that damages bars needs neither.
+        sampler = cache(lambda: train_sampler(corpus, self.context, self.train.seed, self.train.windows_per_step))
+        data = cache(lambda: DeviceCorpus(corpus, self.model, torch.device("cpu")))
+        predictor = self.predictor
         return Events(
             asset_slices=corpus.asset_slices,
             timestamps=corpus.timestamps,
             target_timestamps=corpus.target_timestamps,
-            known={
-                "cont": corpus.cont,
-                "extra": corpus.extra,
-                "disc": corpus.disc,
-                "meta": corpus.meta,
-                "sigma20": corpus.sigma20,
-                "mask_any": corpus.mask_any,
-            },
-            targets={
-                "return": corpus.target_return,
-                "gap": corpus.target_gap,
-                "vol_regime": corpus.target_vol_regime,
-                "log_ret_next": corpus.log_ret_next,
-                "valid_base": corpus.valid_base,
-            },
+            known={name: getattr(corpus, name) for name in KNOWN},
+            targets={name.removeprefix("target_"): getattr(corpus, name) for name in TARGETS},
             splits={name: corpus.endpoints(name, self.context) for name in scored},
             context=self.context,
-            draw=self._stream(corpus),
-            windows=self._shown(corpus),
-            predict=None if self.predictor is None else lambda rows: self._predict(corpus, rows),
+            draw=lambda step: sampler().draw(step),
+            windows=lambda rows: data().inputs(torch.from_numpy(rows))[0].numpy(),
+            predict=None if predictor is None else lambda rows: predictor.predict_proba(corpus, rows),
         )
-
-    def _stream(self, corpus: Corpus) -> Callable[[int], Rows]:
-        @cache
-        def sampler() -> Sampler:
-            return train_sampler(corpus, self.context, self.train.seed, self.train.windows_per_step)
-
-        return lambda step: sampler().draw(step)
-
-    def _shown(self, corpus: Corpus) -> Callable[[Rows], Array]:
-        @cache
-        def data() -> DeviceCorpus:
-            return DeviceCorpus(corpus, self.model, torch.device("cpu"))
-
-        return lambda rows: data().inputs(torch.from_numpy(rows))[0].numpy()
-
-    def _predict(self, corpus: Corpus, rows: Rows) -> Array:
-        assert self.predictor is not None
-        return self.predictor.predict_proba(corpus, rows)
 
 
 STORED_ROUNDED = {"gap_bucket": ("gap", "gap_z"), "vol_regime": ("vol_regime", "relative_log_vol")}

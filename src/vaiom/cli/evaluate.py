@@ -133,7 +133,7 @@ def audit(
     """Prove that nothing leaked from the future and that every number has a known origin; exit 1 if a proof fails."""
     from vaiom.audit.audit import audit_path
     from vaiom.audit.proof import FAILED
-    from vaiom.audit.repeat import prove_repeat
+    from vaiom.audit.provenance import prove_repeat
     from vaiom.baselines.registry import require_known
     from vaiom.events.corpus import open_corpus
 
