@@ -16,8 +16,9 @@ from typing import Any
 import polars as pl
 
 from fuzz.mutations import Mutate, spoil_bytes, spoil_text
+from vaiom.market.formats.read import read_source
 from vaiom.market.formats.table import Options, Origin
-from vaiom.market.imports import combine, read_source
+from vaiom.market.imports import combine
 
 START = datetime(2019, 2, 4, 22)
 CANDLES_NAME = "EURUSD_2019_01_04_BID_candles_min_1.bi5"

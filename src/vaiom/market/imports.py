@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import sha256_of, staged_folder, staging_folder
+from vaiom.files import staged_folder, staging_folder
 from vaiom.market.folder import (
     BAR_COLUMNS,
     MANIFEST_NAME,
@@ -29,7 +28,7 @@ from vaiom.market.folder import (
     write_manifest,
     write_symbol,
 )
-from vaiom.market.formats.read import FORMATS, read_table
+from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.table import (
     REPAIR,
     ROW,
@@ -38,7 +37,6 @@ from vaiom.market.formats.table import (
     Options,
     Origin,
     count_out_of_place,
-    parse_bars,
 )
 from vaiom.market.stamps import format_span, infer_timeframe, require_calendar, require_ordered
 
@@ -89,14 +87,6 @@ def import_files(
     return {"symbols": entries}
 
 
-def read_source(file: Origin, data: bytes, format: str, options: Options) -> FileBars:
-    """The bars of one file of any known kind."""
-    table = read_table(file, data, format, options)
-    member = {"member": table.file.member} if table.file.member else {}
-    read = {"sha256": sha256_of(data), "bytes": len(data), "format": table.format, "rows": len(table.frame)}
-    return changed(parse_bars(table, options), record={"name": file.path.name, **member, **read})
-
-
 def combine(
     symbol: str, sources: Sequence[FileBars], *, shift: timedelta, utc: bool, repair: bool
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -106,13 +96,7 @@ def combine(
     if not filled:
         names = ", ".join(one.file.path.name for one in sources[:8])
         raise DataError(f"no bars of {symbol} in all its files", where=names, expected="at least one bar")
-    shared_timeframe = _require_one_timeframe(filled)
-    _require_one_side(filled)
-    if not repair:
-        for one in filled:
-            require_ordered(one.bars["Datetime"], lambda row, one=one: one.file.at(one.bars[ROW][row]), fix=SORT_FIX)
-        for earlier, later in pairwise(filled):
-            _require_disjoint(earlier, later)
+    shared_timeframe = _require_alike(filled, repair=repair)
     together = pl.concat([one.bars.select(BAR_COLUMNS) for one in filled])
     ordered = together.sort("Datetime", maintain_order=True).unique("Datetime", keep="last", maintain_order=True)
     timeframe = shared_timeframe or _own_timeframe(ordered["Datetime"])
@@ -134,16 +118,11 @@ def combine(
     }
 
 
-def _own_timeframe(stamps: pl.Series) -> timedelta | None:
-    """The step that most rows keep; nothing where there are too few rows, or too many holes, to tell."""
-    return infer_timeframe(stamps, fewest_steps=FEWEST_STEPS, least_share=0.5)
-
-
-def _require_one_timeframe(sources: Sequence[FileBars]) -> timedelta | None:
-    """The timeframe that all files share: bars of several in one table would hide among each other."""
+def _require_alike(sources: Sequence[FileBars], *, repair: bool) -> timedelta | None:
+    """Files of one symbol share a timeframe, which is returned, and a side; without repair they do not overlap."""
     known = [(step, one) for one in sources if (step := _own_timeframe(one.bars["Datetime"])) is not None]
     for step, one in known:
-        if step != known[0][0]:
+        if step != known[0][0]:  # bars of several in one table would hide among each other
             raise DataError(
                 "files of one symbol have different timeframes",
                 where=f"{known[0][1].file.label} and {one.file.label}",
@@ -151,29 +130,28 @@ def _require_one_timeframe(sources: Sequence[FileBars]) -> timedelta | None:
                 got=format_span(step),
                 fix="import each timeframe into a folder of its own",
             )
+    sides = {side: one.file.label for one in sources if (side := one.file.side)}
+    if len(sides) > 1:
+        both = " and ".join(sides.values())
+        raise DataError("files of one symbol mix bid and ask prices", where=both, fix="import one side only")
+    for one in [] if repair else sources:
+        require_ordered(one.bars["Datetime"], lambda row, one=one: one.file.at(one.bars[ROW][row]), fix=SORT_FIX)
+    for earlier, later in [] if repair else pairwise(sources):
+        last, first = earlier.bars["Datetime"][-1], later.bars["Datetime"][0]
+        if first <= last:
+            raise later.file.error(
+                "two files overlap in time",
+                row=later.bars[ROW][0],
+                expected=f"a stamp after {last}, the last of {earlier.file.label}",
+                got=first,
+                fix=REPAIR.format("keep the row of the later file where stamps repeat"),
+            )
     return known[0][0] if known else None
 
 
-def _require_one_side(sources: Sequence[FileBars]) -> None:
-    sides = {side: one for one in sources if (side := one.file.side)}
-    if len(sides) > 1:
-        raise DataError(
-            "files of one symbol mix bid and ask prices",
-            where=" and ".join(one.file.label for one in sides.values()),
-            fix="import one side only",
-        )
-
-
-def _require_disjoint(earlier: FileBars, later: FileBars) -> None:
-    last, first = earlier.bars["Datetime"][-1], later.bars["Datetime"][0]
-    if first <= last:
-        raise DataError(
-            "two files overlap in time",
-            where=later.file.at(later.bars[ROW][0]),
-            expected=f"a stamp after {last}, the last of {earlier.file.label}",
-            got=first,
-            fix=REPAIR.format("keep the row of the later file where stamps repeat"),
-        )
+def _own_timeframe(stamps: pl.Series) -> timedelta | None:
+    """The step that most rows keep; nothing where there are too few rows, or too many holes, to tell."""
+    return infer_timeframe(stamps, fewest_steps=FEWEST_STEPS, least_share=0.5)
 
 
 def _require_sense(format: str, options: Options) -> None:
@@ -220,14 +198,9 @@ def _group_by_symbol(sources: Sequence[FileBars], wanted: str | None) -> dict[st
         )
     grouped: dict[str, list[FileBars]] = {}
     for one in sources:
-        symbol = wanted or one.symbol
-        if symbol is None:
-            raise DataError(
-                "the file does not say its symbol",
-                where=one.file.label,
-                expected="a currency pair in the file name, or a symbol column",
-                fix="pass --symbol",
-            )
+        if not (symbol := wanted or one.symbol):
+            expected = "a currency pair in the file name, or a symbol column"
+            raise one.file.error("the file does not say its symbol", expected=expected, fix="pass --symbol")
         grouped.setdefault(check_symbol(symbol), []).append(one)
     return grouped
 
@@ -237,12 +210,10 @@ def _write(out: Path, bars: Mapping[str, pl.DataFrame], entries: dict[str, Any],
     if out.exists() and not out.is_dir():
         raise DataError("the output is a file, not a folder", where=out, fix="choose another --out")
     for symbol in bars:
-        if not replace and (out / f"{symbol}.parquet").exists():
-            raise DataError(
-                f"the folder already holds {symbol}",
-                where=out / f"{symbol}.parquet",
-                fix="pass --replace, or choose another --out",
-            )
+        file = out / f"{symbol}.parquet"
+        if not replace and file.exists():
+            way_out = "pass --replace, or choose another --out"
+            raise DataError(f"the folder already holds {symbol}", where=file, fix=way_out)
     manifest = open_manifest(out)
     manifest["symbols"] = dict(sorted({**manifest["symbols"], **entries}.items()))
     with _staged(out) as staged:

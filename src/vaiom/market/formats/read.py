@@ -15,17 +15,19 @@ import csv
 import io
 import re
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import BAD_ZIPS
+from vaiom.files import BAD_ZIPS, sha256_of
 from vaiom.market.folder import PRICE_COLUMNS, parquet_frame, readable_parquet
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.table import (
     ROW,
+    FileBars,
     Options,
     Origin,
     RawTable,
@@ -34,6 +36,7 @@ from vaiom.market.formats.table import (
     guess_roles,
     has_bars,
     has_ticks,
+    parse_bars,
 )
 
 FORMATS = ("auto", "dukascopy", "histdata", "metatrader", "table")
@@ -45,6 +48,7 @@ RATIO_FROM = 1 << 20
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 _PARQUET_MAGIC = b"PAR1"
+_AUTO = "use --format auto"
 _SAFE_ONLY = "do not trust this archive; unpack it yourself if you know where it comes from"
 _DELIMITERS = ("\t", ";", "|", ",")
 _LONGEST_LINE = 1 << 16
@@ -74,8 +78,7 @@ _EXPECTED = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextTable:
+class TextTable(NamedTuple):
     """A table before any meaning is given to it; without a header the columns are called 1, 2, 3."""
 
     file: Origin
@@ -87,21 +90,25 @@ class TextTable:
     first_line: int
 
 
-def read_table(file: Origin, data: bytes, format: str, options: Options) -> RawTable:
-    """The rows of one file of any known kind."""
+def read_source(file: Origin, data: bytes, format: str, options: Options) -> FileBars:
+    """The bars of one file of any known kind, and what to record of it."""
+    digest = {"sha256": sha256_of(data), "bytes": len(data)}
     if data.startswith(_ZIP_MAGIC):
         file, data = _open_zip(file, data)
-    is_empty_bi5 = not data and file.path.suffix.lower() == ".bi5"
-    is_bi5 = data.startswith(dukascopy.MAGIC) or is_empty_bi5
+    is_bi5 = data.startswith(dukascopy.MAGIC) or (not data and file.path.suffix.lower() == ".bi5")
     is_parquet = data.startswith(_PARQUET_MAGIC)
     actual = "dukascopy" if is_bi5 else "table"
     if options.price_scale is not None and not is_bi5:
         raise ConfigError("a price scale is for .bi5 files only", where=file.label)
     if (is_bi5 or is_parquet) and format not in ("auto", actual):
-        raise DataError(f"not a {format} file", where=file.label, got=f"a {actual} file", fix="use --format auto")
+        raise file.error(f"not a {format} file", got=f"a {actual} file", fix=_AUTO)
     if is_bi5:
-        return dukascopy.read_bi5(file, data, options)
-    return _read_parquet(file, data, options) if is_parquet else _read_text(file, data, format, options)
+        table = dukascopy.read_bi5(file, data, options)
+    else:
+        table = _read_parquet(file, data, options) if is_parquet else _read_text(file, data, format, options)
+    member = {"member": table.file.member} if table.file.member else {}
+    record = {"name": file.path.name, **member, **digest, "format": table.format, "rows": len(table.frame)}
+    return replace(parse_bars(table, options), record=record)
 
 
 def _read_parquet(file: Origin, data: bytes, options: Options) -> RawTable:
@@ -124,9 +131,17 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for info in archive.infolist():
                 _require_safe(info, f"{file.label}!{info.filename}")
-            member = _only_table(archive.infolist(), file)
-            with archive.open(member) as stream:
-                return replace(file, member=member.filename), stream.read(member.file_size)
+            names = [info.filename for info in archive.infolist()]
+            by_suffix = ([name for name in names if name.lower().endswith(suffix)] for suffix in (".csv", ".txt"))
+            tables = next(filter(None, by_suffix), [])
+            if len(tables) != 1:
+                raise file.error(
+                    "a zip file must hold exactly one table",
+                    expected="one .csv member, or one .txt member",
+                    got=", ".join(names[:8]) or "an empty archive",
+                    fix="unpack it and import the files you want",
+                )
+            return replace(file, member=tables[0]), archive.read(tables[0])
     except BAD_ZIPS as error:
         raise dukascopy.damaged("the zip file cannot be unpacked", file.label, got=str(error)) from error
 
@@ -147,23 +162,6 @@ def _require_safe(info: zipfile.ZipInfo, where: str) -> None:
         )
 
 
-def _only_table(infos: list[zipfile.ZipInfo], file: Origin) -> zipfile.ZipInfo:
-    by_suffix = {
-        suffix: [info for info in infos if PurePosixPath(info.filename).suffix.lower() == suffix]
-        for suffix in (".csv", ".txt")
-    }
-    tables = by_suffix[".csv"] or by_suffix[".txt"]
-    if len(tables) == 1:
-        return tables[0]
-    raise DataError(
-        "a zip file must hold exactly one table",
-        where=file.label,
-        expected="one .csv member, or one .txt member",
-        got=", ".join(info.filename for info in infos[:8]) or "an empty archive",
-        fix="unpack it and import the files you want",
-    )
-
-
 def _read_text(file: Origin, data: bytes, format: str, options: Options) -> RawTable:
     table = _open_table(file, data)
     tool, roles = _recognise(table, format, options)
@@ -175,31 +173,22 @@ def _recognise(table: TextTable, format: str, options: Options) -> tuple[str, Ro
     header, row = "\n".join(table.names), table.delimiter + "\n".join(table.sample)
     by_table = bool(options.columns) or format == "table"
     for tool, its_header, its_row, roles_in_order in () if by_table else _SIGNATURES:
-        matches = (its_header is not None) == table.has_header and re.fullmatch(its_row, row, re.DOTALL)
         # What the user calls Dukascopy's may have any header.
         fits = its_header is None or format == "dukascopy" or re.fullmatch(its_header, header, re.DOTALL)
-        roles = dict(zip(roles_in_order, table.names, strict=False)) or guess_roles(table.names)
-        if (
-            format in ("auto", tool)
-            and matches
-            and fits
-            and (has_bars(roles) or (tool == "dukascopy" and has_ticks(roles)))
-        ):
-            return tool, roles
+        matches = (its_header is not None) == table.has_header and re.fullmatch(its_row, row, re.DOTALL)
+        if format in ("auto", tool) and fits and matches:
+            roles = dict(zip(roles_in_order, table.names, strict=False)) or guess_roles(table.names)
+            if has_bars(roles) or (tool == "dukascopy" and has_ticks(roles)):
+                return tool, roles
+    shown = table.delimiter.join(table.names if table.has_header else table.sample)[:120]
     if format not in ("auto", "table"):
-        raise DataError(
-            f"not a {format} file",
-            where=table.file.label,
-            expected=_EXPECTED[format],
-            got=table.delimiter.join(table.names if table.has_header else table.sample)[:120],
-            fix="use --format auto",
-        )
+        raise table.file.error(f"not a {format} file", expected=_EXPECTED[format], got=shown, fix=_AUTO)
     if not table.has_header and not options.columns:
-        raise DataError(
+        raise table.file.error(
             "the columns have no names",
-            where=table.file.at(table.first_line),
+            row=table.first_line,
             expected="a header line, or a file of Dukascopy, histdata.com or MetaTrader",
-            got=table.delimiter.join(table.sample)[:120],
+            got=shown,
             fix="say which is which by number: --column Datetime=1 --column Open=2 ...",
         )
     return "table", assign_roles(table.names, options.columns, table.file)
@@ -213,9 +202,8 @@ def _open_table(file: Origin, data: bytes) -> TextTable:
     head, body = _next_row(file, data, 0)
     delimiter = max(_DELIMITERS, key=head.count)
     if "\0" in head or delimiter not in head:
-        raise DataError(
+        raise file.error(
             "not a file of bars",
-            where=file.label,
             expected="a .bi5, Parquet or zip file, or text with a tab, ';', '|' or ',' between columns",
             got=repr(head[:80]),
         )
@@ -226,15 +214,8 @@ def _open_table(file: Origin, data: bytes) -> TextTable:
         # A column name that was there before gets its place added, so that each can be told.
         names = tuple(f"{name} ({at + 1})" if name in taken[: at + 1] else name for at, name in enumerate(cells))
         head, body = _next_row(file, data, (data.find(b"\n", body) + 1) or len(data))
-    return TextTable(
-        file=file,
-        delimiter=delimiter,
-        has_header=has_header,
-        names=names,
-        sample=_split_cells(head, delimiter),
-        body=data[body:],
-        first_line=1 + data.count(b"\n", 0, body),
-    )
+    sample, first_line = _split_cells(head, delimiter), 1 + data.count(b"\n", 0, body)
+    return TextTable(file, delimiter, has_header, names, sample, data[body:], first_line)
 
 
 def _next_row(file: Origin, data: bytes, position: int) -> tuple[str, int]:
@@ -242,9 +223,7 @@ def _next_row(file: Origin, data: bytes, position: int) -> tuple[str, int]:
     match = _BLANK_OR_COMMENT.match(data, position)
     position = match.end() if match else position
     if position == len(data):
-        raise DataError(
-            "the file holds no rows", where=file.label, expected="a table of bars", fix="leave the file out"
-        )
+        raise file.error("the file holds no rows", expected="a table of bars", fix="leave the file out")
     line = data[position : position + _LONGEST_LINE].split(b"\n", 1)[0]
     return line.decode(errors="replace").rstrip("\r"), position
 
@@ -269,21 +248,16 @@ def _read_rows(table: TextTable) -> pl.DataFrame:
             row_index_offset=table.first_line,
         )
     except pl.exceptions.PolarsError as error:
-        raise _explain(table, error) from error
+        for number, line in enumerate(table.body.decode(errors="replace").split("\n"), table.first_line):
+            if line.strip() and len(_split_cells(line, table.delimiter)) > len(table.names):
+                raise table.file.error(
+                    "a line has too many fields",
+                    row=number,
+                    expected=f"{len(table.names)} fields",
+                    got=line[:200],
+                    fix="correct or remove the line",
+                ) from error
+        raise table.file.error("the text is not a table", got=str(error).splitlines()[0]) from error
     texts = pl.col(table.names).str.strip_chars()
     stripped = cells.rename(dict(zip(places, table.names, strict=True))).with_columns(pl.when(texts != "").then(texts))
     return stripped.filter(~pl.all_horizontal(pl.col(table.names).is_null()))
-
-
-def _explain(table: TextTable, error: Exception) -> DataError:
-    """Which line it is that cannot be a row of the table."""
-    for number, line in enumerate(table.body.decode(errors="replace").split("\n"), table.first_line):
-        if line.strip() and len(_split_cells(line, table.delimiter)) > len(table.names):
-            return DataError(
-                "a line has too many fields",
-                where=table.file.at(number),
-                expected=f"{len(table.names)} fields",
-                got=line[:200],
-                fix="correct or remove the line",
-            )
-    return DataError("the text is not a table", where=table.file.label, got=str(error).splitlines()[0])

@@ -95,6 +95,10 @@ class Origin:
     def at(self, row: int) -> str:
         return f"{self.label}, {self.unit} {row}"
 
+    def error(self, problem: str, *, row: int | None = None, **details: Any) -> DataError:
+        """What is wrong with the file, or with one of its rows."""
+        return DataError(problem, where=self.label if row is None else self.at(row), **details)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RawTable:
@@ -130,54 +134,35 @@ def guess_roles(names: Sequence[str]) -> Roles:
     for name in names:
         # Without case, punctuation, or the zone that JForex puts behind a name: `Time (UTC)` is `time`.
         known.setdefault(re.sub(r"[^a-z0-9]", "", re.sub(r"\([^)]*\)$", "", name.strip()).lower()), name)
-    found = {role: next((known[a] for a in aliases if a in known), None) for role, aliases in _ALIASES.items()}
-    roles = {role: name for role, name in found.items() if name is not None}
+    # The first of the aliases is seen last, and stays.
+    roles = {role: known[a] for role, aliases in _ALIASES.items() for a in reversed(aliases) if a in known}
     two_columns = "Date" in roles and roles.get("Datetime") == roles.get("Time")
-    return _without(roles, *(("Datetime",) if two_columns else ("Date", "Time")))
+    needless = ("Datetime",) if two_columns else ("Date", "Time")
+    return {role: name for role, name in roles.items() if role not in needless}
 
 
 def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: Origin) -> Roles:
     """The user's column map over what the names suggest; all columns of bars must be there."""
-    roles = guess_roles(names)
-    if columns:
-        chosen = _chosen_roles(names, columns, file)
-        roles = {role: name for role, name in roles.items() if name not in chosen.values()} | chosen
-        twice = ("Date", "Time") if "Datetime" in chosen else ("Datetime",) if "Date" in chosen else ()
-        roles = _without(roles, *twice)
-    stamp = "Date" if "Date" in roles else "Datetime"
-    missing = [name for name in (stamp, *PRICE_COLUMNS) if name not in roles]
-    if missing:
-        raise DataError(
-            f"column {missing[0]!r} is missing",
-            where=file.label,
-            expected=", ".join(BAR_COLUMNS),
-            got=", ".join(names) or "no columns",
-            fix=f"name it with --column {missing[0]}=<column of the file>",
-        )
-    return roles
-
-
-def _chosen_roles(names: Sequence[str], columns: Mapping[str, str], file: Origin) -> Roles:
     by_plain_role = {role.lower(): role for role in _ALIASES}
-    chosen: Roles = {}
-    for key, name in columns.items():
+    there, chosen = ", ".join(names) or "no columns", {}
+    for key, name in (columns or {}).items():
         role = by_plain_role.get(key.lower())
         if role is None:
             raise ConfigError("not a column of bars", expected=", ".join(_ALIASES), got=repr(key))
         if name not in names:
-            raise DataError(
-                f"column {name!r}, mapped to {role}, is missing", where=file.label, got=", ".join(names) or "no columns"
-            )
+            raise file.error(f"column {name!r}, mapped to {role}, is missing", got=there)
         chosen[role] = name
     if ("Date" in chosen) != ("Time" in chosen):
-        raise ConfigError(
-            "Date and Time are mapped together or not at all", got=dict(columns), fix="map a whole stamp to Datetime"
-        )
-    return chosen
-
-
-def _without(roles: Roles, *left_out: str) -> Roles:
-    return {role: name for role, name in roles.items() if role not in left_out}
+        way_out = "map a whole stamp to Datetime"
+        raise ConfigError("Date and Time are mapped together or not at all", got=columns, fix=way_out)
+    roles = {role: name for role, name in guess_roles(names).items() if name not in chosen.values()} | chosen
+    needless = ("Date", "Time") if "Datetime" in chosen else ("Datetime",) if "Date" in chosen else ()
+    roles = {role: name for role, name in roles.items() if role not in needless}
+    for name in ("Date" if "Date" in roles else "Datetime", *PRICE_COLUMNS):
+        if name not in roles:
+            way_out = f"name it with --column {name}=<column of the file>"
+            raise file.error(f"column {name!r} is missing", expected=", ".join(BAR_COLUMNS), got=there, fix=way_out)
+    return roles
 
 
 def has_bars(roles: Roles) -> bool:
@@ -192,14 +177,11 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
     """Read stamps and numbers, and keep the rows that are prices; flat bars go where the source is Dukascopy."""
     file, roles = raw.file, raw.roles
     symbol, frame = _one_symbol(raw, options)
-    rows = frame[ROW]
-    ticks = has_ticks(roles)
+    rows, ticks = frame[ROW], has_ticks(roles)
     prices = ("Bid",) if ticks else PRICE_COLUMNS
-    if "Datetime" in roles:
-        stamps = frame[roles["Datetime"]]
-    else:
-        both = (pl.col(roles[name]).cast(pl.String) for name in ("Date", "Time"))
-        stamps = frame.select(pl.concat_str(both, separator=" ")).to_series()
+    parts = ("Datetime",) if "Datetime" in roles else ("Date", "Time")
+    both = pl.concat_str((pl.col(roles[name]).cast(pl.String) for name in parts), separator=" ")
+    stamps = frame[roles["Datetime"]] if len(parts) == 1 else frame.select(both).to_series()
     volume = roles.get("BidVolume" if ticks else "Volume")
     no_volumes = pl.repeat(None, len(frame), dtype=pl.Float64, eager=True)
     cells = {name: frame[roles[name]] for name in prices} | {"Volume": frame[volume] if volume else no_volumes}
@@ -242,31 +224,21 @@ def _parse_numbers(column: pl.Series, rows: pl.Series, file: Origin, *, repair: 
     numbers = column.cast(pl.Float64, strict=False)
     bad = numbers.is_null() & column.is_not_null()
     if not repair and bad.any():
-        first = int(bad.arg_max() or 0)
-        raise DataError(
-            f"not a number in column {column.name}",
-            where=file.at(rows[first]),
-            expected="a number with a decimal point",
-            got=repr(column[first]),
-            fix=_DROP_FIX,
-        )
+        first, expected = int(bad.arg_max() or 0), "a number with a decimal point"
+        problem, got = f"not a number in column {column.name}", repr(column[first])
+        raise file.error(problem, row=rows[first], expected=expected, got=got, fix=_DROP_FIX)
     return numbers
 
 
 def _drop_unusable(frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, repair: bool) -> pl.DataFrame:
     """Keep the rows whose prices are all finite and positive; without repair there may be no others."""
-    usable = frame.select(
-        pl.all_horizontal((pl.col(name).is_finite() & (pl.col(name) > 0)).fill_null(value=False) for name in prices)
-    ).to_series()
+    price = pl.col(*prices)
+    usable = frame.select(pl.all_horizontal((price.is_finite() & (price > 0)).fill_null(value=False))).to_series()
     if not repair and not usable.all():
         row = frame.row(int((~usable).arg_max() or 0), named=True)
-        raise DataError(
-            "a row has no usable price",
-            where=file.at(row[ROW]),
-            expected="positive numbers in " + ", ".join(prices),
-            got=", ".join(f"{name} {row[name]}" for name in prices),
-            fix=_DROP_FIX,
-        )
+        expected, got = ", ".join(prices), ", ".join(f"{name} {row[name]}" for name in prices)
+        expected = f"positive numbers in {expected}"
+        raise file.error("a row has no usable price", row=row[ROW], expected=expected, got=got, fix=_DROP_FIX)
     return frame.filter(usable)
 
 
@@ -295,10 +267,8 @@ def _one_symbol(raw: RawTable, options: Options) -> tuple[str | None, pl.DataFra
     wanted = [cell for cell, symbol in spelled.items() if options.symbol in (cell, symbol)]
     if wanted:
         return options.symbol, raw.frame.filter(cells.is_in(wanted))
-    mixed = "a table mixes several symbols"
-    raise DataError(
-        mixed if options.symbol is None else f"the table has no rows of {options.symbol}",
-        where=raw.file.label,
-        got=(", ".join(symbols[:8]) + (", ..." if len(symbols) > 8 else "")) or "no symbols",
-        fix="pick one with --symbol",
+    problem = (
+        "a table mixes several symbols" if options.symbol is None else f"the table has no rows of {options.symbol}"
     )
+    got = ", ".join(symbols[:8]) + (", ..." if len(symbols) > 8 else "")
+    raise raw.file.error(problem, got=got or "no symbols", fix="pick one with --symbol")
