@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,13 @@ def test_both_servers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 def test_wrk_notices_failures(tmp_path: Path) -> None:
-    from serve_runs import free_port
-
     from benchmarks.load import run_load
 
-    with pytest.raises(VaiomError):
-        run_load(free_port(), "/", [b"{}"], 1, 1.0)
+    # Held and never listened on: whoever connects is turned away.
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        with pytest.raises(VaiomError):
+            run_load(held.getsockname()[1], "/", [b"{}"], 1, 1.0)
 
 
 def test_another_answer_is_noticed() -> None:

@@ -16,7 +16,7 @@ PROGRAM = Path(sys.executable).with_name("vaiom")
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
 
 
 def run_on_terminal(*words: object, columns: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,24 +43,21 @@ def masked(text: str) -> set[str]:
 
 
 @contextmanager
-def served(words: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-m", *words, "--port", str(port)], stderr=subprocess.DEVNULL)
+def served(words: list[str]) -> Iterator[int]:
+    """A service on a port that is free, which it says on stderr."""
+    process = subprocess.Popen([sys.executable, "-m", *words, "--port", "0"], stderr=subprocess.PIPE, text=True)
     try:
-        yield
+        assert process.stderr
+        said = next(found for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
+        yield int(said[1])
     finally:
         process.kill()
-        process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        process.communicate()
 
 
 def answer_of(words: list[str], port: int) -> str:
     words = [word.replace("localhost:8000", f"127.0.0.1:{port}") for word in words]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(words, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -69,7 +65,7 @@ def answer_of(words: list[str], port: int) -> str:
 def test_every_step(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    port, done, printed, answers = free_port(), set(), "", []
+    port, done, printed, answers = 0, set(), "", []
     with ExitStack() as services:
         for language, content in BLOCK.findall(PAGE):
             if language == "python":
@@ -85,7 +81,7 @@ def test_every_step(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert program == "vaiom"
                 done.add(words[0])
                 if words[0] == "serve":
-                    services.enter_context(served([program, *words], port))
+                    port = services.enter_context(served([program, *words]))
                     continue
                 ran = vaiom(*words)
                 printed = ran.out

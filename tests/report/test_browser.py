@@ -39,6 +39,7 @@ def browser() -> Iterator[Any]:
 def opened(browser: Any, file: Path) -> Iterator[Any]:
     """The page in a light browser; ends with the proof that nothing went wrong and nothing was asked for."""
     page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    page.set_default_timeout(240_000)  # a busy machine is no failure
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))

@@ -220,7 +220,7 @@ def test_what_cannot_be_trusted_is_refused(vaiom: Any, judged: Judged, lonely: J
 
     refused(tmp_path / "nowhere", "no such checkpoint")
     here = judged.copy_to(tmp_path)
-    refused(here.run, "this corpus is not the run's", corpus=lonely.corpus)
+    refused(here.run, "trained with another tokenizer than the corpus has", corpus=lonely.corpus)
     file = here.run / "evaluation-test-h1.json"
     before = file.read_text()
     change(file, checkpoint_sha256="0" * 64)

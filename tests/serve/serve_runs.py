@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +20,8 @@ from vaiom.serve.app import Service, make_app
 from vaiom.serve.run import ServeConfig
 
 CONTEXT = 32
+BACKFILL = 24
+"""Bars whose forecasts a service in another process makes again."""
 SYMBOLS = ("EURUSD", "XAUUSD")
 
 
@@ -49,48 +50,39 @@ def config_of(tiny: TinyRun, state: Path, **changes: Any) -> ServeConfig:
 async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
     """A started service and a client that talks to it without a network."""
     service = Service(config)
-    app = make_app(service)
-    service.start()
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(app=make_app(service), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         assert (await client.get("/readyz")).status_code == 503
-        while not service.is_ready or service.replays:
-            await asyncio.sleep(0.005)
+        service.start()
+        await service._warming_up
         yield client, service
     await service.stop()
 
 
 @contextmanager
 def subprocess_server(tiny: TinyRun, state: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`vaiom serve` as a user starts it, on a free port; killed at the end unless it has ended."""
-    port = free_port()
-    command = [sys.executable, "-m", "vaiom", "serve", str(tiny.run), "--state", str(state), "--port", str(port)]
+    """`vaiom serve` as a user starts it, on a port that is free; killed at the end unless it has ended."""
+    command = [sys.executable, "-m", "vaiom", "serve", str(tiny.run), "--state", str(state), "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--threads", "1", "--backfill", "24", *options], text=True, stderr=subprocess.PIPE,
+        [*command, "--threads", "1", "--backfill", str(BACKFILL), *options], text=True, stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    address = f"http://127.0.0.1:{port}"
     try:
-        wait_until_ready(address, process)
+        address = announced_address(process)
+        while httpx.get(f"{address}/readyz", timeout=None).status_code != 200:
+            time.sleep(0.05)
         yield address, process
     finally:
         process.kill()
         process.communicate()
 
 
-def wait_until_ready(address: str, process: subprocess.Popen[str]) -> None:
-    for _ in range(600):
-        assert process.poll() is None, process.communicate()[1]
-        try:
-            if httpx.get(f"{address}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("the service did not become ready")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def announced_address(process: subprocess.Popen[str]) -> str:
+    """Where a service listens, as it says on stderr; whoever connects from then on is answered."""
+    assert process.stderr
+    said = ""
+    for line in process.stderr:
+        said += line
+        if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+            return found[0]
+    raise AssertionError(said)

@@ -22,7 +22,7 @@ def test_more_than_may_wait_are_turned_away_and_the_others_answered(tiny: TinyRu
     go_on = threading.Event()
 
     def slowly() -> Window:
-        go_on.wait(30)
+        go_on.wait()
         return window
 
     async def ask() -> tuple[list[object], float]:

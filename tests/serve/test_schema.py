@@ -44,7 +44,7 @@ def app(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fas
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
-    assert started.wait(60)
+    started.wait()
 
     async def forward(scope, receive, send):  # type: ignore[no-untyped-def]
         if scope["type"] == "lifespan":
@@ -62,7 +62,7 @@ def app(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fas
 
     yield forward  # type: ignore[misc]
     loop.call_soon_threadsafe(stopping.set)
-    thread.join(60)
+    thread.join()
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)

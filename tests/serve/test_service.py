@@ -20,6 +20,7 @@ from vaiom.events.corpus import open_corpus
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.app import Service
+from vaiom.serve.batching import MAX_BATCH
 
 
 def near(one: list[float], other: list[float]) -> bool:
@@ -64,14 +65,18 @@ def test_concurrent_requests_share_passes_and_get_their_own_answers(tiny: TinyRu
     async def ask() -> None:
         async with in_process(config_of(tiny, tmp_path)) as (client, service):
             alone = [await client.post("/v1/forecast", json=body) for body in bodies]
-            before = _num_batches(service)
-            # One that cannot be forecast rides along and costs the others nothing.
-            *together, refused = await asyncio.gather(
-                *(client.post("/v1/forecast", json=body) for body in [*bodies, flat])
-            )
+            before, batcher = _num_batches(service), service.batcher
+            # One that cannot be forecast rides along and costs the others nothing; the model begins when all wait.
+            workers, batcher._free = batcher._free, []
+            asked = [asyncio.create_task(client.post("/v1/forecast", json=body)) for body in [*bodies, flat]]
+            while len(batcher.waiting) < len(asked):
+                await asyncio.sleep(0.001)
+            batcher._free = workers
+            batcher._start()
+            *together, refused = await asyncio.gather(*asked)
             assert refused.status_code == 422
             assert "no scale" in refused.json()["error"]["problem"]
-            assert _num_batches(service) - before < len(bodies)
+            assert _num_batches(service) - before == math.ceil(len(asked) / MAX_BATCH)
             for one, other in zip(alone, together, strict=True):
                 assert near(one.json()["probs"], other.json()["probs"])
                 assert one.json()["quantiles"] == pytest.approx(other.json()["quantiles"], rel=1e-3)

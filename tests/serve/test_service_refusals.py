@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,8 @@ def test_a_fault_of_ours_is_answered_like_every_refusal(tiny: TinyRun, tmp_path:
     asyncio.run(run())
 
 
-def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path) -> None:
+def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vaiom.serve.middleware.RateLimit", partial(RateLimit, clock=lambda: 0.0))
     keys = tmp_path / "keys"
     keys.write_text("# ours\nsecret-one\n\nsecret-two\n")
 
@@ -143,6 +145,19 @@ def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path) -> None:
             answer = await client.get("/v1/model", headers=two)
             assert answer.status_code == 200
             assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+    asyncio.run(run())
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:
+    async def never_ending() -> Any:
+        yield b'{"symbol":'
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, body_seconds=0.05)) as (client, _):
+            answer = await client.post("/v1/forecast", content=never_ending())
+            assert "0.05 s" in refusal(answer, 408)["expected"]
 
     asyncio.run(run())
 

@@ -39,9 +39,7 @@ def build(
     from vaiom.events.build import CorpusConfig, build_corpus
 
     config = CorpusConfig(
-        timeframe=timeframe.lower(),
-        splits=_splits(train_end, validation, test, seal),
-        classes=_class_table(classes),
+        timeframe=timeframe.lower(), splits=_splits(train_end, validation, test, seal), classes=_class_table(classes)
     )
     with progress_bar("building") as progress:
         corpus = build_corpus(bars, out, config, overwrite=overwrite, progress=progress)

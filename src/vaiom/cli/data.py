@@ -83,10 +83,7 @@ def import_(
 @app.command()
 @answers
 def resample(
-    bars: BarsDir,
-    to: Annotated[str, typer.Option(help="10min, 1h, 4h or 1d.")],
-    out: Out,
-    overwrite: Overwrite = False,
+    bars: BarsDir, to: Annotated[str, typer.Option(help="10min, 1h, 4h or 1d.")], out: Out, overwrite: Overwrite = False
 ) -> Answer:
     """Finer bars become coarser ones by fixed clock bins; empty bins stay empty."""
     from vaiom.market.resample import resample_folder

@@ -15,6 +15,7 @@ from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, read_ledger
+from vaiom.evaluation.predictor import require_tokenizer
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
@@ -142,12 +143,5 @@ def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[
         if named is not None:
             raise
         return None, f"{error.problem} ({error.where})"
-    if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
-        raise DataError(
-            "this corpus is not the run's: its tokenizer is another",
-            where=corpus.path,
-            expected=checkpoint.tokenizer.sha256,
-            got=corpus.tokenizer.sha256,
-            fix="name the corpus that the run was trained on with --corpus",
-        )
+    require_tokenizer(corpus, checkpoint)
     return corpus, None

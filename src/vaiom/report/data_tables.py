@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from operator import attrgetter as at
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +23,12 @@ BASELINES_FOLDER = "baselines"
 _FITTED_BY_EVALUATE = {"frequency", "markov"}
 _KEY_LENGTH = 12
 _QUALITY = (
-    Column("asset", text, at("symbol")),
-    Column("split", text, at("split")),
-    Column("rows", count, at("rows")),
-    Column("valid events", count, at("events"), "Rows that may be trained on or scored, before any demand on context"),
-    Column("zero next", percent2, at("zero_share"), "Next returns that are exactly zero"),
-    Column("target dropped", percent2, at("dropped_share"), "For any reason, exact zeros included"),
+    Column("asset", text, "symbol"),
+    Column("split", text, "split"),
+    Column("rows", count, "rows"),
+    Column("valid events", count, "events", "Rows that may be trained on or scored, before any demand on context"),
+    Column("zero next", percent2, "zero_share", "Next returns that are exactly zero"),
+    Column("target dropped", percent2, "dropped_share", "For any reason, exact zeros included"),
 )
 _TAILS = (
     Column("low tail", percent2, lambda each: sum(each.occupancy[:4]), "Events that ended in buckets 1 to 4"),
@@ -66,15 +65,15 @@ def price_quality(report: QualityReport) -> list[Table]:
         return moment(text(value))
 
     bars = [
-        Column("asset", text, at("symbol")),
-        Column("rows", count, at("rows")),
-        Column("first bar", stamp, at("first")),
-        Column("last bar", stamp, at("last")),
-        Column("timeframe", span, at("timeframe_seconds")),
-        Column("missing bars", count, at("gaps.missing_bins")),
-        Column("unmoved closes", percent2, at("zero_return_share")),
+        Column("asset", text, "symbol"),
+        Column("rows", count, "rows"),
+        Column("first bar", stamp, "first"),
+        Column("last bar", stamp, "last"),
+        Column("timeframe", span, "timeframe_seconds"),
+        Column("missing bars", count, "gaps.missing_bins"),
+        Column("unmoved closes", percent2, "zero_return_share"),
     ]
-    clock = [Column("asset", text, at("symbol")), Column("statement", prose, at("clock.statement"))]
+    clock = [Column("asset", text, "symbol"), Column("statement", prose, "clock.statement")]
     columns = [*map(Column, ("asset", "severity", "kind")), Column("rows", count)]
     columns.append(Column("what, and the first of them", prose))
     found = [
@@ -156,10 +155,10 @@ def looks_at_test(looks: Sequence[Look], own: str) -> Table:
 
     columns = [
         Column("when (UTC)", text, lambda look: look.when.replace("T", " ").removesuffix("+00:00")),
-        Column("split", text, at("split")),
-        Column("run", text, at("run")),
+        Column("split", text, "split"),
+        Column("run", text, "run"),
         Column("checkpoint", text, checkpoint),
-        Column("events", count, at("num_events")),
+        Column("events", count, "num_events"),
     ]
     return Table.of("Looks at test splits of this corpus", columns, looks)
 

@@ -19,9 +19,7 @@ from vaiom.report import data_tables, figures
 from vaiom.report.contents import RunContents, read_run
 from vaiom.report.results import describe_states, findings, headline_tables, limits, notes_of, tables_of
 from vaiom.report.tables import count
-from vaiom.run import REPORT_NAME, Run
-
-__all__ = ["REPORT_NAME", "render", "write_report"]
+from vaiom.run import Run
 
 
 def write_report(

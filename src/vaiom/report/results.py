@@ -36,20 +36,20 @@ from vaiom.report.tables import (
 _PLAIN_BASELINES = frozenset({"frequency", "markov"})
 _GROUP_NAMES = {"vol_regime": "volatility regime"}
 _RISK = "{}: value at risk and expected shortfall"
-_EVENTS = Column("events", count, at("num_events"))
-_AGAINST = Column("against", text, at("baseline"))
+_EVENTS = Column("events", count, "num_events")
+_AGAINST = Column("against", text, "baseline")
 _BY_MONTHS = Column(
     "by months, 95%",
     interval,
-    at("gain.months.interval"),
+    "gain.months.interval",
     "Whole months as blocks, so that assets of one month may move together",
 )
 _GAIN = (
-    Column("gain", signed, at("gain.gain_bits"), "Baseline minus model, bits per event: positive favours the model"),
+    Column("gain", signed, "gain.gain_bits", "Baseline minus model, bits per event: positive favours the model"),
     Column(
         "95% interval",
         interval,
-        at("gain.asset_months.interval"),
+        "gain.asset_months.interval",
         "Percentile bootstrap over asset-months, the paper's blocks",
     ),
     Column(
@@ -58,10 +58,10 @@ _GAIN = (
         at("gain.asset_months.block_wins", "gain.asset_months.num_blocks"),
         "Asset-months with a positive mean gain",
     ),
-    Column("win-rate", percent, at("gain.asset_months.win_rate")),
-    Column("its interval", percents, at("gain.asset_months.win_rate_interval")),
+    Column("win-rate", percent, "gain.asset_months.win_rate"),
+    Column("its interval", percents, "gain.asset_months.win_rate_interval"),
 )
-_TOGETHER = (_AGAINST, Column("events", count, at("gain.num_events")), *_GAIN, _BY_MONTHS)
+_TOGETHER = (_AGAINST, Column("events", count, "gain.num_events"), *_GAIN, _BY_MONTHS)
 _TESTS = (
     _AGAINST,
     Column("low tail", signed, lambda each: each.gain.tails["negative"].gain_bits, "Over events in buckets 1 to 4"),
@@ -69,7 +69,7 @@ _TESTS = (
     Column("both tails", signed, lambda each: each.gain.tails["both"].gain_bits),
     Column("months won", ratio, at("gain.months.block_wins", "gain.months.num_blocks")),
     _BY_MONTHS,
-    Column("DM p", p_value, at("diebold_mariano.p_value"), "Diebold-Mariano, two-sided, Newey-West variance"),
+    Column("DM p", p_value, "diebold_mariano.p_value", "Diebold-Mariano, two-sided, Newey-West variance"),
 )
 _SEEDS = (
     Column("against", text, lambda item: item[0]),
@@ -83,23 +83,23 @@ _SEEDS = (
 )
 _SCORES = (
     _EVENTS,
-    Column("Brier", bits, at("brier")),
-    Column("RPS", bits, at("ranked_probability_score")),
-    Column("entropy", bits, at("entropy_bits")),
-    Column("tails forecast", percent, at("tails_predicted")),
-    Column("tails observed", percent, at("tails_observed")),
-    Column("uniform p", p_value, at("pit_p_value")),
+    Column("Brier", bits, "brier"),
+    Column("RPS", bits, "ranked_probability_score"),
+    Column("entropy", bits, "entropy_bits"),
+    Column("tails forecast", percent, "tails_predicted"),
+    Column("tails observed", percent, "tails_observed"),
+    Column("uniform p", p_value, "pit_p_value"),
 )
 _BACKTESTS = (
-    Column("side", text, at("side"), "Long loses in the lower tail, short in the upper"),
-    Column("level", partial(percent, digits=0), at("level")),
+    Column("side", text, "side", "Long loses in the lower tail, short in the upper"),
+    Column("level", partial(percent, digits=0), "level"),
     _EVENTS,
-    Column("exceeded", percent2, at("exceedance_rate"), "Should equal the level"),
-    Column("Kupiec p", p_value, at("kupiec_p"), "Whether the limit is exceeded as often as its level says"),
-    Column("Christoffersen p", p_value, at("independence_p"), "Whether exceedances come in clusters"),
-    Column("both p", p_value, at("conditional_coverage_p")),
-    Column("shortfall Z", signed, at("shortfall_z2"), "Acerbi and Szekely's second: positive for losses beyond it"),
-    Column("Z p", p_value, at("shortfall_p"), "One-sided"),
+    Column("exceeded", percent2, "exceedance_rate", "Should equal the level"),
+    Column("Kupiec p", p_value, "kupiec_p", "Whether the limit is exceeded as often as its level says"),
+    Column("Christoffersen p", p_value, "independence_p", "Whether exceedances come in clusters"),
+    Column("both p", p_value, "conditional_coverage_p"),
+    Column("shortfall Z", signed, "shortfall_z2", "Acerbi and Szekely's second: positive for losses beyond it"),
+    Column("Z p", p_value, "shortfall_p", "One-sided"),
 )
 
 
@@ -125,7 +125,7 @@ def tables_of(found: Evaluation, label: str) -> dict[str, list[Table]]:
     }
     for by in found.calibration_by:
         name = _GROUP_NAMES.get(by, by)
-        group = Column(name, text, at("group"))
+        group = Column(name, text, "group")
         tables["calibration_by"] += [
             Table.of(f"{label}: calibration by {name}", [group, *_SCORES], found.calibration_by[by]),
             Table.of(f"{_RISK.format(label)} by {name}", [group, *_BACKTESTS], found.backtests_by[by]),
@@ -184,7 +184,7 @@ def _groups(found: Evaluation, label: str) -> list[Table]:
     def gain(name: str) -> Column:
         return Column(name, signed, lambda each: each.bits[name] - each.bits[MODEL])
 
-    asset, month = (Column(name, text, at("group")) for name in ("asset", "month"))
+    asset, month = (Column(name, text, "group") for name in ("asset", "month"))
     gains = [gain(name) for name in found.bits if name != MODEL]
     return [
         Table.of(f"{label}: bits per event by asset", [asset, _EVENTS, *map(cost, found.bits)], found.by["asset"]),

@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class Column:
 
     name: str
     show: Callable[[Any], str] = text
-    take: Callable[[Any], Any] = lambda item: item
-    """Its value of an item, in tables that have a row per item."""
+    source: str | Callable[[Any], Any] = lambda item: item
+    """In tables that have a row per item: the path of the item's attribute, or what makes a value of the item."""
     about: str = ""
     """What it means, for whoever points at its header."""
 
@@ -101,6 +102,9 @@ class Column:
     def words(self) -> bool:
         """Set to the left and sorted as words; numbers stand to the right."""
         return self.show in (text, prose)
+
+    def take(self, item: Any) -> Any:
+        return attrgetter(self.source)(item) if isinstance(self.source, str) else self.source(item)
 
     def spell(self, value: Any) -> str:
         """What is shown of a value; text stays as it is."""
@@ -212,33 +216,31 @@ def facts(caption: str, rows: Mapping[str, str]) -> Table:
     return Table(caption, [Column("what"), Column("value")], list(rows.items()))
 
 
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\symbol{34}",
-    "'": r"\textquotesingle{}",
-    "`": r"\textasciigrave{}",
-    MINUS: r"$-$",
-    NOTHING: r"\textendash{}",
-}
-_MARKDOWN = frozenset("\\`*_[]<>|~&$")
+_LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\symbol{34}",
+        "'": r"\textquotesingle{}",
+        "`": r"\textasciigrave{}",
+        MINUS: r"$-$",
+        NOTHING: r"\textendash{}",
+    }
+)
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~&$"})
 _LIGATURES = re.compile(r"([-,])(?=\1)")
 
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX sets as it is, two hyphens as two hyphens."""
-    return _LIGATURES.sub(r"\1{}", "".join(_LATEX.get(character, character) for character in _one_line(text)))
+    return _LIGATURES.sub(r"\1{}", " ".join(text.split()).translate(_LATEX))
 
 
 def escape_markdown(text: str) -> str:
     """Text that neither ends a cell nor starts markup inside a line."""
-    return "".join("\\" + character if character in _MARKDOWN else character for character in _one_line(text))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(text.split()).translate(_MARKDOWN)
