@@ -155,20 +155,16 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         try:
             yield staged
             if path.exists():
-                path.rename(_retired(path))
+                path.rename(path.with_name(_RETIRED_PREFIX + path.name))
             staged.rename(path)
             _flush(path.parent)
         finally:
             _recover(path)
 
 
-def _retired(path: Path) -> Path:
-    return path.parent / f"{_RETIRED_PREFIX}{path.name}"
-
-
 def _recover(path: Path) -> None:
     """Whoever is killed between the two renames of a replacement leaves the old folder under its retired name."""
-    retired = _retired(path)
+    retired = path.with_name(_RETIRED_PREFIX + path.name)
     if retired.is_dir():
         if path.exists():
             shutil.rmtree(retired, ignore_errors=True)
@@ -210,7 +206,11 @@ def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Ite
     folder = ensure_folder(parent)
     try:
         _sweep(folder)
-        lock_file, lock = _claim(folder)
+        for _ in range(3):  # another run may sweep the lock file before it is locked
+            lock_file = folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}{_LOCK_SUFFIX}"
+            lock = try_lock(lock_file)  # None where the file system has no locks: then nobody sweeps it either
+            if lock and lock_file.exists():
+                break
         staged = lock_file.with_suffix(suffix)
         make(staged)
     except OSError as error:
@@ -219,17 +219,6 @@ def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Ite
         yield staged
     finally:
         _release(lock_file, lock, [staged])
-
-
-def _claim(folder: Path) -> tuple[Path, BaseFileLock | None]:
-    """A lock under a new name; where the file system has none, a file that nobody can lock and sweep."""
-    for _ in range(3):
-        lock_file = folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}{_LOCK_SUFFIX}"
-        lock = try_lock(lock_file)
-        # Another run may sweep the file before it is locked.
-        if lock and lock_file.exists():
-            break
-    return lock_file, lock
 
 
 def _sweep(folder: Path) -> None:

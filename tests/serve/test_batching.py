@@ -13,7 +13,7 @@ from vaiom.errors import DataError
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
 from vaiom.serve.batching import Batcher
-from vaiom.serve.errors import RefusalError
+from vaiom.serve.schemas import RefusalError
 
 
 def test_more_than_may_wait_are_turned_away_and_the_others_answered(tiny: TinyRun) -> None:

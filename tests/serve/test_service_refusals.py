@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from serve_runs import TinyRun, as_json, config_of, in_process
 
 from vaiom.errors import ConfigError
-from vaiom.serve.errors import RefusalError
 from vaiom.serve.middleware import RateLimit
 from vaiom.serve.run import parse_rate, read_keys
+from vaiom.serve.schemas import RefusalError
 
 
 def refusal(answer: httpx.Response, status: int) -> dict[str, Any]:

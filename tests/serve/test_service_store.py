@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.serve.errors import RefusalError
-from vaiom.serve.schemas import Bar
+from vaiom.serve.schemas import Bar, RefusalError
 from vaiom.serve.store import FILE_NAME, Store
 
 # As version 0.1 made and filled it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -184,11 +184,7 @@ class Table:
             "| " + " | ".join(escape_markdown(column.name) for column in self.columns) + " |",
             "|" + "|".join(":---" if column.words else "---:" for column in self.columns) + "|",
         ]
-        for number, row in enumerate(self.spelled()):
-            cells = [escape_markdown(cell) for cell in row]
-            if number in self.strong:
-                cells = [f"**{cell}**" if cell.strip() else cell for cell in cells]
-            lines.append("| " + " | ".join(cells) + " |")
+        lines += ["| " + " | ".join(cells) + " |" for cells in self._escaped(escape_markdown, "**{}**")]
         return f"**{escape_markdown(self.caption)}**\n\n" + "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
@@ -202,13 +198,15 @@ class Table:
             " & ".join(escape_latex(column.name) for column in self.columns) + r" \\",
             r"\midrule",
         ]
-        for number, row in enumerate(self.spelled()):
-            cells = [escape_latex(cell) for cell in row]
-            if number in self.strong:
-                cells = [rf"\textbf{{{cell}}}" if cell else cell for cell in cells]
-            # A bracket right after a line break would be read as its optional argument.
-            lines.append("{}" + " & ".join(cells) + r" \\")
+        # A bracket right after a line break would be read as its optional argument.
+        lines += ["{}" + " & ".join(cells) + r" \\" for cells in self._escaped(escape_latex, r"\textbf{{{}}}")]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+    def _escaped(self, escape: Callable[[str], str], strong: str) -> Iterator[list[str]]:
+        """The cells of every row as another language spells them, and what is strong in its bold type."""
+        for number, row in enumerate(self.spelled()):
+            cells = [escape(cell) for cell in row]
+            yield [strong.format(cell) if cell and number in self.strong else cell for cell in cells]
 
 
 def facts(caption: str, rows: Mapping[str, str]) -> Table:

@@ -37,10 +37,10 @@ from vaiom.forecast.rows import Window
 from vaiom.market.folder import BAR_SCHEMA
 from vaiom.serve import schemas
 from vaiom.serve.batching import MAX_BATCH, Batcher
-from vaiom.serve.errors import STATUSES, ErrorAnswer, RefusalError, error_response
 from vaiom.serve.middleware import LimitMiddleware
 from vaiom.serve.monitor import Metrics
 from vaiom.serve.run import ServeConfig
+from vaiom.serve.schemas import STATUSES, ErrorAnswer, RefusalError, error_response
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
 

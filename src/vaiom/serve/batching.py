@@ -23,7 +23,7 @@ from vaiom.errors import UserError
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
-from vaiom.serve.errors import RefusalError
+from vaiom.serve.schemas import RefusalError
 
 MAX_BATCH = 8
 """Windows of a pass: more do not come out faster on a CPU, and the first of them would wait for the last."""

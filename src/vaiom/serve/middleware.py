@@ -14,9 +14,9 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vaiom.errors import UserError
-from vaiom.serve.errors import RefusalError, error_response
 from vaiom.serve.monitor import Metrics
 from vaiom.serve.run import ServeConfig
+from vaiom.serve.schemas import RefusalError, error_response
 
 GUARDED = ("/v1/", "/metrics")
 """Paths that need a key, where keys are in use; the dashboard's own files hold no data."""

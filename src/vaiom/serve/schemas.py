@@ -1,22 +1,24 @@
-"""What goes over the wire, and what the service itself works with: strict requests, documented answers.
+"""What goes over the wire, and what the service itself works with: strict requests, documented answers, refusals.
 
-Enters: JSON. Leaves: checked requests, and the schemas that `/openapi.json` shows. A bar is a bar of a bar folder in
-lower case; a price that is missing is null.
+Enters: JSON, errors. Leaves: checked requests, the schemas that `/openapi.json` shows, and for an error a status and a
+body that says what to change, never a traceback. A bar is one of a bar folder in lower case; a missing price is null.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import distributions
 from typing import Annotated, Any, Self
 
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
 from vaiom.codec import to_json
+from vaiom.errors import UserError
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
@@ -289,3 +291,50 @@ def _limits(forecaster: Forecaster) -> list[str]:
         "What lies inside a bucket and beyond the outermost edges follows one pooled Train rule, whatever the asset.",
         "A distribution is not advice: costs, spreads and the size of a position are yours.",
     ]
+
+
+STATUSES = {
+    400: "The request is not readable.",
+    401: "The API key is missing or wrong.",
+    404: "No such asset.",
+    408: "The request did not arrive in time.",
+    409: "A bar is there already, or goes back in time.",
+    413: "The request is too large.",
+    422: "The values cannot be used; too few bars, for one.",
+    429: "Too many requests.",
+    503: "Not ready, or too busy.",
+}
+
+
+class ErrorDetails(BaseModel):
+    problem: str
+    expected: str | None
+    got: str | None
+    where: str | None
+    fix: str | None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorDetails
+
+
+class RefusalError(UserError):
+    """A request that cannot be served, and the status that says so; all other errors of users are 422."""
+
+    def __init__(self, status: int, problem: str, *, retry_after: int | None = None, **details: Any) -> None:
+        super().__init__(problem, **details)
+        self.status, self.retry_after = status, retry_after
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        if status == 401:
+            self.headers["WWW-Authenticate"] = "Bearer"
+
+
+def details_of(error: UserError) -> dict[str, Any]:
+    """What an error says, by the names that its constructor takes."""
+    return {name: getattr(error, name) for name in ("problem", "expected", "got", "where", "fix")}
+
+
+def error_response(error: UserError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    details = {name: None if value is None else str(value) for name, value in details_of(error).items()}
+    status = error.status if isinstance(error, RefusalError) else 422
+    return JSONResponse({"error": details}, status, headers or getattr(error, "headers", None))

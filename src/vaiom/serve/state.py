@@ -31,9 +31,8 @@ from vaiom.forecast.online import AssetStream, OnlineForecaster
 from vaiom.forecast.rows import Window
 from vaiom.market.folder import read_bars
 from vaiom.serve import monitor, schemas
-from vaiom.serve.errors import RefusalError, details_of
 from vaiom.serve.monitor import Columns
-from vaiom.serve.schemas import Bar, SettledForecast
+from vaiom.serve.schemas import Bar, RefusalError, SettledForecast, details_of
 from vaiom.serve.store import Store
 
 Replay = tuple[Window, Columns]
@@ -125,7 +124,7 @@ class LiveAssets:
             frequency=self.frequency.name,
             alert_bits=self.alert_bits,
             window=monitor.WINDOW,
-            assets=[self._describe(symbol) for symbol in self.symbols],
+            assets=[self._asset(symbol) for symbol in self.symbols],
         )
 
     async def history(
@@ -211,7 +210,7 @@ class LiveAssets:
         self.settled[symbol] = tuple(every[-monitor.WINDOW :])
         self.frequency.learn(settled)
 
-    def _describe(self, symbol: str) -> schemas.AssetAnswer:
+    def _asset(self, symbol: str) -> schemas.AssetAnswer:
         stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)
         return schemas.AssetAnswer(
             symbol=symbol,

@@ -16,8 +16,7 @@ from typing import Any
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import ensure_folder
 from vaiom.forecast.bars import moment_of, seconds_of
-from vaiom.serve.errors import RefusalError
-from vaiom.serve.schemas import Bar, SettledForecast
+from vaiom.serve.schemas import Bar, RefusalError, SettledForecast
 
 FILE_NAME = "live.sqlite"
 
