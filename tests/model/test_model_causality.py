@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vaiom.model import attention
 from vaiom.model.config import CHOICES
-from vaiom.model.decoder import Block, rotate
+from vaiom.model.decoder import Block, rotate, rotations
 from vaiom.model.vaiom import Vaiom
 
 LENGTH = 11
@@ -69,11 +69,12 @@ def test_rotated_vectors_know_their_distance_and_nothing_else() -> None:
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def product(at: int, of: int) -> float:
-        return (rotate(q, at) * rotate(k, of)).sum().item()
+        return (rotate(q, rotations(at, 1, 8)) * rotate(k, rotations(of, 1, 8))).sum().item()
 
     assert product(7, 3) == pytest.approx(product(104, 100), abs=1e-5)
+    assert product(7, 3) == pytest.approx(product(10_000_004, 10_000_000), abs=1e-5)
     assert product(7, 3) != pytest.approx(product(7, 4), abs=1e-3)
-    assert rotate(q, 9).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
+    assert rotate(q, rotations(9, 1, 8)).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
 
 
 def test_dropped_layers_keep_the_mean_and_come_back_for_use() -> None:

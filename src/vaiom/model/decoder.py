@@ -16,6 +16,8 @@ from vaiom.model.config import FEED_FORWARD_FACTOR, ModelConfig
 
 POSITION_SCALE = 0.02
 ROTARY_BASE = 10_000.0
+_TABLE_ROWS = 8_192
+"""Positions whose rotations are at hand; longer passes compute their own."""
 
 
 class Decoder(nn.Module):
@@ -26,6 +28,9 @@ class Decoder(nn.Module):
         if config.positions == "learned":
             self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
         self.learned = config.positions == "learned"
+        if not self.learned:
+            table = rotations(0, max(config.context, _TABLE_ROWS), config.width // config.num_heads)
+            self.register_buffer("_table_2TE", table, persistent=False)
         self.window = config.attention_window
         self.blocks = nn.ModuleList(
             Block(config, config.stochastic_depth * number / config.num_layers)
@@ -33,17 +38,30 @@ class Decoder(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width)
 
-    def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
+    def forward(
+        self, h_BTD: Tensor, last_only: bool = False, first: int = 0, kept: list[tuple[Tensor, Tensor]] | None = None
+    ) -> Tensor:
+        """Row 0 is at position `first`; `kept` takes each layer's keys and values of the last window."""
+        rotated = None
         if self.learned:
             h_BTD = h_BTD + self.positions[: h_BTD.shape[1]].to(h_BTD.dtype)
+        else:
+            rotated = self._rotations(first, h_BTD.shape[1])
         for number, block in enumerate(self.blocks, start=1):
             if last_only and self.window:
                 # What the last position can see through the layers that are left, in blocks that GPU kernels take.
                 seen = 1 + (len(self.blocks) - number + 1) * (self.window - 1)
                 h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
-            h_BTD = block(h_BTD, last_only=last_only and number == len(self.blocks))
+            rotated = None if rotated is None else rotated[:, -h_BTD.shape[1] :]
+            h_BTD = block(h_BTD, rotated, last_only and number == len(self.blocks), kept)
         hidden: Tensor = self.norm(h_BTD)
         return hidden
+
+    def _rotations(self, first: int, length: int) -> Tensor:
+        table = self.get_buffer("_table_2TE")
+        if first + length <= table.shape[1]:
+            return table[:, first : first + length]
+        return rotations(first, length, 2 * table.shape[2]).to(table)
 
 
 class Gru(nn.Module):
@@ -71,8 +89,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, depth_rate: float = 0.0) -> None:
         super().__init__()
         width = config.width
-        self.num_heads, self.rotary = config.num_heads, config.positions == "rotary"
-        self.dropout, self.depth_rate = config.dropout, depth_rate
+        self.num_heads, self.dropout, self.depth_rate = config.num_heads, config.dropout, depth_rate
         self.window = config.attention_window or config.context
         self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
@@ -81,17 +98,25 @@ class Block(nn.Module):
         self.feed_in = nn.Linear(width, FEED_FORWARD_FACTOR * width)
         self.feed_out = nn.Linear(FEED_FORWARD_FACTOR * width, width)
 
-    def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
+    def forward(
+        self,
+        h_BTD: Tensor,
+        rotated: Tensor | None = None,
+        last_only: bool = False,
+        kept: list[tuple[Tensor, Tensor]] | None = None,
+    ) -> Tensor:
         rate = self.dropout if self.training else 0.0
         normed = self.attention_norm(h_BTD)
         if last_only:
-            mixed = self._attend_last(normed, rate)
+            mixed = self._attend_last(normed, rotated, rate, kept)
             h_BTD = h_BTD[:, -1:]
         else:
             qkv = self.query_key_value(normed).unflatten(-1, (3, self.num_heads, -1))
-            if self.rotary:
+            if rotated is not None:
                 q, k, v = qkv.unbind(2)
-                qkv = torch.stack([rotate(q), rotate(k), v], dim=2)
+                qkv = torch.stack([rotate(q, rotated), rotate(k, rotated), v], dim=2)
+            if kept is not None:
+                kept.append((qkv[:, -self.window :, 1], qkv[:, -self.window :, 2]))
             mixed = causal_attention(qkv, rate, self.window).flatten(-2)
         h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
         fed = self.feed_out(gelu(self.feed_in(self.feed_norm(h_BTD))))
@@ -104,7 +129,9 @@ class Block(nn.Module):
         keep = torch.rand(change.shape[0], 1, 1, device=change.device) >= self.depth_rate
         return change * (keep / (1 - self.depth_rate)).to(change.dtype)
 
-    def _attend_last(self, normed: Tensor, rate: float) -> Tensor:
+    def _attend_last(
+        self, normed: Tensor, rotated: Tensor | None, rate: float, kept: list[tuple[Tensor, Tensor]] | None
+    ) -> Tensor:
         """Keys and values of the whole window, a query for its last position alone: (B, 1, D)."""
         normed = normed[:, -self.window :]
         width = normed.shape[-1]
@@ -113,18 +140,28 @@ class Block(nn.Module):
         q = linear(normed[:, -1:], query_weight, query_bias)
         k, v = linear(normed, rest_weight, rest_bias).chunk(2, dim=-1)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in (q, k, v))
-        if self.rotary:
-            q, k = rotate(q, start=normed.shape[1] - 1), rotate(k)
+        if rotated is not None:
+            q, k = rotate(q, rotated[:, -1:]), rotate(k, rotated[:, -normed.shape[1] :])
+        if kept is not None:
+            kept.append((k, v))
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         return scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(-2)
 
 
-def rotate(part_BTHE: Tensor, start: int = 0) -> Tensor:
+def rotary_speeds(size: int) -> Tensor:
+    """Angle from one position to the next of each pair of a head's values."""
+    speeds: Tensor = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    return speeds
+
+
+def rotations(first: int, length: int, size: int) -> Tensor:
+    """(2, T, E/2) cosines and sines; of angles in double precision, which stay exact where positions are millions."""
+    angles = torch.arange(first, first + length, dtype=torch.float64)[:, None] * rotary_speeds(size)
+    return torch.stack([angles.cos(), angles.sin()]).float()
+
+
+def rotate(part_BTHE: Tensor, rotations_2TE: Tensor) -> Tensor:
     """Rotary positions: products of two vectors then depend on the distance between their positions alone."""
-    length, size = part_BTHE.shape[1], part_BTHE.shape[-1]
-    device = part_BTHE.device
-    speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, device=device, dtype=torch.float32) / size)
-    angles = torch.arange(start, start + length, device=device, dtype=torch.float32)[:, None] * speeds
-    cos, sin = (wave[:, None].to(part_BTHE.dtype) for wave in (angles.cos(), angles.sin()))
+    cos, sin = rotations_2TE[:, :, None].to(part_BTHE.dtype)
     first, second = part_BTHE.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)

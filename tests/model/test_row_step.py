@@ -1,0 +1,93 @@
+"""Row by row is the network's own answer: from the first row on, past many windows, at the ten-millionth row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from small_models import events, tiny_model
+from vaiom.model.row_step import RowMemory, RowStep
+from vaiom.model.vaiom import Vaiom
+
+WINDOW, LENGTH = 8, 70
+BRANCHES = [{"input": "hybrid"}, {"input": "cont"}, {"input": "disc"}, {"return_head": "independent"}]
+
+
+def windowed_model(**changes: object) -> Vaiom:
+    model = tiny_model(positions="rotary", attention_window=WINDOW, num_layers=3, **changes).eval()
+    with torch.no_grad():
+        # Norms as training leaves them, and logits that are not nearly even.
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+        model.heads.projection.weight.mul_(4)
+    return model
+
+
+def answers(model: Vaiom, x: torch.Tensor, meta: torch.Tensor) -> np.ndarray:
+    """(T, 16) of each beginning of a window, by the network alone."""
+    with torch.no_grad():
+        return np.stack(
+            [model.log_probs(x[:, :stop], meta)[0].double().exp().numpy() for stop in range(1, x.shape[1] + 1)]
+        )
+
+
+def walk(step: RowStep, memory: RowMemory | None, rows: np.ndarray, meta: np.ndarray) -> list[RowMemory]:
+    memories = []
+    for row in rows:
+        memory = step.step(memory, row, meta)
+        memories.append(memory)
+    return memories
+
+
+@pytest.mark.parametrize("changes", BRANCHES)
+def test_every_row_from_the_first_on(changes: dict[str, object]) -> None:
+    model = windowed_model(**changes)
+    x, meta = events(model, 1, LENGTH)
+    expected = answers(model, x, meta)
+    memories = walk(RowStep(model), None, x[0].float().numpy(), meta[0].numpy())
+    np.testing.assert_allclose([each.probs for each in memories], expected, atol=1e-6, rtol=0)
+    assert memories[-1].position == LENGTH
+
+
+@pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, 22, 40])
+@pytest.mark.parametrize("first", [0, 10_000_000])
+def test_a_window_begins_what_rows_go_on_with(length: int, first: int) -> None:
+    """The receptive field is 22 rows: with fewer the network itself sees a beginning."""
+    model = windowed_model()
+    x, meta = events(model, 1, LENGTH)
+    rows, asset = x[0].numpy(), meta[0].numpy()
+    expected, step = answers(model, x, meta), RowStep(model)
+    memory = step.begin(rows[:length], asset, first)
+    np.testing.assert_allclose(memory.probs, expected[length - 1], atol=1e-6, rtol=0)
+    later = walk(step, memory, rows[length:], asset)
+    np.testing.assert_allclose([each.probs for each in later], expected[length:], atol=1e-5, rtol=0)
+    assert later[-1].position == first + LENGTH
+
+
+def test_a_window_of_a_receptive_field_is_enough() -> None:
+    model = windowed_model()
+    x, meta = events(model, 1, LENGTH)
+    rows, asset = x[0].numpy(), meta[0].numpy()
+    expected, step = answers(model, x, meta), RowStep(model)
+    memory = step.begin(rows[10 : 10 + model.config.receptive_field], asset)
+    later = walk(step, memory, rows[10 + model.config.receptive_field :], asset)
+    np.testing.assert_allclose([each.probs for each in later], expected[10 + model.config.receptive_field :], atol=1e-6)
+
+
+def test_a_memory_is_a_value() -> None:
+    """Two futures of one past, in turns, each as if the other were not there."""
+    model = windowed_model()
+    x, meta = events(model, 1, LENGTH)
+    other, _ = events(model, 1, LENGTH, seed=1)
+    rows, others, asset = x[0].numpy(), other[0].numpy(), meta[0].numpy()
+    step = RowStep(model)
+    past = walk(step, None, rows[:20], asset)[-1]
+    left = right = past
+    for row, another in zip(rows[20:], others[20:], strict=True):
+        left, right = step.step(left, row, asset), step.step(right, another, asset)
+    np.testing.assert_allclose(left.probs, answers(model, x, meta)[-1], atol=1e-6)
+    forked = torch.cat([x[:, :20], other[:, 20:]], dim=1)
+    np.testing.assert_allclose(right.probs, answers(model, forked, meta)[-1], atol=1e-6)
+    assert np.abs(left.probs - right.probs).max() > 1e-4
