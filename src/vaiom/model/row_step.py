@@ -177,9 +177,11 @@ def _apply(weights: Weights, values: Array) -> Array:
 
 def _rotate(parts: Array, turn: Array) -> Array:
     """`decoder.rotate` for one position."""
-    first, second = np.split(parts, 2, axis=-1)
-    cos, sin = turn
-    return np.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+    half, (cos, sin) = parts.shape[-1] // 2, turn
+    first, second, out = parts[..., :half], parts[..., half:], np.empty_like(parts)
+    out[..., :half] = first * cos - second * sin
+    out[..., half:] = first * sin + second * cos
+    return out
 
 
 def _softmax(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
