@@ -30,6 +30,11 @@ class Run:
         self.best = path / BEST_NAME
         """The selected checkpoint."""
 
+    @property
+    def teachers(self) -> Path:
+        """The folder of the runs whose models taught this one, numbered from 1."""
+        return self.path / "teachers"
+
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:07d}.safetensors"
 
@@ -47,7 +52,7 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether a run was begun here."""
-        return self.config.exists()
+        return self.config.exists() or self.teachers.exists()
 
     def saved_steps(self) -> list[int]:
         """Steps with a training state, oldest first."""

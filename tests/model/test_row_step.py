@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from small_models import events, tiny_model
+
 from vaiom.model.row_step import RowMemory, RowStep
 from vaiom.model.vaiom import Vaiom
 

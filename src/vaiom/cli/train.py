@@ -131,7 +131,8 @@ def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]]
         def report(entry: dict[str, Any]) -> None:
             nonlocal before
             step, seconds = entry["step"], entry["seconds"]
-            parts = [f"loss {entry['loss_nats']:.4f} nats"]
+            parts = [f"teacher {entry['teacher']} of {entry['teachers']}"] if "teacher" in entry else []
+            parts.append(f"loss {entry['loss_nats']:.4f} nats")
             if "validation_bits" in entry:
                 parts.append(f"{entry['validation_bits']:.4f} bits")
             if entry["best_bits"] is not None:
@@ -143,7 +144,8 @@ def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]]
                     parts.append(f"{timedelta(seconds=round((entry['steps'] - step) / rate))} left")
             before = step, seconds
             progress(step, entry["steps"], ", ".join(parts))
-            write_events(entry)
+            if "teacher" not in entry:
+                write_events(entry)
 
         yield report
 

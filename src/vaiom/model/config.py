@@ -65,7 +65,7 @@ HASHED_DEFAULTS: dict[str, Any] = {"norm": "layer", "feed_forward": "gelu", "nor
 REMOVED: dict[str, Any] = {**HASHED_DEFAULTS, "drop_field": 0.0}
 """Settings of a model that there were, with the only value that is left of each; hashes are over some of them."""
 
-ADDED: dict[str, Any] = {"attention_window": 0}
+ADDED: dict[str, Any] = {"attention_window": 0, "asset_dropout": 0.0, "teachers": 0, "teacher_share": 0.0}
 """Settings that came later, with what they are where nobody names them: hashes leave them out then."""
 
 
@@ -104,6 +104,8 @@ class ModelConfig:
     """How many positions each layer sees, its own included; 0 is the whole context."""
     stochastic_depth: float = 0.0
     """How often the last layer is left out in training; earlier ones proportionally less."""
+    asset_dropout: float = 0.0
+    """How often a window is shown in training as one of an unknown asset."""
     return_head: str = "moms"
     num_states: int = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
@@ -128,7 +130,8 @@ class ModelConfig:
         )
         _require(self.attention_window >= 0, "attention_window must not be negative")
         _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
-        for name in ("dropout", "stochastic_depth"):
+        _require(not self.asset_dropout or self.input == "hybrid", "asset_dropout needs input=hybrid")
+        for name in ("dropout", "stochastic_depth", "asset_dropout"):
             _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
     @property

@@ -150,13 +150,13 @@ class Block(nn.Module):
 
 def rotary_speeds(size: int) -> Tensor:
     """Angle from one position to the next of each pair of a head's values."""
-    speeds: Tensor = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    speeds: Tensor = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64, device="cpu") / size)
     return speeds
 
 
 def rotations(first: int, length: int, size: int) -> Tensor:
     """(2, T, E/2) cosines and sines; of angles in double precision, which stay exact where positions are millions."""
-    angles = torch.arange(first, first + length, dtype=torch.float64)[:, None] * rotary_speeds(size)
+    angles = torch.arange(first, first + length, dtype=torch.float64, device="cpu")[:, None] * rotary_speeds(size)
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 

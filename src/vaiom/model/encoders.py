@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear
 
-from vaiom.events.fields import META_FIELDS
+from vaiom.events.fields import META_FIELDS, UNKNOWN_ASSET
 from vaiom.model.config import ModelConfig, Vocabulary
 
 INPUT_LIMIT = 32.0
@@ -36,7 +36,7 @@ class HybridEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
-        width, sizes = config.width, vocabulary.sizes
+        width, sizes, self.asset_dropout = config.width, vocabulary.sizes, config.asset_dropout
         self.continuous = nn.Linear(len(config.input_fields), width)
         self.embeddings = _tables(META_FIELDS, sizes, config)
         self.first = nn.Linear(width + len(META_FIELDS) * config.embedding_width, width)
@@ -44,6 +44,9 @@ class HybridEncoder(nn.Module):
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
         continuous = gelu(self.continuous(_clipped(x_BTF)))
+        if self.training and self.asset_dropout:
+            unknown_B = torch.rand(len(meta_BM), device=meta_BM.device) < self.asset_dropout
+            meta_BM = torch.cat([meta_BM[:, :1].masked_fill(unknown_B[:, None], UNKNOWN_ASSET), meta_BM[:, 1:]], dim=1)
         embedded = torch.cat([table(meta_BM[:, field]) for field, table in enumerate(self.embeddings.values())], dim=-1)
         # The concatenation of the paper, with the constant part of the product computed once per window.
         for_events, for_window = self.first.weight.split([continuous.shape[-1], embedded.shape[-1]], dim=1)

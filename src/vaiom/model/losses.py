@@ -45,14 +45,26 @@ def grouped_means(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
 
 
 def objective(
-    logits: Mapping[str, Tensor], targets: Mapping[str, Tensor], weights: Mapping[str, float], num_groups: int = 1
+    logits: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    weights: Mapping[str, float],
+    num_groups: int = 1,
+    teacher_BTK: Tensor | None = None,
+    teacher_share: float = 0.0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss to minimise and the mean of each task; the windows are `num_groups` equal micro-batches in a row."""
+    """The loss to minimise and the mean of each task; the windows are `num_groups` equal micro-batches in a row.
+
+    With a teacher's probabilities, that share of the return's loss is the cross-entropy to them.
+    """
     terms = {
         task: grouped_means(losses, targets[TARGET_OF[task]] > 0, num_groups).mean()
         for task, losses in position_losses(logits, targets).items()
     }
     total = terms["return"]
+    if teacher_BTK is not None:
+        soft = -(teacher_BTK * return_log_probs(dict(logits))).sum(dim=-1)
+        learned = grouped_means(soft, targets["return"] > 0, num_groups).mean()
+        total = (1 - teacher_share) * total + teacher_share * learned
     for task, term in terms.items():
         if task != "return":
             total = total + weights[task] * term

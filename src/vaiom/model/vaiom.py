@@ -42,10 +42,10 @@ class Vaiom(nn.Module):
         return return_log_probs(self(x_BTF, meta_BM, last_only=True))[:, -1]
 
     def saved_tensors(self) -> dict[str, Tensor]:
-        """Copies of all parameters on the CPU; the never-trained unknown asset is the mean of the trained ones."""
+        """Copies of all parameters on the CPU; an unknown asset that was never shown is the mean of the known ones."""
         tensors = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
         table = tensors.get("encoder.embeddings.asset_id.weight")
-        if table is not None:
+        if table is not None and not self.config.asset_dropout:
             table[UNKNOWN_ASSET] = table[UNKNOWN_ASSET + 1 :].mean(dim=0)
         return tensors
 

@@ -18,10 +18,11 @@ _COUNTS = ("validate_every", "log_every", "keep_last")
 _WEIGHTS = ("gap_weight", "vol_regime_weight", "ordinal_weight", "weight_decay")
 _RANGES: tuple[tuple[tuple[str, ...], float, float, str], ...] = (
     (("steps", "micro_batch", "num_micro_batches", *_COUNTS), 1, math.inf, "1 or more"),
-    (("patience", "warmup_steps", *_WEIGHTS), 0, math.inf, "finite and not negative"),
+    (("patience", "warmup_steps", "teachers", *_WEIGHTS), 0, math.inf, "finite and not negative"),
     (("learning_rate", "clip_norm"), math.ulp(0.0), math.inf, "finite and positive"),
     (("seed",), 0, SEED_LIMIT, f"0 or more and below {SEED_LIMIT}"),
     (("ema_decay", "mirror"), 0, 1, "in [0, 1)"),
+    (("teacher_share",), 0, math.nextafter(1, 2), "in [0, 1]"),
 )
 _CHOICES = {
     "schedule": ("constant", "cosine"),
@@ -46,6 +47,10 @@ class TrainConfig:
     """Decay per step of the moving average of the weights, which is what is then validated and kept; 0 for none."""
     mirror: float = 0.0
     """How often a window is shown upside down: an exchange rate read the other way round is an exchange rate."""
+    teachers: int = 0
+    """How many models are trained first, for this one to learn from their mean distribution beside the truth."""
+    teacher_share: float = 0.0
+    """How much of the return's loss is towards the teachers."""
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     gap_weight: float = 0.1
@@ -67,6 +72,8 @@ class TrainConfig:
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if bool(self.teachers) != bool(self.teacher_share):
+            raise ValueError(f"teachers ({self.teachers}) and teacher_share ({self.teacher_share}) need each other")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""

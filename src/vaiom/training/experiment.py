@@ -31,6 +31,9 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.train.mirror and self.model.input == "disc":
             raise ConfigError("buckets have no sign to turn", got="mirror with input=disc", fix="--set mirror=0")
+        if self.train.teachers and not self.model.attention_window:
+            fix = "--set attention_window=256 positions=rotary, or teachers=0 teacher_share=0"
+            raise ConfigError("teachers answer for every row", expected="an attention window", fix=fix)
 
     def with_changes(self, **changes: Any) -> Experiment:
         """A copy with fields of the model or of its training changed; an unknown name lists the known ones."""

@@ -12,8 +12,9 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, join_process_group, resolve_device, resolve_type
+from vaiom.training.distillation import mean_probs, teachers_of
 from vaiom.training.experiment import Experiment
 from vaiom.training.scoring import Scorer
 from vaiom.training.state import RunRecord, load_state, save_state, seed_dropout
@@ -53,7 +55,7 @@ class TrainResult:
     last_step: int
     last_bits: float
     seconds: float
-    """Time of training and Validation over all sittings, compilation apart."""
+    """Time of training and Validation over all sittings, teachers included, compilation apart."""
     peak_gpu_mib: float | None
 
 
@@ -67,9 +69,25 @@ def train(
     report: Report | None = None,
     purpose: str = EVIDENCE,
 ) -> TrainResult:
-    """Train an experiment on a corpus into a run folder; with `resume`, go on where it stopped."""
+    """Train an experiment on a corpus into a run folder, its teachers first; with `resume`, go on where it stopped."""
+    if Run(run).exists and not resume:
+        fix = "pass --resume, or choose another --out"
+        raise ConfigError("the run folder holds a run already", where=run, fix=fix)
+    teachers = teachers_of(experiment)
     with join_process_group(resolve_device(device)) as (group, own_device):
-        return _Run(corpus, experiment, run, own_device, group, report, purpose).go(resume)
+        checkpoints, seconds = [], 0.0
+        for number, teacher in enumerate(teachers, start=1):
+            folder = Run(Run(run).teachers / str(number))
+            progress = report and partial(_report_teacher, report, number, len(teachers))
+            taught = _Run(corpus, teacher, folder.path, own_device, group, progress, purpose).go()
+            checkpoints.append(folder.best)
+            seconds += taught.seconds
+        result = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints).go()
+        return replace(result, seconds=result.seconds + seconds)
+
+
+def _report_teacher(report: Report, number: int, total: int, entry: dict[str, Any]) -> None:
+    report({**entry, "teacher": number, "teachers": total})
 
 
 class _Run:
@@ -82,6 +100,7 @@ class _Run:
         group: ProcessGroup,
         report: Report | None,
         purpose: str,
+        teachers: Sequence[Path] = (),
     ) -> None:
         self.corpus, self.experiment, self.folder, self.device, self.group = corpus, experiment, Run(run), device, group
         self.config, self.report, self.purpose = experiment.train, report, purpose
@@ -100,6 +119,8 @@ class _Run:
         torch.manual_seed(self.config.seed)
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
         data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
+        if teachers:
+            data.teacher = mean_probs(teachers, corpus, data, device, dtype)
         self.step = TrainStep(model, data, self.config, device, dtype, group)
         self.scorer = Scorer(self.step.ema_model, data, device, dtype)
         self.record = RunRecord(
@@ -108,8 +129,8 @@ class _Run:
             corpus_sha256=corpus.sha256,
         )
 
-    def go(self, resume: bool) -> TrainResult:
-        self._prepare(resume)
+    def go(self) -> TrainResult:
+        self._prepare()
         self.scorer.compile()
         self.step.model.train()
         running, counted = torch.zeros((), device=self.device), 0
@@ -150,11 +171,8 @@ class _Run:
             peak_gpu_mib=torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else None,
         )
 
-    def _prepare(self, resume: bool) -> None:
-        if self.folder.exists and not resume:
-            fix = "pass --resume, or choose another --out"
-            raise ConfigError("the run folder holds a run already", where=self.folder.path, fix=fix)
-        if steps := self.folder.saved_steps() if resume else []:
+    def _prepare(self) -> None:
+        if steps := self.folder.saved_steps():
             self.record = load_state(self.folder.state(steps[-1]), self.step, self.record)
             if not self.folder.best.exists():
                 raise TrainingError(

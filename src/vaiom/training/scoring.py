@@ -65,15 +65,17 @@ def predict_probabilities(
 
 
 class Scorer:
-    """Scores events with one model; on a GPU the forward pass is compiled once and replayed as a graph."""
+    """Scores events with one model; on a GPU the forward pass is compiled once and replayed as a graph, unless told."""
 
-    def __init__(self, model: Vaiom, data: DeviceCorpus, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: Vaiom, data: DeviceCorpus, device: torch.device, dtype: torch.dtype, *, record: bool = True
+    ) -> None:
         self.model, self.data, self.device, self.dtype = model, data, device, dtype
         self.in_stretches = bool(model.config.attention_window)
         self.run_up = model.config.receptive_field - 1
         self.length = max(_STRETCH_ROWS, 2 * model.config.receptive_field)
         self.batch = (_STRETCHES if self.in_stretches else _WINDOWS)[device.type]
-        self._forward: OnRows | None = self._log_probs if device.type == "cpu" else None
+        self._forward: OnRows | None = None if record and device.type == "cuda" else self._log_probs
 
     def compile(self) -> None:
         """Do now what the first call would otherwise pay for; nothing on a CPU."""

@@ -79,7 +79,10 @@ class TrainStep:
         with autocast(self.device, self.dtype):
             logits = self.model(windows.x_BTF, windows.meta_BM, last_only=last)
         targets = {name: t[:, -1:] for name, t in windows.targets.items()} if last else windows.targets
-        total, terms = objective(logits, targets, self.config.task_weights, num_groups)
+        teacher = windows.teacher_BTK[:, -1:] if last and windows.teacher_BTK is not None else windows.teacher_BTK
+        total, terms = objective(
+            logits, targets, self.config.task_weights, num_groups, teacher, self.config.teacher_share
+        )
         return total, terms["return"].detach()
 
     def _update(self, batches: list[Tensor], groups_per_batch: int, loss: Any = None) -> Tensor:

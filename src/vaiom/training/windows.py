@@ -6,6 +6,7 @@ Paper: Methods, "Supervision Scope" (targets are 0 where `valid_base` fails) and
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +26,12 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A batch: events (B, T, F), metadata (B, 3), targets (B, T) by name."""
+    """A batch: events (B, T, F), metadata (B, 3), targets (B, T) by name, what teachers say (B, T, 16)."""
 
     x_BTF: Tensor
     meta_BM: Tensor
     targets: dict[str, Tensor]
+    teacher_BTK: Tensor | None = None
 
 
 class DeviceCorpus:
@@ -37,6 +39,8 @@ class DeviceCorpus:
 
     def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, mirror: float = 0.0) -> None:
         self.context, self.mirror = model.context, mirror
+        self.teacher: Tensor | None = None
+        """(1 or 2, N, 16) what teachers say at each row as it is and, where one mirrors, mirrored."""
         self.x = torch.from_numpy(corpus.inputs(model)).to(device)
         self.meta = torch.from_numpy(corpus.meta.astype(np.int64)).to(device)
         targets = {"return": corpus.target_return, "gap": corpus.target_gap, "vol_regime": corpus.target_vol_regime}
@@ -61,12 +65,21 @@ class DeviceCorpus:
         """The windows that end at these rows, their last row included; some of them upside down where one mirrors."""
         index = ends[:, None] + self._back
         x_BTF, targets = self.x[index], {name: target[index] for name, target in self.targets.items()}
+        teacher = None if self.teacher is None else self.teacher[0][index]
         if self.mirror:
             flipped_B = torch.rand(len(ends), device=ends.device) < self.mirror
             x_BTF = torch.where(flipped_B[:, None, None], x_BTF * self._signs, x_BTF)
             mirrored = {name: target[index] for name, target in self._mirrored.items()}
             targets = {name: torch.where(flipped_B[:, None], mirrored[name], targets[name]) for name in targets}
-        return Windows(x_BTF, self.meta[ends], targets)
+            if self.teacher is not None:
+                teacher = torch.where(flipped_B[:, None, None], self.teacher[1][index], self.teacher[0][index])
+        return Windows(x_BTF, self.meta[ends], targets, teacher)
+
+    def mirrored(self) -> DeviceCorpus:
+        """The inputs upside down, for scoring."""
+        other = copy.copy(self)
+        other.x = self.x * self._signs
+        return other
 
     def stretches(self, firsts: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """The `length` rows from each of these on; past the corpus its last row is repeated, which nobody reads."""
