@@ -46,7 +46,7 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
     data = DeviceCorpus(corpus, config, device)
     scorer = Scorer(model, data, device, dtype)
     count = windows or WINDOWS[device.type]
-    rows = corpus.endpoints(VALIDATION, config.context)
+    rows = corpus.endpoints(VALIDATION, config.history)
     rows = rows[torch.arange(count).numpy() % len(rows)]
 
     def full() -> torch.Tensor:

@@ -127,7 +127,7 @@ class _Planner:
         chosen = scale(experiment(name).with_changes(seed=seed), self.budget, self.settings)
         splits: tuple[str, ...] = ()
         if name in JUDGED and self.timeframe == MAIN_TIMEFRAME:
-            names, context = (VALIDATION, *self.corpus.splits.test_names), chosen.experiment.model.context
+            names, context = (VALIDATION, *self.corpus.splits.test_names), chosen.experiment.model.history
             splits = tuple(split for split in names if len(self.corpus.endpoints(split, context)))
         return self._task(RUN, chosen, splits=splits)
 

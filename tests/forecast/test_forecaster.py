@@ -16,6 +16,7 @@ from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.fields import inputs_of
 from vaiom.events.rows import bars_of
+from vaiom.forecast import engine
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 
@@ -276,3 +277,13 @@ def test_wild_prices_give_a_proper_forecast_or_a_refusal(forecaster: Forecaster,
     last = bars.tail(1)
     bad = [last[name][0] is None or last[name][0] <= 0 for name in ("Open", "Close")]
     assert dist.stale or not any(bad)
+
+
+def test_a_history_in_stretches_is_the_forecast_after_each_bar(tiny: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_STRETCH", 50)
+    windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
+    bars = random_bars(150, 7)
+    history = windowed.predict_all(bars, "EURUSD")
+    for number in range(MIN_BARS, len(bars) + 1):
+        alone = windowed.predict(bars.head(number), "EURUSD")
+        np.testing.assert_allclose(history.probs[number - MIN_BARS], alone.probs, atol=TOLERANCE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,13 @@ def test_a_stretch_has_its_run_up_or_begins_with_its_asset() -> None:
     rows = np.array([3, 40, 99, 100, 120, 249])
     firsts = plan_stretches(rows, bounds, run_up=10, length=30)
     assert firsts.tolist() == [0, 30, 89, 100, 100, 239]
+
+
+def test_a_longer_memory_is_judged_on_the_same_events() -> None:
+    longer = replace(CONFIG, context=1024, attention_window=256)
+    assert longer.history == ModelConfig().history == 512
+    assert replace(longer, context=300).history == 300
+    assert ModelConfig(context=1024).history == 1024  # learned positions answer from a full window alone
 
 
 def test_a_window_needs_rotary_positions() -> None:

@@ -110,7 +110,7 @@ class ProductPipeline:
         """The tokenizer, and every baseline fitted on the Train events."""
         tokenizer = self.tokenizer(bars)
         corpus = self.corpus(bars, tokenizer)
-        train = corpus.endpoints(TRAIN, self.context)
+        train = corpus.endpoints(TRAIN, self.model.history)
         fits = {name: hash_of_fit(baseline(name).fit(corpus, train)) for name in self.baselines}
         return Fitted(hashes={"tokenizer": tokenizer.sha256, **fits}, state=tokenizer)
 
@@ -137,7 +137,7 @@ class ProductPipeline:
             target_timestamps=corpus.target_timestamps,
             known={name: getattr(corpus, name) for name in KNOWN},
             targets={name.removeprefix("target_"): getattr(corpus, name) for name in TARGETS},
-            splits={name: corpus.endpoints(name, self.context) for name in scored},
+            splits={name: corpus.endpoints(name, self.model.history) for name in scored},
             context=self.context,
             draw=lambda step: sampler().draw(step),
             windows=lambda rows: data().inputs(torch.from_numpy(rows))[0].numpy(),

@@ -121,7 +121,7 @@ def _run_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path) -> Non
 
 def _selecting_looks(proof: Proof, corpus: Corpus, seen: Corpus, best: Checkpoint) -> None:
     """A refit is selected on the newest events: those that its corpus holds out were looked at."""
-    selected_on = seen.endpoints(VALIDATION, best.model.config.context)
+    selected_on = seen.endpoints(VALIDATION, best.model.config.history)
     for code, split in enumerate(corpus.splits.names):
         count = int((corpus.split_codes[selected_on] == code).sum())
         if count and is_recorded(corpus, split):
@@ -139,7 +139,7 @@ def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: 
     proof.check(same, f"{split}: says another experiment, seed or step than the checkpoint", len(facts))
     origins = {corpus.sha256, best.provenance.corpus_sha256}
     proof.check(stored.get("corpus_sha256") in origins, f"{split}: evaluated on another corpus")
-    rows = corpus.endpoints(split, best.model.config.context, unseal=split == SEALED)
+    rows = corpus.endpoints(split, best.model.config.history, unseal=split == SEALED)
     events = read_events(run, split)
     try:
         require_same_events(score_events(corpus, rows, {}), events, where=run)

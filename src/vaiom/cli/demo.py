@@ -64,7 +64,7 @@ def demo(
         return progress_bar(f"5/6 {name}")
 
     for split in (VALIDATION, *corpus.splits.test_names):
-        score_baselines(corpus, BASELINES, baselines, split, chosen.model.context, bar_of, _quick_baseline)
+        score_baselines(corpus, BASELINES, baselines, split, chosen.model.history, bar_of, _quick_baseline)
         with progress_bar(f"6/6 judging the model on {split}") as progress:
             evaluate_run(run, corpus, split, baselines=baselines, device=device, progress=progress)
     found = write_report(run)

@@ -132,7 +132,7 @@ def evaluate_run(
     """Score the best checkpoint of a run on a split and compare it with baselines on exactly the same events."""
     model = ModelPredictor.load(Run(run).best, device, progress)
     checkpoint = model.checkpoint
-    context, rows = checkpoint.model.config.context, heldout_rows(corpus, split, checkpoint, unseal=unseal)
+    context, rows = checkpoint.model.config.history, heldout_rows(corpus, split, checkpoint, unseal=unseal)
     if baselines is not None:
         losses = load_losses(baselines, corpus, split, context, unseal=unseal == SEALED)
     else:  # the two that fit in a moment

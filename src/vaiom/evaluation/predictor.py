@@ -48,11 +48,11 @@ class ModelPredictor:
 
 
 def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: str | None = None) -> Rows:
-    """Row numbers of the events of `split` with the checkpoint's full context; `unseal` must name a sealed split."""
+    """Row numbers of a split's events with the history that a model needs; `unseal` must name a sealed split."""
     allowed = (VALIDATION, *corpus.splits.test_names, SEALED)
     if split not in allowed:
         raise ConfigError("this split is not held out", expected=", ".join(allowed), got=split)
-    rows = _rows_of(corpus, split, checkpoint.model.config.context, unseal)
+    rows = _rows_of(corpus, split, checkpoint.model.config.history, unseal)
     # Before the tokenizers are compared: a refit has another one and would be refused for the lesser reason.
     origin = checkpoint.provenance
     trained = SplitConfig.from_json(origin.splits)

@@ -53,7 +53,7 @@ def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "au
     from vaiom.evaluation.predictor import ModelPredictor
 
     model = ModelPredictor.load(Run(run).best, device)
-    context = model.checkpoint.model.config.context
+    context = model.checkpoint.model.config.history
     predictors: list[Predictor] = [Frequency(), Markov(), model, Oracle.load(bars)]
     losses = losses_of(predictors, corpus, corpus.endpoints(VALIDATION, context), context)
     bits = {name: float(values.mean()) for name, values in losses.items()}

@@ -64,7 +64,7 @@ def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
 
 def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: str) -> None:
     """Validation events of the shifted protocol that are held-out events of the corpus's own are looked at."""
-    selected_on = shifted.endpoints(VALIDATION, checkpoint.model.config.context)
+    selected_on = shifted.endpoints(VALIDATION, checkpoint.model.config.history)
     codes = corpus.split_codes[selected_on]
     for code, split in enumerate(corpus.splits.names):
         num_events = int((codes == code).sum())

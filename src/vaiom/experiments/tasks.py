@@ -251,7 +251,7 @@ def _losses(task: Task, corpus: Corpus, place: Place, split: str) -> dict[str, n
     if place.baselines is None or not losses_file(place.baselines, split).exists():
         return {}
     assert task.experiment
-    return load_losses(place.baselines, corpus, split, task.experiment.model.context)
+    return load_losses(place.baselines, corpus, split, task.experiment.model.history)
 
 
 def _record(task: Task, **more: Any) -> Record:
@@ -279,7 +279,7 @@ def _train(task: Task, corpus: Corpus, run: Path, device: str) -> dict[str, Any]
     return {
         "settings": to_json(task.experiment),
         "num_params": count_parameters(model, Vocabulary.of(corpus.tokenizer)),
-        "num_params_positional": model.context * model.width,
+        "num_params_positional": model.context * model.width if model.positions == "learned" else 0,
         "windows_per_step": task.experiment.train.windows_per_step,
         "validation": Run(run).validation_bits(),
         "seconds": round(result.seconds, 1),

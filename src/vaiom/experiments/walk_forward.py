@@ -60,7 +60,7 @@ def years_of(corpus: Corpus) -> list[int]:
 def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None) -> SplitScores:
     """The run's best checkpoint beside baselines of the year's Train; `trees`: where fits of trees are kept, if any."""
     model = ModelPredictor.load(Run(run).best, device)
-    context = model.checkpoint.model.config.context
+    context = model.checkpoint.model.config.history
     rows = corpus.endpoints(TEST, context)
     predictors: list[Predictor] = [model, Frequency(), Markov()]
     if trees:

@@ -33,6 +33,7 @@ from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_checkpoint, read_card
 from vaiom.model.heads import return_log_probs
+from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import resolve_device
@@ -44,6 +45,8 @@ TOLERANCE = 1e-6
 """Probabilities of two engines, or of one engine in two batches, differ by no more than this."""
 BATCH = 32
 """Windows that go through a model together."""
+_STRETCH = 4_096
+"""Rows of a history that go through a model of windowed attention together, besides their run-up."""
 
 _PROBE_SEED, _CHECK_SEED = 0, 1
 _RANDOM_WINDOWS = 8
@@ -59,6 +62,8 @@ class Engine(ABC):
     """A model that answers for the rows of windows."""
 
     name: str
+    row_step: RowStep | None = None
+    """What takes one more row at the price of one row, where the model allows it."""
 
     @abstractmethod
     def probs(self, events: Events, meta: Meta) -> Probabilities:
@@ -88,6 +93,7 @@ class TorchEngine(Engine):
         self.device = resolve_device(device)
         self.model = model.to(self.device).eval()
         self.threads = threads
+        self.row_step = RowStep(model) if model.config.attention_window else None
 
     def probs(self, events: Events, meta: Meta) -> Probabilities:
         with torch.inference_mode(), _threads(self.threads):
@@ -98,6 +104,15 @@ class TorchEngine(Engine):
         with torch.inference_mode(), _threads(self.threads):
             logits = self.model(*self._tensors(events[None], meta[None]))
             return normalise(return_log_probs(logits)[0].double().cpu().numpy())
+
+    def probs_after_each(self, events: Events, meta: Meta, context: int) -> Probabilities:
+        if not self.model.config.attention_window:
+            return super().probs_after_each(events, meta, context)
+        probs, run_up = [], self.model.config.receptive_field - 1
+        for start in range(0, len(events), _STRETCH):
+            first = max(0, start - run_up)
+            probs.append(self.probs_of_beginnings(events[first : start + _STRETCH], meta)[start - first :])
+        return np.concatenate(probs)
 
     def _tensors(self, events: Events, meta: Meta) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(events).to(self.device), torch.from_numpy(meta).to(self.device)

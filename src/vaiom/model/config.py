@@ -27,6 +27,8 @@ RUNGS = {
 LARGEST = {"num_layers": 1_000, "num_heads": 1_000, "width": 100_000, "context": 1_000_000, "num_states": 1_000}
 """Far beyond any use: what is larger is a slip or a hostile file, and would cost time before it fails."""
 FEED_FORWARD_FACTOR = 4
+SCORED_HISTORY = 512
+"""The paper's context: models that look further back are scored on the events that it gives, like everything else."""
 MIN_EMBEDDING_WIDTH = 8
 
 
@@ -143,6 +145,11 @@ class ModelConfig:
     def receptive_field(self) -> int:
         """How many rows an answer depends on."""
         return 1 + self.num_layers * (self.attention_window - 1) if self.attention_window else self.context
+
+    @property
+    def history(self) -> int:
+        """How many rows an event must have, its own included, to be scored: as many whatever the attention window."""
+        return min(self.context, SCORED_HISTORY) if self.attention_window else self.context
 
     @property
     def embedding_width(self) -> int:

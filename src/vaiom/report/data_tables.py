@@ -191,7 +191,7 @@ def commands(contents: RunContents) -> list[str]:
     from vaiom.events.splits import SEALED
 
     corpus = str(contents.corpus.path) if contents.corpus is not None else "CORPUS"
-    run, context = str(contents.run), str(contents.checkpoint.model.config.context)
+    run, context = str(contents.run), str(contents.checkpoint.model.config.history)
     out = [["vaiom", "train", corpus, *_experiment_options(contents), "--out", run]]
     for split in contents.splits:
         # Losses that somebody stored under a name of their own cannot be repeated so.

@@ -104,8 +104,8 @@ class _Run:
     ) -> None:
         self.corpus, self.experiment, self.folder, self.device, self.group = corpus, experiment, Run(run), device, group
         self.config, self.report, self.purpose = experiment.train, report, purpose
-        context = experiment.model.context
-        self.sampler = train_sampler(corpus, context, self.config.seed, self.config.windows_per_step)
+        context = experiment.model.history
+        self.sampler = train_sampler(corpus, experiment.model.context, self.config.seed, self.config.windows_per_step)
         self.validation = corpus.endpoints(VALIDATION, context)
         if not len(self.validation):
             raise DataError(
