@@ -51,8 +51,9 @@ def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
 def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArray[np.float32]:
     """ln of the bars of `step` seconds since the row before, for an asset's rows that follow `last`; 0 on the first."""
     stamps = seconds.astype(np.int64)
-    before = stamps[:1] - step if last is None else last
-    return np.log(np.diff(stamps, prepend=before) / step).astype(np.float32)
+    before = np.concatenate([stamps[:1] - step if last is None else [last], stamps])[: len(stamps)]
+    waits: npt.NDArray[np.float64] = np.log((stamps - before) / step)
+    return waits.astype(np.float32)
 
 
 def step_seconds(timeframe: str) -> int:

@@ -255,7 +255,7 @@ def paper_columns(series: Series) -> dict[str, npt.NDArray[Any]]:
 def own_columns(series: Series) -> dict[str, npt.NDArray[Any]]:
     """The stored columns of the extra fields that the asset's own bars give."""
     values = [field.formula(series) for field in _OWN if field.formula]
-    return dict(zip(OWN_FIELDS, to_half(np.stack(values)), strict=True))
+    return dict(zip(OWN_FIELDS, to_half(np.array(values)), strict=True))
 
 
 def stored(columns: Columns) -> dict[str, npt.NDArray[Any]]:

@@ -188,7 +188,7 @@ def fit_regime_edges(values: npt.NDArray[np.float64]) -> Edges:
 
 def bucket_of(edges: Edges, values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
     """The j with edges[j-1] < value <= edges[j]; non-finite values get 0."""
-    ids = np.searchsorted(edges[1:-1], values, side="left") + 1
+    ids = edges[1:-1].searchsorted(values) + 1
     return where(np.isfinite(values), ids, 0).astype(np.uint8)
 
 

@@ -8,6 +8,7 @@ Paper: Methods, "Continuous dynamic features" and "Data-quality masks".
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +42,8 @@ Columns = dict[str, npt.NDArray[Any]]
 def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
     """Ordered bars as arrays; nulls become NaN."""
     microseconds = frame["Datetime"].cast(pl.Datetime("us")).to_physical().to_numpy()
-    seconds, fraction = np.divmod(microseconds, 1_000_000)
-    unstorable = (fraction != 0) | (seconds < 0) | (seconds > LAST_SECOND)
+    seconds = microseconds // 1_000_000
+    unstorable = (seconds * 1_000_000 != microseconds) | (seconds < 0) | (seconds > LAST_SECOND)
     if unstorable.any():
         row = int(unstorable.argmax())
         raise DataError(
@@ -53,7 +54,7 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
             fix="resample the bars with `vaiom data resample`, or check how the stamps were parsed",
         )
     names = ("Open", "High", "Low", "Close", "Volume")
-    return Bars(seconds, *(frame[name].cast(pl.Float64).to_numpy() for name in names))
+    return Bars(seconds, *(frame[name].cast(pl.Float64).fill_null(math.nan).to_numpy() for name in names))
 
 
 def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
@@ -141,7 +142,9 @@ class RowMaker:
     ) -> tuple[Columns, AssetState]:
         """Stored columns of bars that follow `state` and the stamp `last`, and the state after them."""
         rows, state = rows_of(bars, state or self.start())
-        columns = {name: values.reshape(-1) for name, values in stored_columns(rows, self.tokenizer).items()}
+        columns = stored_columns(rows, self.tokenizer)
+        if not isinstance(bars.seconds, np.ndarray):
+            columns = {name: np.array([value]) for name, value in columns.items()}
         if WAIT in self.beyond:
             columns[WAIT] = log_waits(columns["timestamp"], self.step, last)
         return columns, state

@@ -70,14 +70,13 @@ class Bars(NamedTuple):
     volume: Floats
 
     def part(self, rows: slice) -> Bars:
-        seconds, *numbers = self
-        return Bars(seconds[rows], *(column[rows] for column in numbers))
+        return Bars._make(column[rows] for column in self)
 
 
 class Ewma(NamedTuple):
-    """Where an EWMA stands: its mean (None before the first value) and how many rows without a value came since."""
+    """Where an EWMA stands: its mean (NaN before the first value) and how many rows without a value came since."""
 
-    mean: float | None = None
+    mean: float = math.nan
     num_missing: int = 0
 
 
@@ -130,43 +129,39 @@ class AssetState:
     def to_json(self) -> dict[str, Any]:
         """A JSON object that restores every bit; what is undefined is null."""
         value: dict[str, Any] = {"close": _or_none(self.close), "num_clean": self.num_clean}
-        value |= {name: list(ewma) for name, ewma in self.scales.items()}
+        value |= {name: [_or_none(ewma.mean), ewma.num_missing] for name, ewma in self.scales.items()}
         if self.slots is None:
             return value
-        tables = {name: getattr(self.slots, name).tolist() for name in ("level", "count", "last_week")}
         means = {name: list(mean) for name, mean in self.means.items()}
-        return {**value, "extra": {"sigma20": _or_none(_sigma(self.scales["ret20"])), **means, "season": tables}}
+        sigma20 = float(floored_root(np.float64(self.scales["ret20"].mean)))  # type: ignore[arg-type]
+        tables = {name: table.tolist() for name, table in vars(self.slots).items()}
+        return {**value, "extra": {"sigma20": _or_none(sigma20), **means, "season": tables}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> AssetState:
         try:
-            return cls._from_json(value)
+            scales = {f"{name}{span}": Ewma(*value[f"{name}{span}"]) for name, span in SCALE_SPANS}
+            for name, (mean, num_missing) in scales.items():
+                if mean is not None and not 0 <= float(mean) < math.inf:
+                    raise ValueError(f"{name} is a mean of squares")
+                if not 0 <= int(num_missing) < MOST_MISSING:
+                    raise ValueError(f"{name} lacks {num_missing} values")
+                scales[name] = Ewma(_or_nan(mean), int(num_missing))
+            num_clean = int(value["num_clean"])
+            if not 0 <= num_clean < 2**62:
+                raise ValueError("num_clean is no count")
+            means, slots, extra = {}, None, value.get("extra")
+            if extra is not None:
+                for name in (f"{name}{span}" for name, span in MEAN_SPANS):
+                    means[name] = Mean(float(extra[name][0]), int(extra[name][1]))
+                level = np.array(extra["season"]["level"], np.float64)
+                count, last_week = (np.array(extra["season"][name], np.int64) for name in ("count", "last_week"))
+                if not level.shape == count.shape == last_week.shape or level.ndim != 2 or not level.size:
+                    raise ValueError("the tables of a season have one shape")
+                slots = Slots(level=level, count=count, last_week=last_week)
+            return cls(close=_or_nan(value["close"]), num_clean=num_clean, scales=scales, means=means, slots=slots)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DataError("not the state of an asset", got=str(error), fix="build the corpus again") from error
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> AssetState:
-        scales = {}
-        for name in (f"{name}{span}" for name, span in SCALE_SPANS):
-            mean, num_missing = value[name]
-            if mean is not None and not 0 <= float(mean) < math.inf:
-                raise ValueError(f"{name} is a mean of squares")
-            if not 0 <= int(num_missing) < MOST_MISSING:
-                raise ValueError(f"{name} lacks {num_missing} values")
-            scales[name] = Ewma(None if mean is None else float(mean), int(num_missing))
-        if not 0 <= int(value["num_clean"]) < 2**62:
-            raise ValueError("num_clean is no count")
-        close = math.nan if value["close"] is None else float(value["close"])
-        means, slots, extra = {}, None, value.get("extra")
-        if extra is not None:
-            for name in (f"{name}{span}" for name, span in MEAN_SPANS):
-                means[name] = Mean(float(extra[name][0]), int(extra[name][1]))
-            level = np.array(extra["season"]["level"], np.float64)
-            count, last_week = (np.array(extra["season"][name], np.int64) for name in ("count", "last_week"))
-            if not level.shape == count.shape == last_week.shape or level.ndim != 2 or not level.size:
-                raise ValueError("the tables of a season have one shape")
-            slots = Slots(level=level, count=count, last_week=last_week)
-        return cls(close=close, num_clean=int(value["num_clean"]), scales=scales, means=means, slots=slots)
 
 
 class Running(NamedTuple):
@@ -209,8 +204,8 @@ class Series:
         scales, sigmas = {}, {}
         for name, span in SCALE_SPANS:
             key = f"{name}{span}"
-            mean, scales[key] = average(self._squares[name], span, state.scales[key])
-            sigmas[key] = Running(floored_root(mean.through), floored_root(mean.before))
+            levels, scales[key] = average(self._squares[name], span, state.scales[key])
+            sigmas[key] = _split(floored_root(levels), self.missing)
         self.sigma20, self.sigma20_prev = sigmas["ret20"]
         self.sigma120, self.sigma_gap20_prev = sigmas["ret120"].through, sigmas["gap20"].before
         self.means: dict[str, Running] = {}
@@ -260,7 +255,7 @@ class Series:
             key = f"{name}{span}"
             self.means[key], after[key] = running_mean(sources[name], span, means[key])
         # A slot holds ratios to the level of the time: levels drift within months, the shape of the week hardly does.
-        ratios = np.stack([sources[name] / self.means[f"{name}{LONG_SPAN}"].before for name in SLOT_QUANTITIES])
+        ratios = np.array([sources[name] / self.means[f"{name}{LONG_SPAN}"].before for name in SLOT_QUANTITIES])
         coming, own_prev, slots = run_slots(self.bars.seconds, np.minimum(ratios, SLOT_LIMIT), slots)
         self.slots = {name: SlotMeans(*pair) for name, *pair in zip(SLOT_QUANTITIES, coming, own_prev, strict=True)}
         return after, slots
@@ -287,29 +282,30 @@ def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
     return cast(Numbers, made)
 
 
-def average(values: Floats, span: int, state: Ewma) -> tuple[Running, Ewma]:
-    """The paper's EWMA: pandas' `ewm(span, adjust=False).mean()`; NaN values only age the past."""
-    if _many(values) and len(values) > LONG_SERIES:
+def average(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
+    """The paper's EWMA, pandas' `ewm(span, adjust=False).mean()`, before the first row and through each.
+
+    NaN values only age the past.
+    """
+    if np.size(values) > LONG_SERIES:
         return _average_long(values, span, state)
     alpha = 2 / (span + 1)
     mean, num_missing = state
-    out = [math.nan if mean is None else mean]
-    for value in np.atleast_1d(values).tolist():
-        if mean is None:
-            mean = None if value != value else value
-        elif value != value:
-            num_missing += 1
-        else:
-            mean += (value - mean) * _weight(alpha, num_missing)
+    out = [mean]
+    for value in values.tolist() if _many(values) else [float(values)]:
+        if value == value:
+            mean = value if mean != mean else mean + (value - mean) * _weight(alpha, num_missing)
             num_missing = 0
-        out.append(math.nan if mean is None else mean)
-    return _pairs(values, out), Ewma(mean, num_missing)
+        elif mean == mean:
+            num_missing += 1
+        out.append(mean)
+    return np.array(out), Ewma(mean, num_missing)
 
 
-def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Running, Ewma]:
+def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
     import polars as pl
 
-    replay = [math.nan if state.mean is None else state.mean, *[math.nan] * state.num_missing]
+    replay = [state.mean, *[math.nan] * state.num_missing]
     series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
     # Polars leaves null where the value is null, pandas carries the mean on.
     smooth = series.ewm_mean(span=span, adjust=False, ignore_nulls=False)
@@ -318,8 +314,7 @@ def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Running, Ewma
     num_missing = 0
     if series.null_count() < len(series) and series[-1] is None:
         num_missing = int(series.is_not_null().reverse().arg_max() or 0)
-    through = smooth.to_numpy()[len(replay) - 1 :]
-    return Running(through[1:], through[:-1]), Ewma(smooth[-1], num_missing)
+    return smooth.to_numpy()[len(replay) - 1 :], Ewma(_or_nan(smooth[-1]), num_missing)
 
 
 @lru_cache(maxsize=1024)
@@ -334,19 +329,11 @@ def _weight(alpha: float, num_missing: int) -> float:
 def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]:
     """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it as it is."""
     seen = ~np.isnan(values)
-    log_kept = math.log1p(-2 / (span + 1))
-    if not _many(values):
-        after = state
-        if seen:
-            through, _ = average(values, span, Ewma(state.level))[0]
-            after = Mean(float(through), state.num_values + 1)
-        return Running(*(np.float64(m.level) / -np.expm1(m.num_values * log_kept) for m in (after, state))), after
-    levels = average(values[seen], span, Ewma(state.level))[0]
-    end = state.num_values + len(levels.through)
-    level = np.concatenate([[state.level], levels.through])
-    mean = level / -np.expm1(np.arange(state.num_values, end + 1) * log_kept)
-    at = seen.cumsum()
-    return Running(mean[at], mean[at - seen]), Mean(float(level[-1]), end)
+    levels, _ = average(np.asarray(values)[seen], span, Ewma(state.level))
+    counts = np.arange(state.num_values, state.num_values + len(levels))
+    mean = levels / -np.expm1(counts * math.log1p(-2 / (span + 1)))
+    at = _running_count(seen)
+    return Running(mean[at], mean[at - seen]), Mean(float(levels[-1]), int(counts[-1]))
 
 
 def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
@@ -400,12 +387,9 @@ def _slot_mean(level: Floats, count: Ints) -> Floats:
     return mean
 
 
-def _pairs(like: Floats, means: list[float]) -> Running:
-    """A mean before the first row and through each, as two series or scalars."""
-    if _many(like):
-        series = np.array(means)
-        return Running(series[1:], series[:-1])
-    return Running(np.float64(means[1]), np.float64(means[0]))  # type: ignore[arg-type]
+def _split(levels: Floats, like: Any) -> Running:
+    """What there was before the first row and through each, as two series or scalars."""
+    return Running(levels[1:], levels[:-1]) if _many(like) else Running(levels[1], levels[0])
 
 
 def _previous(values: Floats, first: float) -> Floats:
@@ -422,9 +406,9 @@ def _last(values: Any) -> Any:
     return values[-1] if _many(values) else values
 
 
-def _sigma(ewma: Ewma) -> float:
-    return math.nan if ewma.mean is None else max(SCALE_FLOOR, math.sqrt(ewma.mean))
-
-
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
