@@ -88,8 +88,7 @@ for name in {HEAVY}:
     sys.modules[name] = None
 import vaiom.evaluation.scores, vaiom.evaluation.calibration, vaiom.simulate.oracle
 import vaiom.baselines.counts
-from vaiom.events.corpus import open_corpus
-from vaiom.events.quality import split_quality
+from vaiom.events.corpus import open_corpus, split_quality
 from vaiom.events.pack import pack, unpack
 corpus = open_corpus({str(tmp_path / "corpus")!r})
 print(corpus.cont.shape, corpus.disc.shape, corpus.extra.shape)

@@ -13,10 +13,9 @@ import pytest
 from strategies import frame_of, random_bars
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
-from vaiom.events.corpus import FORMAT_VERSION, Corpus, open_corpus
+from vaiom.events.corpus import FORMAT_VERSION, Corpus, open_corpus, split_quality
 from vaiom.events.fields import COLUMN_TYPES, DISC_FIELDS, EXTRA_FIELDS
 from vaiom.events.pack import pack, unpack
-from vaiom.events.quality import split_quality
 from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.folder import read_bars, write_symbol

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, parse_date, progress_bar
+from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.report import data_tables
 
@@ -149,7 +150,7 @@ def _class_table(file: Path | None) -> dict[str, str]:
 
 
 def _answer(corpus: Corpus, *warnings: str, quality: bool = False) -> Answer:
-    from vaiom.events.quality import split_quality, to_json
+    from vaiom.events.corpus import split_quality
 
     splits = split_quality(corpus)
     return Answer(

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from vaiom.cli.console import Answer, Overwrite, answers, date, parse_span, progress_bar
+from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.report import data_tables
 from vaiom.report.tables import Table
@@ -133,7 +134,7 @@ def simulate(
 def check(bars: BarsDir) -> Answer:
     """Report what is wrong, odd or missing in prices, and what the masks make of them."""
     from vaiom.events.build import CorpusConfig, corpus_in_memory
-    from vaiom.events.quality import split_quality, to_json
+    from vaiom.events.corpus import split_quality
     from vaiom.market.check import check_folder
     from vaiom.market.stamps import TIMEFRAMES
 

@@ -34,7 +34,7 @@ def demo(
     from vaiom.evaluation.predictor import score_baselines
     from vaiom.evaluation.simulated import compare_with_oracle
     from vaiom.events.build import build_corpus
-    from vaiom.events.quality import split_quality
+    from vaiom.events.corpus import split_quality
     from vaiom.events.splits import VALIDATION
     from vaiom.experiments.registry import experiment
     from vaiom.market.check import check_folder

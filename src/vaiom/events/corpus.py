@@ -30,6 +30,8 @@ from vaiom.events.fields import (
     COLUMN_TYPES,
     EXTRA_FIELDS,
     INVALID,
+    MASK_BITS,
+    NUM_RETURN_BUCKETS,
     Columns,
     InputConfig,
     continuous_inputs,
@@ -217,7 +219,12 @@ def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
         file = folder / f"{name}.npy"
         if verify:
             _verify(file, entry["sha256"])
-        columns[name] = _map_array(file, entry["dtype"], manifest["rows"])
+        try:
+            columns[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except BAD_ARRAYS as error:
+            raise damaged(file) from error
+        if columns[name].dtype != np.dtype(entry["dtype"]) or columns[name].shape != (manifest["rows"],):
+            raise damaged(file)
     return Corpus(
         manifest=manifest,
         tokenizer=tokenizer,
@@ -255,21 +262,60 @@ def count_events(corpus: Corpus, context: int = DEFAULT_CONTEXT) -> dict[str, di
     return counts
 
 
+@dataclass(frozen=True, kw_only=True)
+class SplitQuality:
+    """One asset in one split; shares are of its rows that have a next bar there."""
+
+    symbol: str
+    split: str
+    rows: int
+    first: str
+    last: str
+    mask_share: dict[str, float]
+    zero_share: float
+    """Next returns that are exactly zero."""
+    dropped_share: float
+    """Targets dropped for any reason, exact zeros included."""
+    events: int
+    """Rows that may be trained on or scored, before any demand on context."""
+    occupancy: list[float]
+    """Share of the events in each return bucket, from the lowest."""
+
+
+def split_quality(corpus: Corpus) -> list[SplitQuality]:
+    """What masks and target rules kept and dropped: a row per asset and split, in the order of symbols and time.
+
+    Exact-zero next returns are dropped by their outcome, so their share is printed wherever bits per event are.
+    """
+    table = []
+    for symbol, asset in corpus.asset_slices.items():
+        for code, split in enumerate(corpus.splits.names):
+            rows = asset.start + np.flatnonzero(corpus.split_codes[asset] == code)
+            if not len(rows):
+                continue
+            flags, valid = corpus.columns["flags"][rows], corpus.valid_base[rows]
+            buckets = np.bincount(corpus.target_return[rows][valid], minlength=NUM_RETURN_BUCKETS + 1)[1:]
+            quality = SplitQuality(
+                symbol=symbol,
+                split=split,
+                rows=len(rows),
+                first=str(corpus.timestamps[rows[0]]),
+                last=str(corpus.timestamps[rows[-1]]),
+                mask_share={name: float(has_flag(flags, bit).mean()) for name, bit in MASK_BITS.items()},
+                zero_share=float((corpus.log_ret_next[rows] == 0).mean()),
+                dropped_share=float(corpus.target_bad[rows].mean()),
+                events=int(valid.sum()),
+                occupancy=(buckets / max(1, valid.sum())).tolist(),
+            )
+            table.append(quality)
+    return table
+
+
 def _verify(file: Path, recorded: str) -> None:
     if not file.is_file():
         raise DataError("a file of the corpus is missing", where=file, fix="build or unpack the corpus again")
     if sha256_file(file) != recorded:
         raise damaged(file)
-
-
-def _map_array(file: Path, dtype: str, rows: int) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except BAD_ARRAYS as error:
-        raise damaged(file) from error
-    if array.dtype != np.dtype(dtype) or array.shape != (rows,):
-        raise damaged(file)
-    return array
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -323,27 +369,25 @@ def damaged(file: Path) -> DataError:
 
 def _require_shape(manifest: dict[str, Any]) -> None:
     """A manifest with the right hash may still be somebody's own: names must stay in the folder, counts must agree."""
-    _require(_FOLDER.fullmatch(manifest["folder"]) is not None, "folder")
-    types = {name: entry["dtype"] for name, entry in manifest["arrays"].items()}
-    _require(types == COLUMN_TYPES, "arrays")
-    hashes = [entry["sha256"] for entry in manifest["arrays"].values()]
-    hashes += [manifest["tokenizer_sha256"], manifest["state_sha256"]]
-    _require(all(isinstance(each, str) for each in hashes), "hashes")
-    sizes = [asset["rows"] for asset in manifest["assets"].values()]
-    _require(all(type(size) is int and size > 0 for size in sizes), "rows of an asset")
-    _require(type(manifest["rows"]) is int and sum(sizes) == manifest["rows"], "rows")
-    _require(manifest["symbols"] == list(manifest["assets"]), "symbols")
-    _require(all(isinstance(asset["last"], str) for asset in manifest["assets"].values()), "assets")
-    splits = SplitConfig.from_json(manifest["splits"])
-    _require(list(manifest["events"]) == list(splits.names), "events")
-    _require(all(type(count) is int for count in manifest["events"].values()), "events")
-    _require(all(isinstance(each, dict) for each in manifest["inputs"]), "inputs")
-    _require(isinstance(manifest["timeframe"], str), "timeframe")
-
-
-def _require(condition: bool, part: str) -> None:
-    if not condition:
-        raise ValueError(f"its {part} make no sense")
+    arrays, assets = manifest["arrays"].values(), manifest["assets"].values()
+    hashes = [*(entry["sha256"] for entry in arrays), manifest["tokenizer_sha256"], manifest["state_sha256"]]
+    sizes, counts = [asset["rows"] for asset in assets], manifest["events"]
+    sound = {
+        "folder": _FOLDER.fullmatch(manifest["folder"]) is not None,
+        "arrays": {name: entry["dtype"] for name, entry in manifest["arrays"].items()} == COLUMN_TYPES,
+        "hashes": all(isinstance(each, str) for each in hashes),
+        "rows of an asset": all(type(size) is int and size > 0 for size in sizes),
+        "rows": type(manifest["rows"]) is int and sum(sizes) == manifest["rows"],
+        "symbols": manifest["symbols"] == list(manifest["assets"]),
+        "assets": all(isinstance(asset["last"], str) for asset in assets),
+        "events": list(counts) == list(SplitConfig.from_json(manifest["splits"]).names)
+        and all(type(count) is int for count in counts.values()),
+        "inputs": all(isinstance(each, dict) for each in manifest["inputs"]),
+        "timeframe": isinstance(manifest["timeframe"], str),
+    }
+    for part, holds in sound.items():
+        if not holds:
+            raise ValueError(f"its {part} make no sense")
 
 
 def under_splits(corpus: Corpus, splits: SplitConfig) -> Corpus:
@@ -352,10 +396,9 @@ def under_splits(corpus: Corpus, splits: SplitConfig) -> Corpus:
     Return buckets are those of a build, to the bit; gap and volatility-regime buckets are taken from the stored 32-bit
     values, so that a value within rounding of an edge may fall on its other side.
     """
-    rows = {symbol: _stored(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
+    rows = {symbol: _own_values(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
     old = corpus.tokenizer
-    classes = dict(zip(old.symbols, old.classes, strict=True))
-    tokenizer = fit_on_train(rows, splits.train_end, old.timeframe, classes)
+    tokenizer = fit_on_train(rows, splits.train_end, old.timeframe, dict(zip(old.symbols, old.classes, strict=True)))
     columns = {
         name: bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
         for name, (of, value) in BUCKETED.items()
@@ -369,26 +412,17 @@ def under_splits(corpus: Corpus, splits: SplitConfig) -> Corpus:
         "splits": splits.to_json(),
         "tokenizer_sha256": tokenizer.sha256,
     }
-    return replace(
-        corpus,
-        manifest=manifest,
-        tokenizer=tokenizer,
-        splits=splits,
-        columns={**corpus.columns, **columns},
-        path=None,
-    )
+    columns = {**corpus.columns, **columns}
+    return replace(corpus, manifest=manifest, tokenizer=tokenizer, splits=splits, columns=columns, path=None)
 
 
-def _stored(corpus: Corpus, inside: slice) -> Columns:
+def _own_values(corpus: Corpus, inside: slice) -> Columns:
     """Own values of one asset's rows, from what a corpus stores of them."""
     columns = {name: np.asarray(column[inside]) for name, column in corpus.columns.items()}
-
-    def defined(values: npt.NDArray[Any], bucket: str) -> npt.NDArray[np.float64]:
-        """Undefined values are stored as 0; what tells them from zeros is that they have no bucket."""
-        return np.where(columns[bucket] == INVALID, math.nan, values)
-
     sigma_prev = np.concatenate([[math.nan], columns["sigma20"][:-1]])
     with np.errstate(divide="ignore", invalid="ignore"):
-        ret_z = columns["log_ret"] / sigma_prev
-    columns["ret_z"] = ret_z
-    return columns | {value: defined(columns[value], bucket) for bucket, (_, value) in BUCKETED.items()}
+        columns["ret_z"] = columns["log_ret"] / sigma_prev
+    for bucket, (_, value) in BUCKETED.items():
+        # Undefined values are stored as 0; what tells them from zeros is that they have no bucket.
+        columns[value] = np.where(columns[bucket] == INVALID, math.nan, columns[value])
+    return columns

@@ -14,8 +14,7 @@ from vaiom.report.tables import NOTHING, Column, Table, bits, count, facts, mome
 
 if TYPE_CHECKING:
     from vaiom.evaluation.ledger import Look
-    from vaiom.events.corpus import Corpus
-    from vaiom.events.quality import SplitQuality
+    from vaiom.events.corpus import Corpus, SplitQuality
     from vaiom.market.check import QualityReport
     from vaiom.report.contents import RunContents
 

@@ -12,8 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from vaiom.evaluation.inference import LEVEL
+from vaiom.events.corpus import split_quality
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.events.quality import split_quality
 from vaiom.files import write_bytes
 from vaiom.report import data_tables, figures
 from vaiom.report.contents import RunContents, read_run
