@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from forecast_runs import TinyRun, untrained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,13 @@ from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_file
+
+
+@pytest.fixture(scope="module", params=["learned positions", "an attention window"])
+def forecaster(request: pytest.FixtureRequest, tiny: TinyRun) -> Forecaster:
+    if request.param == "learned positions":
+        return Forecaster.load(tiny.run)
+    return untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
 
 
 def test_five_thousand_real_bars_one_by_one(forecaster: Forecaster, shared_data: Path) -> None:

@@ -153,9 +153,9 @@ def assert_same_windows(ours: OnlineForecaster, theirs: OnlineForecaster) -> Non
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_order_of_arrival_leaves_what_a_batch_leaves(simulated_world: TinyRun, seed: int) -> None:
-    """Bars of an asset come in order, assets come in any order, some of them hours late."""
-    random = Random(seed)
-    forecaster = untrained(simulated_world.corpus, fields=("ret_z", "log_wait", *CROSS_FIELDS))
+    """Bars of an asset come in order, assets come in any order, some of them hours late, forecasts between them."""
+    random, fields = Random(seed), ("ret_z", "log_wait", *CROSS_FIELDS)
+    forecaster = untrained(simulated_world.corpus, fields=fields, positions="rotary", attention_window=8, num_layers=3)
     bars = cut(read_bars(simulated_world.bars), datetime(2023, 11, 18))
     bars = {symbol: frame.tail(120) for symbol, frame in bars.items()}
     together = forecaster.online()
@@ -170,13 +170,15 @@ def test_any_order_of_arrival_leaves_what_a_batch_leaves(simulated_world: TinyRu
             online.extend(symbol, pl.DataFrame(run, schema=bars[symbol].schema))
         else:
             for bar in run:
-                online.push(symbol, bar, forecast=False)
+                online.push(symbol, bar, forecast=random.random() < 0.5)
         if random.random() < 0.05:
             online = restarted(online)
         queues[symbol] = queues[symbol][len(run) :]
         if not queues[symbol]:
             del queues[symbol]
     assert_same_windows(online, together)
+    for symbol, dist in forecaster.predict(bars).items():
+        np.testing.assert_allclose(online.forecast(symbol).probs, dist.probs, atol=TOLERANCE)
 
 
 def test_histories_may_come_one_after_another(simulated_world: TinyRun) -> None:

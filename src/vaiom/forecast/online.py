@@ -2,34 +2,39 @@
 
 Enters: bars one by one or a stamp at a time, or a history at once. Leaves: forecasts equal to those of
 `Forecaster.predict` on all bars so far: inputs to the bit, because a bar goes through the recursion that builds a
-corpus. What a row reads of other assets is made anew whenever one more bar of its stamp arrives. The state goes to
-JSON and back.
+corpus. What a row reads of other assets is made anew whenever one more bar of its stamp arrives. A model whose layers
+see a window of rows computes new and changed rows alone. The state goes to JSON and back; what the model remembers is
+computed again from its rows.
 Paper: Methods, "Continuous dynamic features" (recursive scales).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from vaiom.errors import DataError
-from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES
-from vaiom.events.rows import Columns, bars_of
+from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of
+from vaiom.events.rows import Columns, bars_of, meta_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.engine import Events
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window, cut_window, refresh_cross_fields
+from vaiom.model.row_step import RowMemory, RowStep
 
 STATE_VERSION = 2
 
 # The same number of bars reaches further back in an asset that trades fewer hours. Where assets read each other, rows
 # are kept for its sake beyond the window.
 _KEPT_CONTEXTS = 2
+_FEW_ROWS = 32
+"""So many rows cost less in one pass of the network than one by one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +44,8 @@ class AssetStream:
     recursion: AssetState
     columns: Columns
     num_bars: int
+    memories: list[RowMemory] = field(default_factory=list)
+    """What the model remembers after one of the last rows and after the next, if it has been asked."""
 
     @property
     def seconds(self) -> int:
@@ -98,6 +105,8 @@ class OnlineForecaster:
             )
         self._advance(checked, stamps)
         ready = [symbol for symbol in bars if self.ready(symbol)] if forecast else []
+        if self.forecaster.engine.row_step:
+            return {symbol: self.forecast(symbol, now=now) for symbol in ready}
         return {dist.symbol: dist for dist in self.forecaster.forecast(map(self.window, ready), now)}
 
     def extend(self, symbol: str, bars: Any) -> int:
@@ -116,7 +125,10 @@ class OnlineForecaster:
 
     def forecast(self, symbol: str, *, now: datetime | None = None) -> ReturnDistribution:
         """The forecast after the last bar of an asset."""
-        return self.forecaster.forecast([self.window(symbol)], now)[0]
+        window, step = self.window(symbol), self.forecaster.engine.row_step
+        if step is None:
+            return self.forecaster.forecast([window], now)[0]
+        return self.forecaster.distribution(window, self._remember(symbol, step).probs, now)
 
     def ready(self, symbol: str) -> bool:
         """Whether an asset has had enough bars to be forecast."""
@@ -183,17 +195,40 @@ class OnlineForecaster:
                 before = {name: column[1 - self._kept :] for name, column in old.columns.items()}
                 columns = {name: np.concatenate([before[name], column]) for name, column in columns.items()}
                 num_bars += old.num_bars
-            streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=num_bars)
+            memories = list(old.memories) if old else []
+            streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=num_bars, memories=memories)
         if cross and arrived:
             every = {symbol: stream.columns for symbol, stream in streams.items()}
-            fresh = refresh_cross_fields(every, self.forecaster.symbols, np.unique(np.concatenate(arrived)))
-            streams |= {symbol: replace(streams[symbol], columns=columns) for symbol, columns in fresh.items()}
+            stamps = np.unique(np.concatenate(arrived))
+            for symbol, columns in refresh_cross_fields(every, self.forecaster.symbols, stamps).items():
+                stream = streams[symbol]
+                changed = len(columns["timestamp"]) - int(np.searchsorted(columns["timestamp"], stamps[0]))
+                memories = [each for each in stream.memories if each.position <= stream.num_bars - changed]
+                streams[symbol] = replace(stream, columns=columns, memories=memories)
         for symbol in bars:
             columns = streams[symbol].columns
             if len(columns["timestamp"]) > self._kept:
                 kept = {name: column[-self._kept :].copy() for name, column in columns.items()}
                 streams[symbol] = replace(streams[symbol], columns=kept)
         self.streams = streams
+
+    def _remember(self, symbol: str, step: RowStep) -> RowMemory:
+        """What the model remembers after the last row, computed from where it was last asked."""
+        stream, meta, config = self.streams[symbol], meta_of(self.forecaster.tokenizer, symbol), self.forecaster.config
+
+        def rows(part: slice) -> Events:
+            return inputs_of(config, {name: column[part] for name, column in stream.columns.items()}, meta)
+
+        memories = list(stream.memories)
+        behind = stream.num_bars - memories[-1].position if memories else _FEW_ROWS
+        if behind >= _FEW_ROWS:
+            # All but the last row, which alone may change, in one pass.
+            before, behind = rows(slice(-config.context - 1, -1)), 1
+            memories = [step.begin(before, meta, stream.num_bars - 1 - len(before))]
+        for row in rows(slice(-behind, None)) if behind else ():
+            memories.append(step.step(memories[-1], row, meta))
+        stream.memories[:] = memories[-2:]
+        return memories[-1]
 
     def _require_next(self, symbol: str, stamp: datetime) -> None:
         if symbol not in self.streams:

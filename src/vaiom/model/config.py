@@ -132,6 +132,10 @@ class ModelConfig:
         )
         _require(self.attention_window >= 0, "attention_window must not be negative")
         _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
+        _require(
+            self.context >= self.receptive_field,
+            f"a context of {self.context} is less than the {self.receptive_field} rows that an answer depends on",
+        )
         _require(not self.asset_dropout or self.input == "hybrid", "asset_dropout needs input=hybrid")
         for name in ("dropout", "stochastic_depth", "asset_dropout"):
             _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")

@@ -75,7 +75,7 @@ class RowStep:
         self.projection = weight[:used].copy(), bias[:used].copy()
 
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
-        """The memory of a window of rows, by one pass of the network; its first row is number `first` of its asset."""
+        """The memory of a window of rows, by one pass of the network; `first` rows of the asset came before."""
         device = next(self.model.parameters()).device
         inputs = (torch.from_numpy(np.ascontiguousarray(each[None])).to(device) for each in (events_TF, meta_M))
         kept: list[tuple[Tensor, Tensor]] = []
