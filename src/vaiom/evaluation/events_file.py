@@ -145,12 +145,12 @@ def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object)
 
 def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        from vaiom.market.folder import BAD_PARQUET, parquet_frame
+        from vaiom.market.folder import read_parquet
     except ImportError as error:
         fix = "install polars, or evaluate again here"
         raise DataError("reading this file needs polars", where=file, fix=fix) from error
     try:
-        frame = parquet_frame(file)
-    except BAD_PARQUET as error:
-        raise OSError(str(error)) from error
+        frame = read_parquet(file, file)
+    except DataError as error:
+        raise OSError(error.got) from error
     return {name: frame[name].to_numpy() for name in frame.columns}

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import polars as pl
 
 from vaiom.errors import DataError
@@ -20,12 +19,10 @@ from vaiom.files import atomic_file, read_json, write_json
 from vaiom.market.stamps import STAMP, require_calendar, require_ordered
 
 PRICE_COLUMNS = ("Open", "High", "Low", "Close")
-BAR_COLUMNS = ("Datetime", *PRICE_COLUMNS, "Volume")
-BAR_SCHEMA = {"Datetime": STAMP, **dict.fromkeys((*PRICE_COLUMNS, "Volume"), pl.Float64())}
+NUMBER_COLUMNS = (*PRICE_COLUMNS, "Volume")
+BAR_COLUMNS = ("Datetime", *NUMBER_COLUMNS)
+BAR_SCHEMA = {"Datetime": STAMP, **dict.fromkeys(NUMBER_COLUMNS, pl.Float64())}
 MANIFEST_NAME = "manifest.json"
-BAD_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError)
-"""What the reader raises over a damaged file; over some damage it panics."""
-
 Progress = Callable[[int, int, str], None]
 """Is told how many of how many are done, and which one it is about."""
 
@@ -46,40 +43,28 @@ def check_symbol(symbol: str) -> str:
 
 def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
     """Bring a frame to `BAR_SCHEMA` without touching a value: names and types are checked, NaN becomes null."""
-    missing = [name for name in BAR_COLUMNS if name not in frame.columns and name != "Volume"]
-    if missing:
-        raise DataError(
-            f"column {missing[0]!r} is missing",
-            where=where,
-            expected=", ".join(BAR_COLUMNS),
-            got=", ".join(frame.columns) or "no columns",
-            fix="bring the file in with `vaiom data import --format table`, which maps column names",
-        )
+    for name in BAR_COLUMNS[:-1]:
+        if name not in frame.columns:
+            raise DataError(
+                f"column {name!r} is missing",
+                where=where,
+                expected=", ".join(BAR_COLUMNS),
+                got=", ".join(frame.columns) or "no columns",
+                fix="bring the file in with `vaiom data import --format table`, which maps column names",
+            )
     if "Volume" not in frame.columns:
         frame = frame.with_columns(pl.lit(None, pl.Float64).alias("Volume"))
     stamp = frame.schema["Datetime"]
     if not isinstance(stamp, pl.Datetime) or stamp.time_zone is not None:
+        way_out = "bring the file in with `vaiom data import`, with --utc if its stamps carry an offset"
         raise DataError(
-            "stamps must be naive datetimes",
-            where=f"{where}, column Datetime",
-            got=str(stamp),
-            fix="bring the file in with `vaiom data import`, with --utc if its stamps carry an offset",
+            "stamps must be naive datetimes", where=f"{where}, column Datetime", got=str(stamp), fix=way_out
         )
-    for name in (*PRICE_COLUMNS, "Volume"):
-        if not (frame.schema[name].is_numeric() or frame.schema[name] == pl.Null):
-            raise DataError(
-                "a price column must be numeric", where=f"{where}, column {name}", got=str(frame.schema[name])
-            )
+    for name in NUMBER_COLUMNS:
+        if not ((dtype := frame.schema[name]).is_numeric() or dtype == pl.Null):
+            raise DataError("a price column must be numeric", where=f"{where}, column {name}", got=str(dtype))
     require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
-    if frame.schema == BAR_SCHEMA and not any(_has_nan(frame[name]) for name in (*PRICE_COLUMNS, "Volume")):
-        return frame
-    numbers = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in (*PRICE_COLUMNS, "Volume")]
-    return frame.select(pl.col("Datetime").cast(STAMP), *numbers)
-
-
-def _has_nan(numbers: pl.Series) -> bool:
-    """NaN apart from null, which becomes NaN in an array."""
-    return int(np.isnan(numbers.to_numpy()).sum()) > numbers.null_count()
+    return frame.select(pl.col("Datetime").cast(STAMP), pl.col(NUMBER_COLUMNS).cast(pl.Float64).fill_nan(None))
 
 
 def symbols_in(folder: Path) -> list[str]:
@@ -99,43 +84,35 @@ def symbols_in(folder: Path) -> list[str]:
 
 @contextmanager
 def readable_parquet(where: object) -> Iterator[None]:
-    """Turn what Parquet readers raise into an error that names the file."""
+    """Turn what Parquet readers raise over damage, panics among it, into an error that names the file."""
     import pyarrow as pa
 
+    polars = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
     try:
         yield
     except FileNotFoundError as error:
         raise DataError("no such file", where=where, expected="a Parquet file of bars") from error
-    except (pa.ArrowException, UnicodeDecodeError, *BAD_PARQUET) as error:
-        raise DataError("not readable as Parquet", where=where, got=str(error).splitlines()[0]) from error
+    except (pa.ArrowException, UnicodeDecodeError, *polars, OSError, MemoryError) as error:
+        got = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError("not readable as Parquet", where=where, got=got) from error
 
 
-def parquet_frame(source: Path | BinaryIO, columns: Sequence[str] | None = None) -> pl.DataFrame:
+def read_parquet(source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """A Parquet file of anyone's; by Arrow's reader, which survives damage that makes others claim absurd memory."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with readable_parquet(where):
         table = pq.ParquetFile(source).read(columns, use_threads=False)
         table.validate(full=True)  # texts that are none would end the process later
-        frame = pl.from_arrow(table)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise OSError(str(error) or type(error).__name__) from error
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+        return pl.DataFrame(pl.from_arrow(table))
 
 
-def read_file(path: Path) -> pl.DataFrame:
-    """One asset's bars, types checked; order is checked by `require_ordered`."""
-    with readable_parquet(path):
-        frame = parquet_frame(path)
-    return conform(require_bars(frame, path), path)
-
-
-def require_bars(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+def read_file(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """One asset's bars, types checked, or some `columns` as they are stored; order is checked by `require_ordered`."""
+    frame = read_parquet(path, path, columns)
     if frame.is_empty():
         raise DataError("the file holds no bars", where=path, fix="remove it, or import it again")
-    return frame
+    return conform(frame, path) if columns is None else frame
 
 
 class Bars(dict[str, pl.DataFrame]):

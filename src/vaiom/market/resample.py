@@ -3,16 +3,13 @@
 Enters: one asset's ordered bars as a frame, a Parquet file or a bar folder. Leaves: the same at a coarser timeframe.
 Paper: "Market Data, Price Convention and Bar Construction".
 
-Bins are anchored at midnight of the stored clock, and a bar is stamped with the left edge of its bin. A bin without
-rows stays empty. A bin with rows gives one bar: the earliest Open, the highest High, the lowest Low, the latest Close
-and the sum of the Volumes, each of what is available and null if nothing is. So a bin whose rows lack every price still
-gives a bar of nulls: the row was observed, and the event masks call it missing. A non-positive price is a value here;
-judging prices is the masks' work.
+Bins are anchored at midnight of the stored clock; a bar has the left edge of its bin as stamp, and a bin without rows
+stays empty. A bin with rows gives the earliest Open, highest High, lowest Low, latest Close and the sum of the Volumes,
+each of what is available and null if nothing is: a row was observed, and judging prices is the event masks' work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,14 +26,13 @@ from vaiom.market.folder import (
     Progress,
     conform,
     describe,
-    parquet_frame,
+    read_file,
     readable_parquet,
-    require_bars,
     symbols_in,
     write_manifest,
     write_symbol,
 )
-from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
+from vaiom.market.stamps import STAMP, infer_timeframe, require_ordered, timeframe_of
 
 BATCH_ROWS = 1 << 20
 _MICROSECOND = timedelta(microseconds=1)
@@ -51,24 +47,26 @@ def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars")) -> pl.D
     target = timeframe_of(to)
     conform(bars.clear(), where)
     bars = _bar_columns(bars)
-    step = _checked_step(bars["Datetime"], target, where)
-    return _binned(bars, step, target, where)
+    return _binned(bars, _checked_step(bars["Datetime"], target, where), target, where)
 
 
 def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.DataFrame:
     """One asset's bars from a Parquet file; prices pass through memory a batch at a time, stamps as a whole."""
+    import pyarrow.parquet as pq
+
     target = timeframe_of(to)
-    step = _checked_step(_stamps(source), target, source)
-    done: list[pl.DataFrame] = []
-    held: pl.DataFrame | None = None
-    for batch in _batches(source, batch_rows):
-        rows = batch if held is None else pl.concat([held, batch])
-        # The last bin of a batch may go on in the next one.
-        latest = rows["Datetime"][-1]
-        cut = rows["Datetime"].search_sorted(latest - (latest - _EPOCH) % target)
-        done.append(_binned(rows[:cut], step, target, source))
-        held = rows[cut:]
-    assert held is not None
+    with readable_parquet(source), pq.ParquetFile(source) as file:
+        conform(pl.DataFrame(pl.from_arrow(file.schema_arrow.empty_table())), source)
+        step = _checked_step(read_file(source, ["Datetime"])["Datetime"].cast(STAMP), target, source)
+        done, held = [], pl.DataFrame(schema=BAR_SCHEMA)
+        names = [name for name in BAR_COLUMNS if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=batch_rows, columns=names):
+            rows = pl.concat([held, _bar_columns(pl.DataFrame(pl.from_arrow(batch)))])
+            # The last bin of a batch may go on in the next one.
+            latest = rows["Datetime"][-1]
+            cut = rows["Datetime"].search_sorted(latest - (latest - _EPOCH) % target)
+            done.append(_binned(rows[:cut], step, target, source))
+            held = rows[cut:]
     return pl.concat([*done, _binned(held, step, target, source)])
 
 
@@ -86,11 +84,8 @@ def resample_folder(
     if source.resolve().is_relative_to(out.resolve()):
         raise ConfigError("the output folder is the source, or holds it", where=out, fix="choose another --out")
     before = source / MANIFEST_NAME
-    manifest: dict[str, Any] = {
-        "timeframe": to.lower(),
-        "symbols": {},
-        "resampled_from": read_json(before) if before.exists() else None,
-    }
+    former = read_json(before) if before.exists() else None
+    manifest: dict[str, Any] = {"timeframe": to.lower(), "symbols": {}, "resampled_from": former}
     with staged_folder(out, overwrite=overwrite) as staged:
         for done, symbol in enumerate(symbols):
             if progress:
@@ -98,11 +93,8 @@ def resample_folder(
             path = source / f"{symbol}.parquet"
             bars = resample_file(path, to)
             write_symbol(staged, symbol, bars)
-            manifest["symbols"][symbol] = {
-                **describe(bars),
-                "source": "resample",
-                "source_sha256": sha256_file(path),
-            }
+            described = {**describe(bars), "source": "resample", "source_sha256": sha256_file(path)}
+            manifest["symbols"][symbol] = described
         write_manifest(staged, manifest)
     if progress:
         progress(len(symbols), len(symbols), "")
@@ -115,21 +107,14 @@ def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelt
     step = infer_timeframe(stamps)
     if step is None:
         return timedelta(0)
-    if step > target:
+    finer = step > target
+    if finer or target % step:
         raise DataError(
-            "bars cannot be made finer",
+            "bars cannot be made finer" if finer else "the bars do not divide the target's clock bins",
             where=where,
-            expected=f"bars of at most {target}",
+            expected=f"bars of at most {target}" if finer else f"a bar length that divides {target}",
             got=f"bars of {step}",
-            fix="choose a coarser timeframe, or start from finer bars",
-        )
-    if target % step:
-        raise DataError(
-            "the bars do not divide the target's clock bins",
-            where=where,
-            expected=f"a bar length that divides {target}",
-            got=f"bars of {step}",
-            fix="choose another timeframe, or start from finer bars",
+            fix=f"choose {'a coarser' if finer else 'another'} timeframe, or start from finer bars",
         )
     return step
 
@@ -178,8 +163,8 @@ def _earliest(values: Floats, starts: Rows, stops: Rows) -> Floats:
 def _total(values: Floats, starts: Rows) -> Floats:
     """The sum of each bin's values that are not NaN, or NaN where there is none."""
     total: Floats = np.add.reduceat(values, starts)
-    missing = np.isnan(values) if np.isnan(total).any() else None
-    if missing is not None:
+    if np.isnan(total).any():
+        missing = np.isnan(values)
         total = np.add.reduceat(np.where(missing, 0.0, values), starts)
         total[np.logical_and.reduceat(missing, starts)] = np.nan
     return total
@@ -190,24 +175,3 @@ def _bar_columns(bars: pl.DataFrame) -> pl.DataFrame:
     if "Volume" not in bars.columns:
         bars = bars.with_columns(Volume=pl.lit(None))
     return bars.select(BAR_COLUMNS).cast(BAR_SCHEMA)  # type: ignore[arg-type]
-
-
-def _stamps(source: Path) -> pl.Series:
-    """All stamps of a Parquet file of bars, whose columns and types are checked first."""
-    import pyarrow.parquet as pq
-
-    with readable_parquet(source):
-        schema = pq.read_schema(source)
-    conform(pl.DataFrame(pl.from_arrow(schema.empty_table())), source)
-    with readable_parquet(source):
-        stamps = require_bars(parquet_frame(source, ["Datetime"]), source)["Datetime"]
-    return stamps.cast(BAR_SCHEMA["Datetime"])
-
-
-def _batches(source: Path, rows: int) -> Iterator[pl.DataFrame]:
-    import pyarrow.parquet as pq
-
-    with readable_parquet(source), pq.ParquetFile(source) as file:
-        names = [name for name in BAR_COLUMNS if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=rows, columns=names):
-            yield _bar_columns(pl.DataFrame(pl.from_arrow(batch)))

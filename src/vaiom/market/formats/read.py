@@ -23,7 +23,7 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import BAD_ZIPS, sha256_of
-from vaiom.market.folder import PRICE_COLUMNS, parquet_frame, readable_parquet
+from vaiom.market.folder import PRICE_COLUMNS, read_parquet
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.table import (
     ROW,
@@ -113,8 +113,7 @@ def read_source(file: Origin, data: bytes, format: str, options: Options) -> Fil
 
 def _read_parquet(file: Origin, data: bytes, options: Options) -> RawTable:
     file = replace(file, unit="row")
-    with readable_parquet(file.label):
-        frame = parquet_frame(io.BytesIO(data))
+    frame = read_parquet(io.BytesIO(data), file.label)
     roles = assign_roles(frame.columns, options.columns, file)
     used = frame.select(sorted(set(roles.values())))
     for role in (*PRICE_COLUMNS, "Volume", "Bid", "BidVolume"):
@@ -132,7 +131,9 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
             for info in archive.infolist():
                 _require_safe(info, f"{file.label}!{info.filename}")
             names = [info.filename for info in archive.infolist()]
-            by_suffix = ([name for name in names if name.lower().endswith(suffix)] for suffix in (".csv", ".txt"))
+            by_suffix = (
+                [name for name in names if PurePosixPath(name).suffix.lower() == end] for end in (".csv", ".txt")
+            )
             tables = next(filter(None, by_suffix), [])
             if len(tables) != 1:
                 raise file.error(
