@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,16 +65,12 @@ class CorpusConfig:
         return self.classes.get(symbol, default_class(symbol))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Part:
+class _Part(NamedTuple):
     """The rows of one asset, the state after them and the file that they came from."""
 
     rows: Columns
     state: AssetState
-    source: dict[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.rows["timestamp"])
+    source: dict[str, Any]
 
 
 def build_corpus(
@@ -89,7 +85,7 @@ def build_corpus(
     config = config or CorpusConfig()
     with staged_folder(out, overwrite=overwrite) as staged:
         parts = _read_parts(bars, config, progress)
-        corpus = _assemble(parts, config)
+        corpus = _assemble({symbol: part.rows for symbol, part in parts.items()}, config)
         write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
         states = {symbol: part.state for symbol, part in parts.items()}
         _write_generation(staged, corpus, states, [part.source for part in parts.values()])
@@ -110,10 +106,11 @@ def corpus_in_memory(
     """
     config = config or CorpusConfig()
     if isinstance(bars, Path):
-        return _assemble(_read_parts(bars, config, progress), config, tokenizer)
-    start = AssetState.empty(timeframe_of(config.timeframe))
-    parts = {symbol: _part(bars[symbol], start, symbol) for symbol in sorted(bars)}
-    return _assemble(parts, config, tokenizer)
+        rows = {symbol: part.rows for symbol, part in _read_parts(bars, config, progress).items()}
+    else:
+        start = AssetState.empty(timeframe_of(config.timeframe))
+        rows = {symbol: rows_of(bars_of(bars[symbol], symbol), start)[0] for symbol in sorted(bars)}
+    return _assemble(rows, config, tokenizer)
 
 
 def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> Corpus:
@@ -123,8 +120,7 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
     classes = dict(zip(symbols, old.tokenizer.classes, strict=True))
     config = CorpusConfig(timeframe=old.tokenizer.timeframe, splits=old.splits, classes=classes)
     states = _read_states(old, path / old.manifest["folder"] / STATE_NAME)
-    new_symbols = symbols_in(bars)
-    unknown = [symbol for symbol in new_symbols if symbol not in symbols]
+    unknown = [symbol for symbol in symbols_in(bars) if symbol not in symbols]
     if unknown:
         raise DataError(
             "an asset that the corpus does not have cannot be appended",
@@ -132,23 +128,18 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
             expected=", ".join(symbols),
             fix="build the corpus again: asset ids and the tokenizer are fitted on all assets",
         )
-    parts = {}
-    for done, symbol in enumerate(new_symbols):
-        if progress:
-            progress(done, len(new_symbols), symbol)
-        file = bars / f"{symbol}.parquet"
-        parts[symbol] = _part(_new_bars(old, symbol, file, config), states[symbol], file, symbol)
-    if any(map(len, parts.values())):
+    parts = _read_parts(bars, config, progress, old, states)
+    if any(part.source["rows_taken"] for part in parts.values()):
         assets = {}
         for symbol, rows in old.asset_slices.items():
             assets[symbol] = {name: old.columns[name][rows] for name in COLUMN_TYPES if name not in CROSS_FIELDS}
             if symbol in parts:
                 fresh = stored_columns(parts[symbol].rows, old.tokenizer)
                 assets[symbol] = {name: np.concatenate([known, fresh[name]]) for name, known in assets[symbol].items()}
-        sizes = {symbol: len(columns["timestamp"]) for symbol, columns in assets.items()}
-        grown = replace(old, columns=_join(assets), asset_slices=slices_of(sizes))
-        sources = [*old.manifest["inputs"], *(part.source for part in parts.values() if len(part))]
-        _write_generation(path, grown, states | {symbol: part.state for symbol, part in parts.items()}, sources)
+        grown = replace(old, columns=_join(assets), asset_slices=_slices(assets))
+        sources = [part.source for part in parts.values() if part.source["rows_taken"]]
+        states |= {symbol: part.state for symbol, part in parts.items()}
+        _write_generation(path, grown, states, [*old.manifest["inputs"], *sources])
         old = open_corpus(path, verify=False)
     # Rows that the manifest no longer names, or that a killed append wrote and never named.
     for stale in path.glob("rows-*"):
@@ -157,41 +148,41 @@ def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> 
     return old
 
 
-def _read_parts(bars: Path, config: CorpusConfig, progress: Progress | None) -> dict[str, _Part]:
-    symbols = symbols_in(bars)
-    parts = {}
+def _read_parts(
+    bars: Path,
+    config: CorpusConfig,
+    progress: Progress | None,
+    old: Corpus | None = None,
+    states: Mapping[str, AssetState] | None = None,
+) -> dict[str, _Part]:
+    """The rows of each asset of a bar folder: all of them, or those that follow an old corpus and its states."""
+    symbols, parts = symbols_in(bars), {}
     for done, symbol in enumerate(symbols):
         if progress:
             progress(done, len(symbols), symbol)
         file = bars / f"{symbol}.parquet"
-        start = AssetState.empty(timeframe_of(config.timeframe))
-        parts[symbol] = _part(_read_ordered(file, config), start, file, symbol)
+        frame = _read_ordered(file, config)
+        if old is not None:
+            frame = _new_bars(old, symbol, frame, file)
+        start = states[symbol] if states else AssetState.empty(timeframe_of(config.timeframe))
+        rows, after = rows_of(bars_of(frame, file), start)
+        source = {"symbol": symbol, "file": file.name, "sha256": sha256_file(file), "rows_taken": len(frame)}
+        parts[symbol] = _Part(rows, after, source)
     if progress:
         progress(len(symbols), len(symbols), "")
     return parts
 
 
-def _part(frame: pl.DataFrame, state: AssetState, where: Path | str, symbol: str = "") -> _Part:
-    """Rows of an asset's bars that follow `state`."""
-    rows, after = rows_of(bars_of(frame, where), state)
-    source: dict[str, Any] = {}
-    if isinstance(where, Path):
-        source = {"symbol": symbol, "file": where.name, "sha256": sha256_file(where), "rows_taken": len(frame)}
-    return _Part(rows=rows, state=after, source=source)
-
-
-def _assemble(parts: Mapping[str, _Part], config: CorpusConfig, tokenizer: Tokenizer | None = None) -> Corpus:
-    rows = {symbol: part.rows for symbol, part in parts.items()}
+def _assemble(rows: Mapping[str, Columns], config: CorpusConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     if tokenizer is None:
         classes = {symbol: config.class_of(symbol) for symbol in rows}
         tokenizer = fit_on_train(rows, config.splits.train_end, config.timeframe, classes)
-    return Corpus(
-        manifest={},
-        tokenizer=tokenizer,
-        splits=config.splits,
-        columns=_join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()}),
-        asset_slices=slices_of({symbol: len(part) for symbol, part in parts.items()}),
-    )
+    columns = _join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()})
+    return Corpus(manifest={}, tokenizer=tokenizer, splits=config.splits, columns=columns, asset_slices=_slices(rows))
+
+
+def _slices(assets: Mapping[str, Columns]) -> dict[str, slice]:
+    return slices_of({symbol: len(columns["timestamp"]) for symbol, columns in assets.items()})
 
 
 def _join(assets: Mapping[str, Columns]) -> Columns:
@@ -238,27 +229,12 @@ def _read_states(old: Corpus, file: Path) -> dict[str, AssetState]:
     return states
 
 
-def _new_bars(old: Corpus, symbol: str, file: Path, config: CorpusConfig) -> pl.DataFrame:
-    """The bars of a file after a corpus's last row; those that it has already must be the same bars."""
-    frame = _read_ordered(file, config)
+def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
+    """The bars after a corpus's last row; those that it has already must be the same bars."""
     history = old.asset_slices[symbol]
     last = old.timestamps[history.stop - 1].astype("datetime64[us]").item()
-    fresh = frame.filter(pl.col("Datetime") > last)
-    _require_same_history(old, history, frame.filter(pl.col("Datetime") <= last), file)
-    if len(fresh) and fresh["Datetime"][0] < config.splits.train_end:
-        raise DataError(
-            "bars before the end of Train cannot be appended: bucket edges would have to be fitted again",
-            where=f"{file}, {fresh['Datetime'][0]}",
-            expected=f"new bars at or after {config.splits.train_end}",
-            fix="build the corpus again from all bars",
-        )
-    return fresh
-
-
-def _require_same_history(old: Corpus, history: slice, overlap: pl.DataFrame, file: Path) -> None:
-    """Same stamps, same close-to-close returns."""
-    if not len(overlap):
-        return
+    fresh, overlap = frame.filter(pl.col("Datetime") > last), frame.filter(pl.col("Datetime") <= last)
+    # Same stamps, same close-to-close returns.
     count = min(len(overlap), history.stop - history.start)
     known = slice(history.stop - count, history.stop)
     close = overlap["Close"].tail(count).to_numpy()
@@ -273,6 +249,15 @@ def _require_same_history(old: Corpus, history: slice, overlap: pl.DataFrame, fi
             where=f"{file}, {overlap['Datetime'].tail(count)[row]}",
             fix="build the corpus again, or append a folder with the new bars alone",
         )
+    train_end = old.splits.train_end
+    if len(fresh) and fresh["Datetime"][0] < train_end:
+        raise DataError(
+            "bars before the end of Train cannot be appended: bucket edges would have to be fitted again",
+            where=f"{file}, {fresh['Datetime'][0]}",
+            expected=f"new bars at or after {train_end}",
+            fix="build the corpus again from all bars",
+        )
+    return fresh
 
 
 def _write_generation(
