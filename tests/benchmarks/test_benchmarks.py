@@ -13,7 +13,6 @@ from benchmarks import __main__ as command
 from benchmarks import bars, events, startup
 from benchmarks.race import race, reference_library
 from vaiom.errors import ConfigError, VaiomError
-from vaiom.events.rows import cont_of_bars
 from vaiom.market.folder import write_symbol
 from vaiom.market.resample import resample
 from vaiom.simulate.market import MarketConfig, simulate
@@ -32,7 +31,7 @@ def test_events_of_a_folder_run_from_the_registry(tmp_path: Path) -> None:
 
 def test_events_that_differ_in_one_value_are_named() -> None:
     [asset] = simulate(MarketConfig(assets=1, bars=60)).values()
-    made = cont_of_bars(asset.bars)
+    made = events.cont_of_bars(asset.bars)
     changed = made.copy()
     changed[50, 1] = np.nextafter(changed[50, 1], np.float32(1e9))
     with pytest.raises(VaiomError, match="1 values, first gap_z of row 50"):

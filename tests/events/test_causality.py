@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.events.build import CorpusConfig, corpus_in_memory
-from vaiom.events.fields import OWN_FIELDS
-from vaiom.events.rows import Columns, bars_of, cont_of_bars, rows_of
+from vaiom.events.fields import OWN_FIELDS, continuous_inputs, stored
+from vaiom.events.rows import Columns, bars_of, rows_of
 from vaiom.events.scales import AssetState
 from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import read_bars, write_symbol
@@ -28,6 +28,10 @@ VANDALS = ("scale", "shuffle", "delete", "null", "shift")
 
 def all_fields(bars: pl.DataFrame) -> Columns:
     return rows_of(bars_of(bars), AssetState.empty(HOUR))[0]
+
+
+def cont_of_bars(bars: pl.DataFrame) -> np.ndarray:
+    return continuous_inputs(stored(rows_of(bars_of(bars), AssetState.empty(None))[0]))
 
 
 def vandalise(bars: pl.DataFrame, cut: int, how: str, rng: np.random.Generator) -> pl.DataFrame:

@@ -9,9 +9,7 @@ Paper: Methods, "Continuous dynamic features" and "Data-quality masks".
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +23,6 @@ from vaiom.events.calendar import LAST_SECOND, log_waits, step_seconds
 from vaiom.events.fields import (
     BUCKETED,
     CLASSES,
-    CONT_FIELDS,
     CROSS_FIELDS,
     EXTRA_FIELDS,
     OWN_FIELDS,
@@ -62,54 +59,28 @@ def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
 
     The paper's values are float64, undefined ones NaN, as the fit of the tokenizer wants them.
     """
-    if not isinstance(bars.seconds, np.ndarray) or len(bars.seconds) <= fields.BLOCK_ROWS:
-        return _run(bars, state)
-    blocks, states = zip(*_blocks(bars, state), strict=True)
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}, states[-1]
+    made = list(blocks_of(bars, state))
+    if len(made) == 1:
+        return made[0]
+    return {name: np.concatenate([columns[name] for columns, _ in made]) for name in made[0][0]}, made[-1][1]
 
 
-def _blocks(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetState]]:
+def blocks_of(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetState]]:
     """Rows in blocks that stay in a processor's cache, each with the state after it."""
-    for start in range(0, len(bars.seconds), fields.BLOCK_ROWS):
-        columns, state = _run(bars.part(slice(start, start + fields.BLOCK_ROWS)), state)
+    for start in range(0, np.size(bars.seconds) or 1, fields.BLOCK_ROWS):
+        many = isinstance(bars.seconds, np.ndarray)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            series = Series(bars.part(slice(start, start + fields.BLOCK_ROWS)) if many else bars, state)
+            columns, state = fields.paper_columns(series), series.after
+            if state.slots is not None:
+                columns |= fields.own_columns(series)
         yield columns, state
-
-
-def _run(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        series = Series(bars, state)
-        columns = fields.paper_columns(series)
-        if state.slots is not None:
-            columns |= fields.own_columns(series)
-    return columns, series.after
 
 
 def stored_columns(rows: Columns, tokenizer: Tokenizer) -> Columns:
     """What a corpus stores of rows; buckets are taken from the float64 values."""
     edges = tokenizer.edges
     return fields.stored(rows) | {name: bucket_of(edges[of], rows[value]) for name, (of, value) in BUCKETED.items()}
-
-
-def cont_of_bars(bars: pl.DataFrame, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
-    """(N, 25) continuous inputs of one asset's bars: the events without a corpus around them."""
-    if out is None:
-        out = np.empty((len(bars), len(CONT_FIELDS)), np.float32)
-    done = 0
-    for block, _ in _blocks(bars_of(bars), AssetState.empty(None)):
-        size = len(block["timestamp"])
-        fields.fill_continuous(fields.stored(block), out[done : done + size])
-        done += size
-    return out
-
-
-def cont_of_market(bars: Mapping[str, pl.DataFrame]) -> npt.NDArray[np.float32]:
-    """(N, 25) of all assets, one after another in sorted-symbol order; a thread per core works on them."""
-    ends = np.cumsum([len(bars[symbol]) for symbol in sorted(bars)])
-    out = np.empty((int(ends[-1]), len(CONT_FIELDS)), np.float32)
-    parts = np.split(out, ends[:-1])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(cont_of_bars, (bars[symbol] for symbol in sorted(bars)), parts))
-    return out
 
 
 class RowMaker:
