@@ -66,7 +66,9 @@ def _how_stored(hint: Any) -> Stored:
 
 def to_json(value: Any) -> Any:
     """A value made of dataclasses as what `json.dumps` takes; keys in the order of the fields."""
-    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)):
+    if isinstance(value, enum.Enum):
+        return value.value
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
         return {
@@ -81,8 +83,6 @@ def to_json(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, enum.Enum):
-        return value.value
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -141,7 +141,6 @@ def _build(hint: Any, value: Any, path: str) -> Any:
         return _attempt(hint.fromisoformat if hint in (datetime, date) else hint, value, path)
     if (origin or hint).__module__ == "numpy":
         return _build_array(inside, value, path)
-    hint = type(None) if hint is None else hint
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         _refuse(path, f"a value of type {hint.__name__}", value)
     return value
@@ -168,25 +167,21 @@ def _build_union(choices: tuple[Any, ...], value: Any, path: str) -> Any:
     if value is None and type(None) in choices:
         return None
     problems = []
-    for choice in choices:
-        if choice is not type(None):
-            try:
-                return _build(choice, value, path)
-            except ValueError as error:
-                problems.append(error)
+    for choice in (each for each in choices if each is not type(None)):
+        try:
+            return _build(choice, value, path)
+        except ValueError as error:
+            problems.append(error)
     raise problems[0]
 
 
 def _build_sequence(origin: Any, inside: tuple[Any, ...], value: Any, path: str) -> Any:
     if not isinstance(value, list | tuple):
         _refuse(path, "a list", value)
-    if origin is tuple and inside[-1:] != (...,):
-        if len(value) != len(inside):
-            _refuse(path, f"{len(inside)} values", value)
-        return tuple(
-            _build(hint, each, f"{path}[{n}]") for n, (hint, each) in enumerate(zip(inside, value, strict=True))
-        )
-    items = [_build(inside[0], each, f"{path}[{n}]") for n, each in enumerate(value)]
+    fixed = origin is tuple and inside[-1:] != (...,)
+    if fixed and len(value) != len(inside):
+        _refuse(path, f"{len(inside)} values", value)
+    items = [_build(inside[n if fixed else 0], each, f"{path}[{n}]") for n, each in enumerate(value)]
     return tuple(items) if origin is tuple else items
 
 

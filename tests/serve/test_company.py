@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 import torch
 from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
 
@@ -43,6 +44,14 @@ def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Pa
             service.live.snapshot = lambda: None  # type: ignore[method-assign]  # as a crash would leave it
             return answer.json(), json.dumps(service.live.online.to_json())
 
+    async def settle() -> dict[str, Any]:
+        """What the second bar settles: the forecast that has read both first bars, though nobody asked for it."""
+        async with in_process(config_of(tiny, tmp_path / "another", **options)) as (client, _):
+            for symbol, number in (("EURUSD", 0), ("XAUUSD", 0), ("EURUSD", 1)):
+                body = {"bars": tiny.later[symbol][number : number + 1]}
+                answer = await client.post(f"/v1/assets/{symbol}/bars", json=body)
+            return dict(answer.json()["scored"])
+
     assert asyncio.run(serve(["EURUSD"]))[0]["missing_assets"] == ["XAUUSD"]
     after, state = asyncio.run(serve(["XAUUSD"]))
     assert after["missing_assets"] == []
@@ -54,6 +63,7 @@ def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Pa
     }
     plain = Forecaster.load(tmp_path / "model.safetensors").predict(every, "EURUSD")
     assert np.abs(plain.probs - after["probs"]).max() <= TOLERANCE
+    assert asyncio.run(settle())["quantiles"]["0.5"] == pytest.approx(plain.quantile(0.5), rel=1e-3)
 
 
 def _frame(bars: list[dict[str, Any]]) -> pl.DataFrame:

@@ -14,9 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, config_of, in_process
 
+from training.tiny_runs import SPLITS
 from vaiom.baselines.counts import Frequency
 from vaiom.errors import DataError
 from vaiom.events.corpus import open_corpus
+from vaiom.forecast.bars import moment_of
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.app import Service
@@ -148,6 +150,17 @@ def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path, monkeypatch
     assert again["bars"] == shown["bars"]
     for one, other in zip(again["forecasts"], shown["forecasts"], strict=True):
         assert one == {**other, **{k: pytest.approx(other[k], abs=1e-4) for k in ("model_bits", "pit", "quantiles")}}
+
+
+def test_no_bar_that_was_learned_from_is_forecast_again(tiny: TinyRun, tmp_path: Path) -> None:
+    stamps = tiny.history["EURUSD"]["Datetime"]
+    held_out = int((stamps >= SPLITS.train_end).sum())
+    service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=held_out + 30))
+    settled_by = [
+        moment_of(int(after["timestamp"][-1])) for window, after in service.replays if window.symbol == "EURUSD"
+    ]
+    assert settled_by == stamps.to_list()[-held_out:]
+    service.store.close()
 
 
 def test_a_state_of_another_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:

@@ -88,7 +88,6 @@ class LiveAssets:
         """Take the bars that follow, durably: what the first of them settled, the seconds of recursion and disk."""
         start = time.perf_counter()
         before, dist = self.online.streams.get(symbol), self.forecast(symbol)
-        _require_order(symbol, bars, before.last if before else None)
         after, first = self._advanced(symbol, bars)
         settled = [monitor.settle(dist, before.columns, first, self.frequency)] if before and dist else []
         computed = time.perf_counter()
@@ -239,27 +238,23 @@ class LiveAssets:
         return online
 
     def _advanced(self, symbol: str, bars: Sequence[Bar]) -> tuple[OnlineForecaster, Columns]:
-        """Where all assets stand after the bars, and the rows that end with that of the first."""
+        """Where all assets stand after the bars that follow, and the rows that end with that of the first."""
         first: Columns = {}
         after = self.online.copy()
         for number, bar in enumerate(bars, start=1):
+            where, before = f"bars of {symbol}, row {number}", after.streams.get(symbol)
+            if before and bar.datetime <= before.last:
+                raise RefusalError(
+                    409,
+                    "a bar is there already" if bar.datetime == before.last else "a bar goes back in time",
+                    where=where,
+                    expected=f"a bar after {before.last.isoformat()}",
+                    got=bar.datetime.isoformat(),
+                    fix="push the bars that follow; GET /v1/assets says where each asset stands",
+                )
             try:
                 after.push(symbol, vars(bar), forecast=False)
             except UserError as error:
-                raise DataError(**details_of(error) | {"where": f"bars of {symbol}, row {number}"}) from error
+                raise DataError(**details_of(error) | {"where": where}) from error
             first = first or after.streams[symbol].columns
         return after, first
-
-
-def _require_order(symbol: str, bars: Sequence[Bar], last: datetime | None) -> None:
-    for number, bar in enumerate(bars, start=1):
-        if last is not None and bar.datetime <= last:
-            raise RefusalError(
-                409,
-                "a bar is there already" if bar.datetime == last else "a bar goes back in time",
-                where=f"bars of {symbol}, row {number}",
-                expected=f"a bar after {last.isoformat()}",
-                got=bar.datetime.isoformat(),
-                fix="push the bars that follow; GET /v1/assets says where each asset stands",
-            )
-        last = bar.datetime
