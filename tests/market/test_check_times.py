@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.codec import to_json
-from vaiom.market.check_times import Clock, _easter, find_gaps, read_clock
+from vaiom.market.check import Clock, _easter, find_gaps, read_clock
 from vaiom.market.stamps import infer_timeframe
 
 HOUR = 3600

@@ -1,24 +1,54 @@
 """The quality report: what is wrong with prices as prices, before anything is computed from them.
 
-Enters: a bar folder, or one asset's bars in any order. Leaves: a `QualityReport`, facts and findings per asset.
-Faults of the data are findings here, never errors: the report is what a user reads to decide what to do about them.
+Enters: a bar folder, or one asset's bars in any order. Leaves: a `QualityReport`, facts and findings per asset; faults
+of the data are never errors here. Which stamps are missing, and which clock they are on, the weeks themselves tell.
+Paper: "Market Data, Price Convention and Bar Construction" (left-edge stamps, never localised; empty bins stay empty).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from vaiom.codec import stored, to_json
+from vaiom.codec import Stored, stored, to_json
 from vaiom.market.check_prices import find_higher_timeframe_bars, neighbour_findings, value_findings
-from vaiom.market.check_times import Clock, Gaps, find_gaps, read_clock, stamp_findings
-from vaiom.market.findings import Finding, Severity
+from vaiom.market.findings import (
+    DAY,
+    HOUR,
+    NUM_EXAMPLES,
+    WEEK,
+    Finding,
+    Severity,
+    epoch_seconds,
+    find_runs,
+    finding,
+    row_findings,
+    show_stamp,
+)
 from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe
+
+_EPOCH = datetime(1970, 1, 1)
+_MICRO = 1_000_000
+_MONDAY = 4 * DAY  # the epoch began on a Thursday
+_NEIGHBOUR_WEEKS = 4
+_FINEST_BIN = 60
+_LONG_GAP = 6 * HOUR
+_LONG_GAP_BINS = 2
+_THINNEST = 0.01
+_LONGEST_WEEKEND = 5 * DAY
+_WINTER_CLOSE_UTC = 4 * DAY + 22 * HOUR  # Friday 17:00 in New York, seconds from Monday midnight
+_FEWEST_WEEKS = 3
+_HALF_HOUR = HOUR // 2
+_RHYTHM = ("open_summer", "open_winter", "follows")
+_TIMES = (*_RHYTHM, "close_summer", "close_winter")
+_DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +129,236 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
         clock=clock,
         findings=tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closure:
+    """A stretch of missing bins, closed hours between them skipped."""
+
+    start: datetime = field(metadata=stored("from"))
+    end: datetime = field(metadata=stored("to"))
+    bins: int
+    holiday: bool
+
+    def __str__(self) -> str:
+        return f"{show_stamp(self.start)} to {show_stamp(self.end)} ({self.bins} bars)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """What is missing inside the usual trading hours; the longest closures come longest first."""
+
+    expected_bins: int = 0
+    missing_bins: int = 0
+    missing_on_holidays: int = 0
+    longest_closures: tuple[Closure, ...] = ()
+
+
+def stamp_findings(bars: pl.DataFrame, timeframe: int | None) -> list[Finding]:
+    """Missing, repeated, unordered and off-grid stamps, in the order in which the rows came."""
+    stamp = pl.col("Datetime")
+    repeated = ~stamp.is_first_distinct() & stamp.is_not_null()
+    unordered = stamp < stamp.cum_max().shift().forward_fill()
+    step, hour = timeframe * _MICRO if timeframe and timeframe <= WEEK else 1, HOUR * _MICRO  # months differ in length
+    phase = stamp.dt.epoch("us") % step
+    aside = (phase - phase.drop_nulls().mode().min()) % step
+    # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
+    allowed = [0, hour, step - hour] if step > hour else [0]
+    return row_findings(
+        bars,
+        ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
+        ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
+        ("unordered_stamp", Severity.ERROR, "rows that go back in time", unordered),
+        ("off_grid_stamp", Severity.WARNING, "rows between the left edges of their timeframe", ~aside.is_in(allowed)),
+    )
+
+
+def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Finding]]:
+    """Bins missing where most of the neighbouring weeks have one; `stamps` are sorted and not null."""
+    if timeframe is None or timeframe > DAY or WEEK % timeframe:
+        return Gaps(), []
+    bin_seconds = max(timeframe, _FINEST_BIN)
+    seconds = epoch_seconds(stamps)
+    origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
+    bins = np.unique((seconds - origin) // bin_seconds)
+    if len(bins) < _THINNEST * (bins[-1] - bins[0]):
+        # So thin that a stamp must be wrong: the smaller side of the widest step is pointed at.
+        after = int(np.diff(seconds).argmax()) + 1
+        far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
+        summary = "rows far from all others in time; missing bars are not counted"
+        return Gaps(), finding("far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far))
+    per_week = WEEK // bin_seconds
+    present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=bool)
+    present.reshape(-1)[bins] = True
+    # A bin is expected where more than half of the neighbouring weeks have it.
+    expected = np.flatnonzero(2 * _count_near(present) > _count_near(np.ones((len(present), 1), dtype=bool)))
+    expected = expected[(expected >= bins[0]) & (expected <= bins[-1])]
+    missing = ~present.reshape(-1)[expected]
+    closures = []
+    for first, last in zip(*find_runs(missing), strict=True):
+        numbers = (int(expected[first]), int(expected[last]) + 1)
+        start, end = (_EPOCH + timedelta(seconds=origin + number * bin_seconds) for number in numbers)
+        bins_missing, holiday = int(last - first) + 1, _is_holiday(start, end)
+        closures.append(Closure(start=start, end=end, bins=bins_missing, holiday=holiday))
+    closures.sort(key=lambda closure: -closure.bins)
+    fewest = max(_LONG_GAP_BINS, _LONG_GAP / bin_seconds)
+    long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
+    summary = f"bars missing from usual trading hours in long stretches ({len(long)}), holidays apart"
+    return Gaps(
+        expected_bins=len(expected),
+        missing_bins=int(missing.sum()),
+        missing_on_holidays=sum(closure.bins for closure in closures if closure.holiday),
+        longest_closures=tuple(closure for closure in closures[:NUM_EXAMPLES] if closure.bins > 1),
+    ), finding("gap", Severity.INFO, sum(closure.bins for closure in long), summary, map(str, long))
+
+
+def _count_near(present: NDArray[np.bool_]) -> Any:
+    """(weeks, bins of the week): in how many of the neighbouring weeks each bin is present."""
+    padded = np.pad(present.astype(np.int8), ((_NEIGHBOUR_WEEKS, _NEIGHBOUR_WEEKS), (0, 0)))
+    return sum(padded[week : week + len(present)] for week in range(2 * _NEIGHBOUR_WEEKS + 1)) - present
+
+
+def _is_holiday(start: datetime, end: datetime) -> bool:
+    """Inside the Christmas and New Year fortnight, or from Maundy Thursday evening to Easter Monday."""
+    last = (end - timedelta(seconds=1)).date()
+    turn = start.year if start.month > 6 else start.year - 1
+    if date(turn, 12, 23) <= start.date() and last <= date(turn + 1, 1, 3):
+        return True
+    easter = _easter(start.year)
+    return easter - timedelta(days=3) <= start.date() and last <= easter + timedelta(days=1)
+
+
+def _easter(year: int) -> date:
+    """Easter Sunday of the Gregorian calendar (the anonymous algorithm)."""
+    century, of_century = divmod(year, 100)
+    moon = (19 * (year % 19) + century - century // 4 - (century - (century + 8) // 25 + 1) // 3 + 15) % 30
+    weekday = (32 + 2 * (century % 4) + 2 * (of_century // 4) - moon - of_century % 4) % 7
+    late = (year % 19 + 11 * moon + 22 * weekday) // 451
+    month, day = divmod(moon + weekday - 7 * late + 114, 31)
+    return date(year, month, day + 1)
+
+
+def _week_time(seconds: int | None) -> str | None:
+    if seconds is None:
+        return None
+    day, rest = divmod(seconds % WEEK, DAY)
+    return f"{_DAY_NAMES[day]} {rest // HOUR:02d}:{rest % HOUR // 60:02d}"
+
+
+WeekTime = Annotated[int | None, Stored(encode=_week_time, decode=str)]
+"""Seconds from Monday midnight, None where too few weeks say; written as a day and a time, and never read back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Era:
+    """Neighbouring years, from the first through the last, with one weekly rhythm."""
+
+    years: tuple[int, int]
+    weeks: int
+    open_summer: WeekTime
+    open_winter: WeekTime
+    close_summer: WeekTime
+    close_winter: WeekTime
+    follows: str | None = field(metadata=stored("daylight_saving"))
+    """Whose daylight saving decides between summer and winter: "US", "EU", or None where no week tells."""
+
+    def __str__(self) -> str:
+        years = "-".join(str(year) for year in sorted(set(self.years)))
+        summer, winter = _week_time(self.open_summer), _week_time(self.open_winter)
+        if moves := None not in (summer, winter) and summer != winter:
+            opening, clock = f"{summer} in summer, {winter} in winter", "follows"
+        else:
+            season = "in winter" if summer is None else "in summer" if winter is None else "all year"
+            opening, clock = f"{summer or winter} {season}", "on a clock that moves with"
+        daylight = f", {clock} {self.follows} daylight saving" if self.follows else ""
+        # In America's own rhythm nothing ever moves, which a clock and a market without daylight saving do as well.
+        doubt = ", or neither clock nor market moves" if self.follows == "US" and not moves else ""
+        return f"{years}: opens {opening}{daylight}{self._zone()}{doubt}"
+
+    def _zone(self) -> str:
+        """The clock's name, on a premise that holds for spot currencies and metals: they close at 17:00 New York."""
+        if self.close_winter is None or self.close_summer is None:
+            return ""
+        offsets = (self.close_winter - _WINTER_CLOSE_UTC, self.close_summer - (_WINTER_CLOSE_UTC - HOUR))
+        if any(offset % HOUR or abs(offset) > 14 * HOUR for offset in offsets):
+            return ""
+        winter, summer = (f"UTC{offset // HOUR:+d}" if offset else "UTC" for offset in offsets)
+        zone = winter if winter == summer else f"{winter} in winter, {summer} in summer"
+        return f"; {zone} if Friday closes at 17:00 New York"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """What the weekly openings say about the clock: eras of one rhythm each, and a sentence about the last."""
+
+    statement: str
+    eras: tuple[Era, ...] = ()
+
+
+def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Finding]]:
+    """Read the clock from the weekends; `stamps` are sorted and not null."""
+    if timeframe is None or timeframe > HOUR:
+        return Clock(statement="bars of an hour or less are needed to see the weekly opening"), []
+    weekends = _find_weekends(stamps, timeframe)
+    if len(weekends) < _FEWEST_WEEKS:
+        return Clock(statement="no weekly opening: the asset trades through the weekend, or the span is too short"), []
+    eras: list[Era] = []
+    for (number,), weeks in weekends.group_by("year", maintain_order=True):
+        year = _year_era(number, weeks)
+        known = {name: value for name in _TIMES if (value := getattr(year, name)) is not None}
+        # Neighbouring years that do not contradict each other are one era; what one does not know, the other tells.
+        if eras and all(getattr(eras[-1], name) in (None, known[name]) for name in _RHYTHM if name in known):
+            span, num_weeks = (eras[-1].years[0], year.years[1]), eras[-1].weeks + year.weeks
+            eras[-1] = replace(eras[-1], years=span, weeks=num_weeks, **known)
+        else:
+            eras.append(year)
+    num_before = sum(era.weeks for era in eras[:-1])
+    summary = "weekly openings before the present rhythm of the week began"
+    moved = finding("opening_moved", Severity.INFO, num_before, summary, map(str, eras))
+    return Clock(statement=str(eras[-1]), eras=tuple(eras)), moved
+
+
+def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
+    """One row per weekend: opening and closing in seconds of the week, and who had daylight saving then."""
+
+    def daylight(zone: str) -> pl.Expr:
+        # Noon is hours after any change; a day's error of a naive clock cannot matter but on the Sunday of the change.
+        noon = pl.col("opened").dt.truncate("1d").dt.offset_by("12h")
+        return noon.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.dst_offset() > pl.duration(seconds=0)
+
+    def second_of_week(stamp: pl.Expr) -> pl.Expr:
+        # To the nearest half hour: the first and last minutes of a week may have no bar.
+        seconds = (stamp.dt.weekday().cast(pl.Int64) - 1) * DAY + (stamp - stamp.dt.truncate("1d")).dt.total_seconds()
+        return (seconds + _HALF_HOUR // 2).floordiv(_HALF_HOUR) * _HALF_HOUR
+
+    closed = pl.col("opened").shift().dt.offset_by(f"{timeframe}s")
+    pause = (pl.col("opened") - pl.col("closed")).dt.total_seconds()
+    weekends = stamps.alias("opened").to_frame().with_columns(closed.alias("closed"))
+    return weekends.filter(pause.is_between(DAY, _LONGEST_WEEKEND)).select(
+        pl.col("opened").dt.year().alias("year"),
+        second_of_week(pl.col("opened")).alias("open"),
+        second_of_week(pl.col("closed")).alias("close"),
+        daylight("America/New_York").alias("us"),
+        daylight("Europe/London").alias("eu"),
+    )
+
+
+def _year_era(year: Any, weeks: pl.DataFrame) -> Era:
+    us, eu, opened = pl.col("us"), pl.col("eu"), pl.col("open")
+
+    def usual(what: str, season: pl.Expr) -> Any:
+        """The commonest time, the earliest of equals; None below a few weeks."""
+        times = weeks.filter(season)[what]
+        return times.mode().min() if len(times) >= _FEWEST_WEEKS else None
+
+    seasons = {"summer": us & eu, "winter": ~us & ~eu}
+    times = {f"{what}_{name}": usual(what, season) for name, season in seasons.items() for what in ("open", "close")}
+    summer, winter = times["open_summer"], times["open_winter"]
+    follows = None
+    if summer is not None and winter is not None:
+        # A clock that is moved to keep the opening slips by an hour in the weeks of the other side.
+        as_us = opened == pl.when(us).then(summer).otherwise(winter)
+        as_eu = ~as_us if summer == winter else opened == pl.when(eu).then(summer).otherwise(winter)
+        votes = weeks.filter(us != eu).select(US=as_us.sum(), EU=as_eu.sum()).row(0, named=True)
+        follows = max(votes, key=lambda side: votes[side]) if votes["US"] != votes["EU"] else None
+    return Era(years=(year, year), weeks=len(weeks), follows=follows, **times)

@@ -34,10 +34,6 @@ Body = tuple[bytes, int]
 class UnavailableError(Exception):
     """No usable answer this time; asking again later may help."""
 
-    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
-
 
 class StoppedError(Exception):
     """The run is ending: whatever was being waited for is no longer wanted."""
@@ -103,8 +99,6 @@ class FileServer:
                 reason = "an empty body that did not come twice"
             except UnavailableError as error:
                 reason = str(error)
-                if error.retry_after_s is not None:
-                    self.limit.pause(min(error.retry_after_s, LONGEST_RETRY_AFTER_S))
         raise UnavailableError(reason)
 
     def _get(self, url: str) -> bytes | None:
@@ -124,7 +118,8 @@ class FileServer:
         if status == 404:
             return None
         if status in _WORTH_RETRYING or status >= 500:
-            raise UnavailableError(f"HTTP {status}", _retry_after_s(headers))
+            self.limit.pause(min(_retry_after_s(headers) or 0.0, LONGEST_RETRY_AFTER_S))
+            raise UnavailableError(f"HTTP {status}")
         if status != 200:
             moved = headers.get("Location")
             raise DataError(

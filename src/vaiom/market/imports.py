@@ -29,15 +29,7 @@ from vaiom.market.folder import (
     write_symbol,
 )
 from vaiom.market.formats.read import FORMATS, read_source
-from vaiom.market.formats.table import (
-    REPAIR,
-    ROW,
-    SORT_FIX,
-    FileBars,
-    Options,
-    Origin,
-    count_out_of_place,
-)
+from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
 from vaiom.market.stamps import format_span, infer_timeframe, require_calendar, require_ordered
 
 SUFFIXES = (".bi5", ".csv", ".parquet", ".txt", ".zip")
@@ -171,14 +163,12 @@ def _list_files(paths: Sequence[Path]) -> list[Path]:
     """The files named, and those below the folders named that can hold bars; each once."""
     files: dict[Path, None] = {}
     for path in paths:
+        found = [path] if path.is_file() else sorted(path.rglob("*"))
         if path.is_dir():
-            below = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
-            found = [file for file in below if not file.name.startswith(".")]
+            found = [f for f in found if f.suffix.lower() in SUFFIXES and f.is_file() and not f.name.startswith(".")]
             if not found:
                 raise DataError("nothing to import in this folder", where=path, expected="files: " + " ".join(SUFFIXES))
-        elif path.is_file():
-            found = [path]
-        else:
+        elif not found:
             raise DataError("no such file or folder", where=path)
         files.update(dict.fromkeys(found))
     if not files:
@@ -190,12 +180,8 @@ def _group_by_symbol(sources: Sequence[FileBars], wanted: str | None) -> dict[st
     """Files under the symbol that they name, or all under the one that the user names."""
     named = {one.symbol for one in sources if one.symbol}
     if wanted is not None and len(named) > 1:
-        raise DataError(
-            "the files are of several symbols",
-            expected=f"files of {wanted}",
-            got=", ".join(sorted(named)),
-            fix="import each symbol by itself, or leave --symbol out",
-        )
+        got, way_out = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"
+        raise DataError("the files are of several symbols", expected=f"files of {wanted}", got=got, fix=way_out)
     grouped: dict[str, list[FileBars]] = {}
     for one in sources:
         if not (symbol := wanted or one.symbol):

@@ -71,12 +71,7 @@ def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.
 
 
 def resample_folder(
-    source: Path,
-    to: str,
-    out: Path,
-    *,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    source: Path, to: str, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Resample every asset of a bar folder into another one; returns the manifest written there."""
     timeframe_of(to)

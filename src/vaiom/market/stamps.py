@@ -132,15 +132,23 @@ def parse_stamps(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
         values = values.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     if values.dtype.is_float():
         values = values.cast(pl.Int64, strict=False)
-    if values.dtype != pl.Date and not isinstance(values.dtype, pl.Datetime):
-        return require_calendar(_parse_texts(values.cast(pl.String), place, utc=utc), place)
-    if values.null_count():
-        raise _unreadable(place(int(values.is_null().arg_max() or 0)), None)
-    return require_calendar(values.cast(STAMP), place)
+    is_stamp = values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime)
+    parsed = values.cast(STAMP) if is_stamp else _parse_texts(values.cast(pl.String), place, utc=utc)
+    if parsed.null_count():
+        first = int(parsed.is_null().arg_max() or 0)
+        text = values[first : first + 1].cast(pl.String)[0]
+        raise DataError(
+            "a stamp cannot be read",
+            where=place(first),
+            expected=_LAYOUTS,
+            got="nothing" if text is None else repr(text),
+            fix="correct or remove the row",
+        )
+    return require_calendar(parsed, place)
 
 
 def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
-    """Take the layout of the first text still waiting, parse all that follow it, and repeat until none waits."""
+    """Take the layout of the first text still waiting, parse all that follow it, and go on until one cannot be read."""
     parsed = pl.Series(values.name, [None], dtype=STAMP).new_from_index(0, len(values))
     while (waiting := parsed.is_null()).any():
         first = int(waiting.arg_max() or 0)
@@ -150,7 +158,7 @@ def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
         if layout is not None:
             parsed = _convert(values, layout).zip_with(waiting, parsed)
         if parsed[first] is None:
-            raise _unreadable(place(first), values[first])
+            break
     return parsed
 
 
@@ -183,16 +191,6 @@ def _convert(texts: pl.Series, layout: str) -> pl.Series:
         return texts.str.to_date(layout, strict=False).cast(STAMP)
     parsed = texts.str.to_datetime(layout, time_unit="us", strict=False)
     return parsed.dt.replace_time_zone(None) if parsed.dtype != STAMP else parsed
-
-
-def _unreadable(where: object, got: str | None) -> DataError:
-    return DataError(
-        "a stamp cannot be read",
-        where=where,
-        expected=_LAYOUTS,
-        got="nothing" if got is None else repr(got),
-        fix="correct or remove the row",
-    )
 
 
 def _zoned(where: object, got: str) -> DataError:

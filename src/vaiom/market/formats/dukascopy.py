@@ -41,12 +41,8 @@ def price_scale_of(
     """How many stored units make a price of one: Dukascopy stores integers."""
     legs = {symbol[:3].upper(), symbol[3:].upper()}
     if not legs <= CURRENCIES:
-        raise DataError(
-            "the price scale of this symbol is not known",
-            expected="a currency pair or a metal",
-            got=symbol,
-            fix=fix,
-        )
+        known = "a currency pair or a metal"
+        raise DataError("the price scale of this symbol is not known", expected=known, got=symbol, fix=fix)
     return 1e3 if legs & {"JPY", *METALS} else 1e5
 
 
@@ -61,9 +57,8 @@ def parse_path(path: str) -> tuple[str, datetime] | None:
         if not 1900 <= year < 2200:
             raise ValueError(f"the year {year}")
     except ValueError as error:
-        raise DataError(
-            "the path names an impossible date", where=path, expected="year/month/day, months from 00", got=str(error)
-        ) from error
+        layout = "year/month/day, months from 00"
+        raise DataError("the path names an impossible date", where=path, expected=layout, got=str(error)) from error
     return match["symbol"].upper(), start
 
 
@@ -75,20 +70,17 @@ def read_bi5(file: Origin, data: bytes, options: Options) -> RawTable:
     frame = pl.DataFrame(schema=BAR_SCHEMA)
     if raw:
         if start is None:
-            raise DataError(
+            raise file.error(
                 "the path does not say when the file begins",
-                where=file.label,
                 expected=".../EURUSD/2019/01/04/BID_candles_min_1.bi5, or the same joined by underscores",
                 fix="pass --start, the beginning of its hour, day, month or year",
             )
         named = symbol or options.symbol
         if named is None:
-            raise DataError("the path does not name a symbol", where=file.label, fix="pass --symbol")
+            raise file.error("the path does not name a symbol", fix="pass --symbol")
         frame = _decode(raw, _record_type(raw, file.label), start, options.price_scale or price_scale_of(named))
-    roles = {name: name for name in frame.columns}
-    return RawTable(
-        file=file, format="dukascopy", frame=frame.with_row_index(ROW, offset=1), roles=roles, symbol=symbol
-    )
+    roles, rows = {name: name for name in frame.columns}, frame.with_row_index(ROW, offset=1)
+    return RawTable(file=file, format="dukascopy", frame=rows, roles=roles, symbol=symbol)
 
 
 def decode_candles(payload: bytes, start: datetime, price_scale: float, where: object) -> pl.DataFrame:
@@ -127,8 +119,7 @@ def _record_type(raw: bytes, where: object) -> np.dtype[np.void]:
     if len(raw) % TICK.itemsize == 0 and np.all(np.frombuffer(raw, TICK)["ms"] < _HOUR_MS):
         return TICK
     if len(raw) % CANDLE.itemsize and len(raw) % TICK.itemsize:
-        sizes = f"a multiple of {CANDLE.itemsize} (candles) or {TICK.itemsize} (ticks) bytes"
-        raise _odd_length(raw, sizes, where)
+        raise _odd_length(raw, f"a multiple of {CANDLE.itemsize} (candles) or {TICK.itemsize} (ticks) bytes", where)
     raise damaged("the .bi5 file holds neither candles nor ticks", where)
 
 

@@ -1,11 +1,9 @@
 """Any file as the rows of a table: which kind it is, is told by its content and not by its name.
 
-Enters: the bytes of a file and the format that the user names, or `auto`. Leaves: its `RawTable`. Zip files are read,
-never extracted. Text is taken apart without believing any of it; some tools are known by their tables:
-
-MetaTrader 4 and 5 write tabs or commas, `<DATE>` or `DATE` or no header, with or without a time of day; Volume is the
-tick volume, the one that both versions have. histdata.com writes one-minute bars without a header. Dukascopy's come
-from JForex (`Gmt time`, `Local time`, `Time (UTC)`) or from dukascopy-node, bars or ticks.
+Enters: the bytes of a file and the format that the user names, or `auto`. Leaves: its `FileBars`. Zip files are read,
+never extracted. MetaTrader 4 and 5 write tabs or commas, `<DATE>`, `DATE` or no header, with or without a time of day,
+and both a tick volume. histdata.com writes one-minute bars without a header. Dukascopy's come from JForex (`Gmt time`,
+`Local time`, `Time (UTC)`) or from dukascopy-node, bars or ticks.
 """
 
 from __future__ import annotations
