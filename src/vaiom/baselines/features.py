@@ -9,8 +9,7 @@ features of the context to future work. Those come from rows up to the row itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +19,7 @@ from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS
 
-RETURN_LAGS = (0, 1, 2, 3, 4, 5, 11, 22, 23, 24)
-WINDOWS = (3, 6, 12, 24, 48, 120, 480, 2_400)
-TREND_WINDOWS = (3, 12, 24, 120)
-VOLATILITY_LAGS = (1, 3, 6, 12, 24, 120)
-GAP_LAGS = (1, 2, 3)
-TIME_LAGS = (1, 6, 24, 120)
-SLOT_COUNTS = (1, 5, 20, 60)  # how many earlier days, or weeks, of the slot are averaged
-SEASON_COUNT = 60
-SEASON_WINDOWS = (3, 12, 48)
-LARGEST_WINDOW = 24
+SEASON_COUNT = 60  # how many earlier days, or weeks, say what is usual in a slot
 CYCLES = {"day": 86_400, "week": 7 * 86_400}
 _MONDAY = 4 * 86_400  # 1970-01-01 was a Thursday
 
@@ -40,8 +30,7 @@ Matrix = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureSet:
+class FeatureSet(NamedTuple):
     """A named way from rows to vectors; the last `num_categories` fields are categories."""
 
     fields: tuple[str, ...]
@@ -54,66 +43,38 @@ class FeatureSet:
         return list(range(len(self.fields) - self.num_categories, len(self.fields)))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Past:
-    """One asset from its first row on, (n,) each."""
+def history_features(
+    seconds: Ints, step: int, returns: Floats, abs_z: Floats, unit: Floats, volatility: Floats, gaps: Floats
+) -> Iterator[tuple[str, Floats]]:
+    """Name and column (n,) of everything that tells what an asset did up to a row, from all of its rows (n,).
 
-    seconds: Ints
-    step: int
-    """Seconds from bar to bar."""
-    returns: Floats
-    """Log returns, NaN where a row has no clean one."""
-    abs_z: Floats
-    """Absolute returns in sigmas of the row before, NaN likewise."""
-    unit: Floats
-    """One over the row's `sigma20`."""
-    volatility: Floats
-    gaps: Floats
-
-    @classmethod
-    def of(cls, corpus: Corpus, rows: slice) -> Past:
-        columns: dict[str, npt.NDArray[Any]] = {name: values[rows] for name, values in corpus.columns.items()}
-        returns = clean_returns(corpus, rows)
-        with np.errstate(divide="ignore"):
-            unit = 1.0 / corpus.sigma20[rows]
-        unit[~np.isfinite(unit)] = np.nan
-        return cls(
-            seconds=columns["timestamp"].astype(np.int64),
-            step=step_seconds(corpus.tokenizer.timeframe),
-            returns=returns,
-            abs_z=np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan),
-            unit=unit,
-            volatility=columns["relative_log_vol"].astype(np.float64),
-            gaps=columns["gap_z"].astype(np.float64),
-        )
-
-
-def history_features(past: Past) -> Iterator[tuple[str, Floats]]:
-    """Name and column (n,) of everything that tells what the asset did up to a row."""
-    size, unit = np.abs(past.returns), past.unit
-    slots = {cycle: ((past.seconds - _MONDAY) % length) // past.step for cycle, length in CYCLES.items()}
+    Bars are `step` seconds apart. Log returns, and their sizes in sigmas of the row before, are NaN where a row has no
+    clean one; `unit` is one over the row's `sigma20`.
+    """
+    size = np.abs(returns)
+    slots = {cycle: ((seconds - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
     # The slot that the clock says comes next: that of the target if no bar is skipped.
-    asked = {cycle: ((past.seconds + past.step - _MONDAY) % length) // past.step for cycle, length in CYCLES.items()}
-    for lag in RETURN_LAGS:
-        yield f"return_lag_{lag}", lagged(past.returns, lag) * unit
-    for window in WINDOWS:
+    asked = {cycle: ((seconds + step - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
+    for lag in (0, 1, 2, 3, 4, 5, 11, 22, 23, 24):
+        yield f"return_lag_{lag}", lagged(returns, lag) * unit
+    for window in (3, 6, 12, 24, 48, 120, 480, 2_400):
         yield f"abs_return_mean_{window}", rolling_mean(size, window) * unit
-    for window in TREND_WINDOWS:
-        yield f"return_mean_{window}", rolling_mean(past.returns, window) * unit
-    yield f"abs_return_max_{LARGEST_WINDOW}", rolling_max(size, LARGEST_WINDOW) * unit
-    for lag in VOLATILITY_LAGS:
-        yield f"relative_log_vol_lag_{lag}", lagged(past.volatility, lag)
-    for lag in GAP_LAGS:
-        yield f"gap_z_lag_{lag}", lagged(past.gaps, lag)
-    for lag in TIME_LAGS:
-        yield f"seconds_since_lag_{lag}", past.seconds - lagged(past.seconds.astype(np.float64), lag)
+    for window in (3, 12, 24, 120):
+        yield f"return_mean_{window}", rolling_mean(returns, window) * unit
+    yield "abs_return_max_24", rolling_max(size, 24) * unit
+    for lag in (1, 3, 6, 12, 24, 120):
+        yield f"relative_log_vol_lag_{lag}", lagged(volatility, lag)
+    for lag in (1, 2, 3):
+        yield f"gap_z_lag_{lag}", lagged(gaps, lag)
+    for lag in (1, 6, 24, 120):
+        yield f"seconds_since_lag_{lag}", seconds - lagged(seconds.astype(np.float64), lag)
     for cycle in CYCLES:
-        for count in SLOT_COUNTS:
+        for count in (1, 5, 20, 60):
             yield f"next_slot_of_{cycle}_{count}", recent_mean(size, slots[cycle], asked[cycle], count) * unit
     for cycle in CYCLES:
-        yield f"next_slot_of_{cycle}_z", recent_mean(past.abs_z, slots[cycle], asked[cycle], SEASON_COUNT)
+        yield f"next_slot_of_{cycle}_z", recent_mean(abs_z, slots[cycle], asked[cycle], SEASON_COUNT)
     for cycle in CYCLES:
-        for window in SEASON_WINDOWS:
+        for window in (3, 12, 48):
             yield f"season_of_{cycle}_{window}", seasonal_forecast(size, slots[cycle], asked[cycle], window) * unit
     for cycle in CYCLES:
         yield f"slot_of_{cycle}", slots[cycle].astype(np.float64)
@@ -174,8 +135,21 @@ def _history_matrix(corpus: Corpus, rows: Rows) -> Matrix:
         own = rows[chosen]
         # Nothing after the last row that is asked for is even looked at.
         history = slice(corpus.asset_slices[symbol].start, int(own.max()) + 1)
-        at = own - history.start
-        out[chosen] = np.stack([column[at] for _, column in history_features(Past.of(corpus, history))], axis=1)
+        columns = {name: values[history] for name, values in corpus.columns.items()}
+        returns = clean_returns(corpus, history)
+        with np.errstate(divide="ignore"):
+            unit = 1.0 / corpus.sigma20[history]
+        unit[~np.isfinite(unit)] = np.nan
+        features = history_features(
+            columns["timestamp"].astype(np.int64),
+            step_seconds(corpus.tokenizer.timeframe),
+            returns,
+            np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan),
+            unit,
+            columns["relative_log_vol"].astype(np.float64),
+            columns["gap_z"].astype(np.float64),
+        )
+        out[chosen] = np.stack([column[own - history.start] for _, column in features], axis=1)
     return out
 
 
@@ -184,33 +158,24 @@ def _lags(corpus: Corpus, rows: Rows) -> Matrix:
     return np.concatenate([own, _history_matrix(corpus, rows), corpus.meta[rows]], axis=1, dtype=np.float32)
 
 
+def _with_meta(corpus: Corpus, rows: Rows) -> Matrix:
+    return np.concatenate([corpus.cont[rows], corpus.meta[rows]], axis=1, dtype=np.float32)
+
+
 # The names alone: those of an asset that has one row.
-_ONE = np.ones(1)
-_HISTORY_FIELDS = tuple(
-    name
-    for name, _ in history_features(
-        Past(seconds=np.zeros(1, np.int64), step=1, returns=_ONE, abs_z=_ONE, unit=_ONE, volatility=_ONE, gaps=_ONE)
-    )
-)
+_HISTORY_FIELDS = tuple(name for name, _ in history_features(np.zeros(1, np.int64), 1, *[np.ones(1)] * 5))
 _LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
+_NUM_META = len(META_FIELDS)
 
 FEATURES = {
-    "lightgbm_disc": FeatureSet(
-        fields=DISC_FIELDS,
-        num_categories=len(DISC_FIELDS),
-        of=lambda corpus, rows: corpus.disc[rows].astype(np.float32),
-    ),
-    "lightgbm_cont": FeatureSet(fields=CONT_FIELDS, num_categories=0, of=lambda c, rows: c.cont[rows]),
-    "lightgbm": FeatureSet(
-        fields=(*CONT_FIELDS, *META_FIELDS),
-        num_categories=len(META_FIELDS),
-        of=lambda c, rows: np.concatenate([c.cont[rows], c.meta[rows].astype(np.float32)], axis=1),
-    ),
-    "lightgbm_lags": FeatureSet(fields=_LAG_FIELDS, num_categories=len(META_FIELDS), of=_lags),
+    "lightgbm_disc": FeatureSet(DISC_FIELDS, len(DISC_FIELDS), lambda c, rows: c.disc[rows].astype(np.float32)),
+    "lightgbm_cont": FeatureSet(CONT_FIELDS, 0, lambda c, rows: c.cont[rows]),
+    "lightgbm": FeatureSet((*CONT_FIELDS, *META_FIELDS), _NUM_META, _with_meta),
+    "lightgbm_lags": FeatureSet(_LAG_FIELDS, _NUM_META, _lags),
     "lightgbm_extra": FeatureSet(
-        fields=(*EXTRA_FIELDS, *_LAG_FIELDS),
-        num_categories=len(META_FIELDS),
-        of=lambda c, rows: np.concatenate([c.extra[rows], _lags(c, rows)], axis=1),
+        (*EXTRA_FIELDS, *_LAG_FIELDS),
+        _NUM_META,
+        lambda c, rows: np.concatenate([c.extra[rows], _lags(c, rows)], axis=1),
     ),
 }
 """By baseline; the last also sees the corpus's extra fields, some of which tell of the other assets."""

@@ -168,8 +168,8 @@ class LightGBM(Baseline):
         )
 
     def _report(self, env: lightgbm.callback.CallbackEnv) -> None:
-        if self.progress and env.evaluation_result_list:
-            bits = env.evaluation_result_list[0][2] / math.log(2)
+        if self.progress and (results := env.evaluation_result_list):
+            bits = results[0][2] / math.log(2)
             self.progress(env.iteration + 1, env.end_iteration, f"rounds, holdout {bits:.4f} bits")
 
 

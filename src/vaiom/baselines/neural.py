@@ -28,31 +28,17 @@ from vaiom.training.scoring import predict_probabilities
 
 SELECTION_MONTHS = 6
 
+_SELECTED: dict[str, Any] = {"validate_every": 250, "keep_last": 1}
+_GRU = {"backbone": "gru", "num_layers": 2, "width": 256, "learning_rate": 1e-3, "steps": 4_000, "patience": 4}
+_TOKENS = {"input": "disc", "fields": ("return_bucket",), "return_head": "independent", "auxiliaries": ()}
+
 EXPERIMENTS = {
     "gru": Experiment(
         name="gru", about="A recurrent network over the main model's events, of about its size."
-    ).with_changes(
-        backbone="gru",
-        num_layers=2,
-        width=256,
-        learning_rate=1e-3,
-        steps=4_000,
-        validate_every=250,
-        patience=4,
-        keep_last=1,
-    ),
+    ).with_changes(**_SELECTED, **_GRU),
     "return_tokens": Experiment(
         name="return_tokens", about="A decoder over return buckets alone, in the manner of StockGPT."
-    ).with_changes(
-        input="disc",
-        fields=("return_bucket",),
-        return_head="independent",
-        auxiliaries=(),
-        steps=5_500,
-        validate_every=250,
-        patience=6,
-        keep_last=1,
-    ),
+    ).with_changes(**_SELECTED, **_TOKENS, steps=5_500, patience=6),
 }
 
 

@@ -42,20 +42,15 @@ BITS_PREFIX = "bits_"
 B = TypeVar("B", bound=Baseline)
 
 
-def fit_key(baseline: Baseline, corpus: Corpus, context: int) -> dict[str, Any]:
-    """Everything that decides a fit."""
-    return {
+def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B:
+    """The baseline fitted on the corpus's Train events, from the fits in `directory` if it is there."""
+    key = {
         "baseline": baseline.name,
         "corpus_sha256": corpus.sha256,
         "context": context,
         "config": baseline.config(),
         "fit_version": FIT_VERSION,
     }
-
-
-def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B:
-    """The baseline fitted on the corpus's Train events, from the fits in `directory` if it is there."""
-    key = fit_key(baseline, corpus, context)
     folder = directory / FITS_FOLDER / f"{baseline.name}-{sha256_of(canonical_json(key))[:16]}"
     if folder.exists():
         if read_json(folder / KEY_NAME) != key:
@@ -112,11 +107,9 @@ def load_losses(
         header = dict(json.loads(str(arrays["header"])))
     except (*BAD_ARRAYS, RecursionError) as error:
         raise _damaged(file, str(error)) from error
-    wrong = [
-        (field.removesuffix("_sha256"), value, header.get(field))
-        for field, value in _identity(corpus, split, context).items()
-        if header.get(field) != value
-    ]
+    identity = _identity(corpus, split, context)
+    wrong = [(name.removesuffix("_sha256"), identity[name], header.get(name)) for name in identity]
+    wrong = [each for each in wrong if each[1] != each[2]]
     if not np.array_equal(arrays.get("rows", ()), rows):
         wrong.append(("set of events", f"{len(rows)} events", f"{len(arrays.get('rows', ()))} events"))
     if not np.array_equal(arrays.get("bucket", ()), corpus.target_return[rows]):

@@ -11,15 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vaiom.baselines.base import (
-    Baseline,
-    Floats,
-    Rows,
-    clean_returns,
-    count_targets,
-    num_return_buckets,
-    rows_by_asset,
-)
+from vaiom.baselines.base import Baseline, Floats, Rows, clean_returns, count_targets, num_return_buckets, rows_by_asset
 from vaiom.events.corpus import Corpus
 
 MIN_EVENTS = 500

@@ -20,7 +20,7 @@ from vaiom.evaluation.ledger import record_look
 from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import VALIDATION, SplitConfig
-from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import Run
 from vaiom.training.devices import is_rank_0
 from vaiom.training.experiment import experiment_of_checkpoint
@@ -45,7 +45,11 @@ def refit(
     shifted = shifted_corpus(corpus, until)
     # A folder that holds a run is resumed, its looks being recorded, or refused.
     if is_rank_0() and not Run(out).exists:
-        _record_looks(corpus, shifted, checkpoint, out.name)
+        # Validation events of the shifted protocol that are held-out events of the corpus's own are looked at.
+        codes = corpus.split_codes[shifted.endpoints(VALIDATION, checkpoint.model.config.history)]
+        for code, split in enumerate(corpus.splits.names):
+            if num_events := int((codes == code).sum()):
+                record_look(corpus, split, run=out.name, checkpoint_sha256=checkpoint.sha256, num_events=num_events)
     return train(
         shifted, experiment_of_checkpoint(checkpoint), out, device=device, resume=resume, report=report, purpose=USE
     )
@@ -60,13 +64,3 @@ def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
     end = until or end
     splits = SplitConfig(train_end=end - SELECTING, validation=(end - SELECTING, end), tests=(), seal=end)
     return replace(under_splits(corpus, splits), path=corpus.path)
-
-
-def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: str) -> None:
-    """Validation events of the shifted protocol that are held-out events of the corpus's own are looked at."""
-    selected_on = shifted.endpoints(VALIDATION, checkpoint.model.config.history)
-    codes = corpus.split_codes[selected_on]
-    for code, split in enumerate(corpus.splits.names):
-        num_events = int((codes == code).sum())
-        if num_events:
-            record_look(corpus, split, run=run, checkpoint_sha256=checkpoint.sha256, num_events=num_events)
