@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from small_fits import FEW_TREES, small
 
 from vaiom.baselines.base import clean_returns
-from vaiom.baselines.features import FEATURES, lagged, recent_mean, rolling_max, rolling_mean, seasonal_forecast
-from vaiom.baselines.lightgbm import LightGBM, TreeConfig, split_holdout
+from vaiom.baselines.lightgbm import (
+    FEATURES,
+    LightGBM,
+    TreeConfig,
+    lagged,
+    recent_mean,
+    rolling_max,
+    rolling_mean,
+    seasonal_forecast,
+    split_holdout,
+)
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus

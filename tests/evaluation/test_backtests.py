@@ -13,7 +13,7 @@ import pytest
 from simulated_market import TinyRuns
 
 from vaiom.baselines.counts import Markov
-from vaiom.evaluation.backtests import chi_square_tail, christoffersen, forecast_tails, kupiec, tail_tests
+from vaiom.evaluation.calibration import chi_square_tail, christoffersen, forecast_tails, kupiec, tail_tests
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus, open_corpus

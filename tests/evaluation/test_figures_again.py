@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from reference import event_figures, forecast_figures, state_figures
 from vaiom.audit.figures import compare_figures
 from vaiom.audit.proof import Claim, Proof
-from vaiom.evaluation.backtests import forecast_tails, tail_tests
-from vaiom.evaluation.calibration import calibrate, score_groups
+from vaiom.evaluation.calibration import calibrate, forecast_tails, score_groups, tail_tests
 from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.evaluation.inference import compare, confidence_set, summarise_seeds
 from vaiom.evaluation.mixture import mixture_report

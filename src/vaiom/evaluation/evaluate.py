@@ -21,8 +21,15 @@ from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.backtests import TailTest, forecast_tails, tail_tests
-from vaiom.evaluation.calibration import Calibration, Scores, calibrate, score_groups
+from vaiom.evaluation.calibration import (
+    Calibration,
+    Scores,
+    TailTest,
+    calibrate,
+    forecast_tails,
+    score_groups,
+    tail_tests,
+)
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, score_events, write_events
 from vaiom.evaluation.inference import (
     ConfidenceSet,

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vaiom.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from vaiom.experiments.tasks import Task
 
 ENGINES = ("local", "ray")
 RETRIES = 3
@@ -26,19 +29,8 @@ RETRIES = 3
 Perform = Callable[[Any, str], object]
 """Does a task on a device; it is sent to other processes, so it must be picklable."""
 Report = Callable[[int, int, str], None]
-Outcome = tuple[Any, str | None]
+Outcome = tuple["Task", str | None]
 """A task and why it failed, if it did."""
-
-
-class Task(Protocol):
-    """A piece of work; `runs` names the tasks whose results it reads, which wait for nothing themselves."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def runs(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +48,10 @@ class Engine:
     def run(
         self, tasks: Sequence[Task], perform: Perform, finished: int = 0, report: Report | None = None
     ) -> dict[str, str]:
-        """Do the tasks; why some failed, by their ids. `finished` others count as done in what is reported."""
+        """Do the tasks; why some failed, by their ids. `finished` others count as done in what is reported.
+
+        Tasks that read the results of others, which they name as `runs`, come last and run here.
+        """
         first, last = [task for task in tasks if not task.runs], [task for task in tasks if task.runs]
         if self.name == "ray":
             outcomes = _on_ray(first, perform, self.device)
