@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -42,6 +43,14 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         assert {path.name.split(".")[1] for path in tmp_path.iterdir() if path.name[0] == "."} == {folder.name[1:]}
         (folder / "inside").mkdir()
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First its content, then the name in its folder: a crash of the machine leaves the old file or the new one."""
+    file, flushed = tmp_path / "file", []
+    monkeypatch.setattr("vaiom.files.os.fsync", lambda opened: flushed.append((os.fstat(opened).st_ino, file.exists())))
+    write_bytes(file, b"x")
+    assert flushed == [(file.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
 def test_a_lock_is_held_by_one(tmp_path: Path) -> None:

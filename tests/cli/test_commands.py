@@ -222,6 +222,10 @@ def test_boundaries_move_together_or_one_by_one(vaiom: Vaiom, market: Path, tmp_
     assert list(one["events"]) == ["train", "buffer", "validation", "test-h1", "sealed"]
     assert one["splits"]["seal"] == "2024-06-01T00:00:00"
     assert one["events"]["sealed"] > 0
+    both = (*named[:-1], "2024-05-01:2024-06-01,2024-06-01:2024-07-01")
+    two = vaiom("corpus", "build", market, "--out", tmp_path / "c", *both, "--json").json()
+    assert list(two["events"])[3:] == ["test-h1", "test-h2", "sealed"]
+    assert two["splits"]["seal"] == "2024-07-01T00:00:00"
 
 
 def test_build_says_when_validation_is_empty(vaiom: Vaiom, tmp_path: Path) -> None:

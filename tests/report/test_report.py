@@ -106,7 +106,8 @@ def test_every_figure_says_in_words_what_it_shows(text: str, judged: Judged) -> 
     for split, found in judged.evaluations.items():
         assert signed(found.against[0].gain.gain_bits) in pictures["gains-figure"]["aria-label"]
         worst = min(found.against, key=lambda each: each.gain.gain_bits)
-        assert worst.baseline in pictures[f"cumulative-{split}"]["aria-label"]
+        assert f"Against {worst.baseline}, the strongest" in pictures[f"cumulative-{split}"]["aria-label"]
+        assert f"Against {worst.baseline} the model wins" in pictures[f"assets-{split}"]["aria-label"]
         assert "Kuiper p" in pictures[f"calibration-{split}"]["aria-label"]
         assert "EURUSD" in pictures[f"assets-{split}"]["aria-label"]
     best = read_run(judged.run).checkpoint.provenance
