@@ -100,7 +100,6 @@ def decode(
     problem: str,
     *,
     where: object = None,
-    expected: object = None,
     fix: str | None = None,
     error: type[UserError] = DataError,
 ) -> T:
@@ -108,8 +107,7 @@ def decode(
     try:
         return from_json(cls, value)
     except ValueError as reason:
-        got = str(reason).splitlines()[0]
-        raise error(problem, where=where, expected=expected, got=got, fix=fix) from reason
+        raise error(problem, where=where, got=str(reason).splitlines()[0], fix=fix) from reason
 
 
 def _build(hint: Any, value: Any, path: str) -> Any:

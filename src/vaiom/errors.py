@@ -11,13 +11,7 @@ class UserError(VaiomError):
     """Something the user can fix; the command line prints it and exits 2."""
 
     def __init__(
-        self,
-        problem: str,
-        *,
-        expected: object = None,
-        got: object = None,
-        where: object = None,
-        fix: str | None = None,
+        self, problem: str, *, expected: object = None, got: object = None, where: object = None, fix: str | None = None
     ) -> None:
         self.problem, self.expected, self.got, self.where, self.fix = problem, expected, got, where, fix
         labelled = (("where", where), ("expected", expected), ("got", got), ("try", fix))

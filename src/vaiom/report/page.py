@@ -15,9 +15,8 @@ from vaiom.evaluation.inference import LEVEL
 from vaiom.events.corpus import split_quality
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.files import write_bytes
-from vaiom.report import data_tables, figures
+from vaiom.report import data_tables, figures, results
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.results import describe_states, findings, headline_tables, limits, notes_of, tables_of
 from vaiom.report.tables import count
 from vaiom.run import Run
 
@@ -33,7 +32,7 @@ def write_report(
     """Write the page (`report.html` in the run unless told) and, where asked for, the tables; returns what they say."""
     contents = read_run(run, corpus)
     texts = {out or Run(run).report: render(contents)}
-    tables = headline_tables(contents)
+    tables = results.headline_tables(contents)
     if markdown:
         texts[markdown] = "\n".join(table.to_markdown() for table in tables)
     if latex:
@@ -54,21 +53,17 @@ def render(contents: RunContents) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters["count"] = count
     environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-    tables = {split.name: tables_of(split.evaluation, split.label) for split in contents.splits}
+    tables = {split.name: results.tables_of(split.evaluation, split.label) for split in contents.splits}
     return environment.from_string(asset("report.html")).render(
         contents=contents,
         tables=tables,
         all_tests=[table for each in tables.values() for table in each["all_tests"]][-1:],
-        findings=findings(contents),
-        limits=limits(contents),
-        notes_of=notes_of,
-        describe_states=describe_states,
         measure_quality=split_quality,
-        commands=data_tables.commands(contents),
         num_buckets=NUM_RETURN_BUCKETS,
         uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",
         level=f"{LEVEL:.0%}",
         figures=figures,
+        results=results,
         data=data_tables,
         asset=asset,
     )
