@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vaiom.codec import from_json, to_json
 from vaiom.events.build import build_corpus, corpus_in_memory
 from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import PIECES, ReturnDistributions, ReturnShape, Tail
@@ -31,15 +32,15 @@ def test_knots_rise_and_hold_the_edges_whatever_train_had(seed: int, count: int,
         assert tail.scale > 0
         assert 0 <= tail.shape < 0.5
         assert np.isfinite(tail.moment_beyond(0))
-    assert ReturnShape.from_json(shape.to_json()).to_json() == shape.to_json()
+    assert to_json(from_json(ReturnShape, to_json(shape))) == to_json(shape)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
 def test_knots_that_do_not_increase_are_refused(wrong: float) -> None:
-    value = fit_shape(EDGES, np.empty(0)).to_json()
+    value = to_json(fit_shape(EDGES, np.empty(0)))
     value["knots"][5] = value["knots"][4] + wrong
     with pytest.raises(ValueError, match="knots must increase"):
-        ReturnShape.from_json(value)
+        from_json(ReturnShape, value)
 
 
 def test_a_bucket_with_much_data_has_its_quantiles() -> None:

@@ -36,13 +36,13 @@ Seconds = npt.NDArray[np.integer]
 def calendar_fields(seconds: Seconds) -> npt.NDArray[np.int16]:
     """(N, 8): years since 2000, month, day of month, day of week, day of year, hour, minute, second."""
     day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
-    return np.concatenate([_day_fields()[day], _time_fields()[of_day]], axis=1)
+    return np.concatenate([_days()[0][day], _times()[0][of_day]], axis=1)
 
 
 def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     """Fill `out` (N, 15) with the normalised year and the sin and cos of each periodic field."""
     day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
-    by_day, by_time = _day_channels(), _time_channels()
+    by_day, by_time = _days()[1], _times()[1]
     # Clipping never happens; it spares the check of every index.
     out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
     out[:, by_day.shape[1] :] = by_time.take(of_day, axis=0, mode="clip")
@@ -63,38 +63,31 @@ def step_seconds(timeframe: str) -> int:
 
 
 # Every day and every second of a day that can be stored has its row in a table: a look-up replaces the arithmetic.
+Table = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
+"""Integer fields, and their channels."""
 
 
 @cache
-def _day_fields() -> npt.NDArray[np.int16]:
+def _days() -> Table:
     dates = np.arange(LAST_SECOND // _SECONDS_PER_DAY + 1).astype("datetime64[D]")
     months, years = dates.astype("datetime64[M]"), dates.astype("datetime64[Y]")
-    fields = (
+    columns = (
         np.clip(years.astype(np.int64) - 30, 0, MAX_YEARS_SINCE_2000),  # NumPy counts years from 1970
         months.astype(np.int64) % 12 + 1,
         (dates - months).astype(np.int64) + 1,
         (dates.astype(np.int64) + 3) % 7,  # 1970-01-01 was a Thursday; Monday is 0
         (dates - years).astype(np.int64) + 1,
     )
-    return np.stack(fields, axis=1).astype(np.int16)
-
-
-@cache
-def _time_fields() -> npt.NDArray[np.int16]:
-    second = np.arange(_SECONDS_PER_DAY)
-    return np.stack([second // 3600, second // 60 % 60, second % 60], axis=1).astype(np.int16)
-
-
-@cache
-def _day_channels() -> npt.NDArray[np.float32]:
-    fields = _day_fields()
+    fields = np.stack(columns, axis=1).astype(np.int16)
     waves = _waves(fields[:, 1:], PERIODIC_FIELDS[:-_OF_DAY])
-    return np.concatenate([fields[:, :1] / MAX_YEARS_SINCE_2000, waves], axis=1).astype(np.float32)
+    return fields, np.concatenate([fields[:, :1] / MAX_YEARS_SINCE_2000, waves], axis=1).astype(np.float32)
 
 
 @cache
-def _time_channels() -> npt.NDArray[np.float32]:
-    return _waves(_time_fields(), PERIODIC_FIELDS[-_OF_DAY:]).astype(np.float32)
+def _times() -> Table:
+    second = np.arange(_SECONDS_PER_DAY)
+    fields = np.stack([second // 3600, second // 60 % 60, second % 60], axis=1).astype(np.int16)
+    return fields, _waves(fields, PERIODIC_FIELDS[-_OF_DAY:]).astype(np.float32)
 
 
 def _waves(fields: npt.NDArray[np.int16], periods: tuple[tuple[str, int, int], ...]) -> npt.NDArray[np.float64]:

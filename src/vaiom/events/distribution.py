@@ -1,19 +1,16 @@
 """The distribution of the next return, as users are given it: of one forecast, or of many events at once.
 
 Enters: probabilities of the return buckets, the scale of each moment, the Train-fitted shape. Leaves: distribution
-function (PIT), density, quantiles, moments and risk figures, all exact, in log returns (in sigmas where sigma is 1),
-given that the return is not zero. NumPy alone.
-
-Inside a bucket with two edges the distribution function is linear between knots that carry equal shares of its mass;
-beyond an outermost edge the excess follows a generalised Pareto distribution. The paper forecasts buckets (Methods,
-"Return Bucket Construction") and says nothing of their inside: the rule is ours.
+function (PIT), density, quantiles, moments and risk figures, all exact, in log returns, given that the return is not
+zero. NumPy alone. Inside a bucket the distribution function is linear between knots of equal mass; beyond an outermost
+edge the excess is generalised Pareto. The paper (Methods, "Return Bucket Construction") leaves that open.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
@@ -82,14 +79,6 @@ class ReturnShape:
         # Where two knots are equal the density divides by zero.
         if self.knots.ndim != 1 or not np.isfinite(self.knots).all() or not (np.diff(self.knots) > 0).all():
             raise ValueError("knots must increase")
-
-    def to_json(self) -> dict[str, Any]:
-        return {"knots": self.knots.tolist(), "lower": asdict(self.lower), "upper": asdict(self.upper)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ReturnShape:
-        knots = np.array(value["knots"], np.float64)
-        return cls(knots=knots, lower=Tail(**value["lower"]), upper=Tail(**value["upper"]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,10 +2,8 @@
 
 Enters: the own values of every asset's rows and the end of Train. Leaves: a `Tokenizer`, a JSON document whose SHA-256
 every model trained on it carries. Bucket ids are 1..K, 0 invalid. NumPy alone.
-Paper: Methods, "Return Bucket Construction" and "Corpus Construction and Split Protocol" (never refitted); the fit sets
-are Train events whose row is unmasked and whose own target is valid. The shape is ours: knots inside buckets are pooled
-Train quantiles, tails are fitted by probability-weighted moments (Hosking and Wallis 1987), and a little made-up data
-gives a bucket or a tail that Train hardly met a density and a mean.
+Paper: Methods, "Return Bucket Construction" and "Corpus Construction and Split Protocol" (never refitted). The shape is
+ours: knots are pooled Train quantiles, tails are fitted by probability-weighted moments (Hosking and Wallis 1987).
 """
 
 from __future__ import annotations

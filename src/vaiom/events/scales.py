@@ -1,10 +1,8 @@
 """What fields are made of: returns, gaps, ranges and volumes, their running means, and the slots of the week.
 
 Enters: consecutive bars of one asset, and the state left by the bars before them. Leaves: `Series` through each bar,
-and the state after the last. A whole history, new bars and one live bar go through the same lines, and a history in
-pieces gives the same bits as at once. Many bars are arrays and one bar is NumPy scalars, which cost a tenth: the
-expressions are the same, and only the recursions at the end of this file tell them apart. NumPy alone, but for long
-averages.
+and the state after the last. A whole history, new bars and one live bar go through the same lines and give the same
+bits: many bars are arrays, one bar is NumPy scalars, which cost a tenth. NumPy alone, but for long averages.
 Paper: Methods, "Continuous dynamic features" and "Return Bucket Construction"; ranges and slots are not the paper's.
 """
 
@@ -236,19 +234,22 @@ class Series:
         return where(~np.isnan(self.log_range), location, math.nan)
 
     @cached_property
+    def volume(self) -> Floats:
+        """The bar's volume where it is positive and finite."""
+        return where((self.bars.volume > 0) & (self.bars.volume < math.inf), self.bars.volume, math.nan)
+
+    @cached_property
     def activity(self) -> Floats:
         """The bar's volume over its mean of the bars before."""
-        volume = self.bars.volume
-        return where((volume > 0) & (volume < math.inf), volume, math.nan) / self.means[f"volume{LONG_SPAN}"].before
+        return self.volume / self.means[f"volume{LONG_SPAN}"].before
 
     def _run_extra(self, means: Mapping[str, Mean], slots: Slots) -> tuple[dict[str, Mean], Slots]:
         """Fill `means` and `slots`; return their states after the last bar."""
-        volume = self.bars.volume
         sources = {
             "ret": self._squares["ret"],
             # A bar without any range is no estimate, as an exact zero is no return.
             "range": np.square(where(self.log_range > 0, self.log_range, math.nan)) / PARKINSON,
-            "volume": where((volume > 0) & (volume < math.inf), volume, math.nan),
+            "volume": self.volume,
         }
         after = {}
         for name, span in MEAN_SPANS:
@@ -283,10 +284,7 @@ def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
 
 
 def average(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
-    """The paper's EWMA, pandas' `ewm(span, adjust=False).mean()`, before the first row and through each.
-
-    NaN values only age the past.
-    """
+    """pandas' `ewm(span, adjust=False).mean()`, before the first row and through each; NaN values only age the past."""
     if np.size(values) > LONG_SERIES:
         return _average_long(values, span, state)
     alpha = 2 / (span + 1)
