@@ -102,7 +102,8 @@ def fit_baselines(
     from vaiom.evaluation.predictor import score_baselines
 
     names = usual_baselines() if only is None else only
-    return score_baselines(_opened(corpus), names, Path(out), split, context, _silent, unseal=unseal)
+    silent = nullcontext(lambda *progress: None)
+    return score_baselines(_opened(corpus), names, Path(out), split, context, lambda _: silent, unseal=unseal)
 
 
 def evaluate(
@@ -160,10 +161,6 @@ def _opened(corpus: Corpus | str | Path) -> Corpus:
 def _folder(given: Any) -> Path:
     """The folder of a run, a finished training or a corpus."""
     return Path(given if isinstance(given, str | Path) else getattr(given, "run", None) or given.path)
-
-
-def _silent(name: str) -> Any:
-    return nullcontext(lambda *progress: None)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from vaiom.report.contents import RunContents
 
 BASELINES_FOLDER = "baselines"
-_FITTED_BY_EVALUATE = {"frequency", "markov"}
+PLAIN_BASELINES = {"frequency", "markov"}
+"""Those that `vaiom evaluate` fits itself."""
 _KEY_LENGTH = 12
 _QUALITY = (
     Column("asset", text, "symbol"),
@@ -195,7 +196,7 @@ def commands(contents: RunContents) -> list[str]:
     for split in contents.splits:
         # Losses that somebody stored under a name of their own cannot be repeated so.
         names = [name for name in split.evaluation.bits if name in BASELINES]
-        stored = ["--baselines", BASELINES_FOLDER] if set(names) - _FITTED_BY_EVALUATE else []
+        stored = ["--baselines", BASELINES_FOLDER] if set(names) - PLAIN_BASELINES else []
         if stored:
             options = ["--out", BASELINES_FOLDER, "--only", ",".join(names), "--context", context]
             out.append(["vaiom", "baselines", corpus, *options, "--split", split.name])

@@ -16,6 +16,7 @@ from vaiom.evaluation.inference import PairedComparison
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.events.splits import SEALED
 from vaiom.report.contents import RunContents, Split
+from vaiom.report.data_tables import PLAIN_BASELINES
 from vaiom.report.tables import (
     Column,
     Table,
@@ -33,7 +34,6 @@ from vaiom.report.tables import (
     text,
 )
 
-_PLAIN_BASELINES = frozenset({"frequency", "markov"})
 _GROUP_NAMES = {"vol_regime": "volatility regime"}
 _RISK = "{}: value at risk and expected shortfall"
 _EVENTS = Column("events", count, "num_events")
@@ -254,7 +254,7 @@ def limits(contents: RunContents) -> list[str]:
         f"On {splits[-1].period} returns ended in a tail in {percent(both.observed)} of the events where "
         f"{percent(both.predicted)} was forecast."
     )
-    if {each.baseline for each in last.against} <= _PLAIN_BASELINES:
+    if {each.baseline for each in last.against} <= PLAIN_BASELINES:
         out.append("The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones.")
     looks = [
         ("the sealed interval " if split.name == SEALED else f"{split.period} ")

@@ -53,7 +53,7 @@ class LiveAssets:
         self.frequency = monitor.FrequencyBaseline(self.num_buckets, store.fact("train_counts"))
         self.bars: dict[str, deque[Bar]] = {}
         self.settled: dict[str, tuple[SettledForecast, ...]] = {}
-        """By symbol, the settled forecasts that are remembered, oldest first."""
+        """By symbol, those that are remembered, oldest first."""
         self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
         self.online = self._restored()
         for symbol in self.online.streams:
