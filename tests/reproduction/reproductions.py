@@ -21,7 +21,7 @@ from vaiom.experiments.records import RUN, Record
 
 TINY = (
     "steps=2",
-    "validate_every=1",
+    "validate_every=2",
     "width=12",
     "num_heads=2",
     "num_layers=1",
