@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
@@ -23,16 +24,9 @@ import polars as pl
 from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, sha256_file, sha256_of, try_lock, write_bytes
+from vaiom.market import folder
 from vaiom.market.file_server import Body, FileServer, RateLimit, StoppedError, UnavailableError
-from vaiom.market.folder import (
-    BAR_SCHEMA,
-    Progress,
-    check_symbol,
-    describe,
-    open_manifest,
-    write_manifest,
-    write_symbol,
-)
+from vaiom.market.folder import Progress
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.table import drop_flat
 from vaiom.market.stamps import require_ordered
@@ -136,7 +130,7 @@ def _check_request(symbols: Iterable[str], first: date, last: date, limits: dict
         raise ConfigError("no day to download", expected=expected, got=f"{first} to {last}")
     if first >= _today():
         raise ConfigError("the first day is not over yet", expected=f"a day before {_today()}, in UTC", got=first)
-    known = list(dict.fromkeys(check_symbol(symbol).upper() for symbol in symbols))
+    known = list(dict.fromkeys(folder.check_symbol(symbol).upper() for symbol in symbols))
     if not known:
         raise ConfigError("no symbol to download", expected="one symbol or more, as in EURUSD XAUUSD")
     for symbol in known:
@@ -198,7 +192,7 @@ def _fetch_all(
             while not stop.is_set():
                 day = tasks.get_nowait()
                 try:
-                    answers.put((day, _fetch(server, day)))
+                    answers.put((day, server.fetch(day.path, partial(_check, day))))
                 except StoppedError:
                     raise
                 except Exception as error:
@@ -215,15 +209,12 @@ def _fetch_all(
             num_left -= 1
 
 
-def _fetch(server: FileServer, day: SymbolDay) -> Body:
-    def check(content: bytes) -> Body:
-        try:
-            num_rows = len(_decode(day, content))
-        except DataError as error:
-            raise UnavailableError(f"a damaged file: {error.problem}") from error
-        return (content, num_rows) if num_rows else (b"", 0)
-
-    return server.fetch(day.path, check)
+def _check(day: SymbolDay, content: bytes) -> Body:
+    try:
+        num_rows = len(_decode(day, content))
+    except DataError as error:
+        raise UnavailableError(f"a damaged file: {error.problem}") from error
+    return (content, num_rows) if num_rows else (b"", 0)
 
 
 def _decode(day: SymbolDay, content: bytes) -> pl.DataFrame:
@@ -253,8 +244,8 @@ class Ledger:
     A run may end at any byte: a torn line, or a file without a line, is not finished. Open for one run at a time.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = ensure_folder(folder)
+    def __init__(self, path: Path) -> None:
+        self.folder = ensure_folder(path)
         self._lines: dict[SymbolDay, Line] = {}
 
     def __enter__(self) -> Ledger:
@@ -317,7 +308,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
         lines = ledger.lines(symbol)
         full = [day for day, line in lines.items() if line.status == "bars"]
         days = (_decode(day, (ledger.folder / day.path).read_bytes()) for day in full)
-        candles = pl.concat([pl.DataFrame(schema=BAR_SCHEMA), *days])
+        candles = pl.concat([pl.DataFrame(schema=folder.BAR_SCHEMA), *days])
         bars = drop_flat(candles)
         if bars.is_empty():
             continue
@@ -332,7 +323,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
         # Read only now: a download takes hours, and the folder may have grown meanwhile.
         manifest = _own_manifest(out, [symbol])
         entries[symbol] = {
-            **describe(bars),
+            **folder.describe(bars),
             "timeframe": "1min",
             "clock": {"shift": "0min", "utc": False},
             "flat_dropped": len(candles) - len(bars),
@@ -341,15 +332,15 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
             "source": SOURCE,
             "sources": [raw],
         }
-        write_symbol(out, symbol, bars)
+        folder.write_symbol(out, symbol, bars)
         manifest["symbols"] = dict(sorted({**manifest["symbols"], symbol: entries[symbol]}.items()))
-        write_manifest(out, manifest)
+        folder.write_manifest(out, manifest)
     return entries
 
 
 def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
     """The manifest to extend; bars that came from elsewhere are not overwritten."""
-    manifest = open_manifest(out)
+    manifest = folder.open_manifest(out)
     for symbol in symbols:
         # A run that was killed between bars and manifest leaves bars of ours that have no entry yet.
         came_from = manifest["symbols"].get(symbol, {"source": SOURCE}).get("source")

@@ -18,16 +18,8 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import staged_folder, staging_folder
-from vaiom.market.folder import (
-    BAR_COLUMNS,
-    MANIFEST_NAME,
-    Progress,
-    check_symbol,
-    describe,
-    open_manifest,
-    write_manifest,
-    write_symbol,
-)
+from vaiom.market import folder
+from vaiom.market.folder import Progress
 from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
 from vaiom.market.stamps import format_span, infer_timeframe, require_calendar, require_ordered
@@ -89,14 +81,14 @@ def combine(
         names = ", ".join(one.file.path.name for one in sources[:8])
         raise DataError(f"no bars of {symbol} in all its files", where=names, expected="at least one bar")
     shared_timeframe = _require_alike(filled, repair=repair)
-    together = pl.concat([one.bars.select(BAR_COLUMNS) for one in filled])
+    together = pl.concat([one.bars.select(folder.BAR_COLUMNS) for one in filled])
     ordered = together.sort("Datetime", maintain_order=True).unique("Datetime", keep="last", maintain_order=True)
     timeframe = shared_timeframe or _own_timeframe(ordered["Datetime"])
     bars = ordered.with_columns(pl.col("Datetime") + shift)
     require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(shift)}")
     changes: Counter[str] = sum((one.changes for one in sources), Counter())
     return bars, {
-        **describe(bars),
+        **folder.describe(bars),
         "timeframe": format_span(timeframe) if timeframe else None,
         "clock": {"shift": format_span(shift), "utc": utc},
         "flat_dropped": changes["flat_dropped"],
@@ -152,7 +144,7 @@ def _require_sense(format: str, options: Options) -> None:
     if options.columns and format not in ("auto", "table"):
         raise ConfigError("a column map is for tables only", expected="--format table", got=f"--format {format}")
     if options.symbol is not None:
-        check_symbol(options.symbol)
+        folder.check_symbol(options.symbol)
     if options.start is not None and options.start.tzinfo is not None:
         raise ConfigError("the start must not carry an offset", expected="YYYY-MM-DD", got=options.start)
     if options.price_scale is not None and not 0 < options.price_scale < float("inf"):
@@ -187,7 +179,7 @@ def _group_by_symbol(sources: Sequence[FileBars], wanted: str | None) -> dict[st
         if not (symbol := wanted or one.symbol):
             expected = "a currency pair in the file name, or a symbol column"
             raise one.file.error("the file does not say its symbol", expected=expected, fix="pass --symbol")
-        grouped.setdefault(check_symbol(symbol), []).append(one)
+        grouped.setdefault(folder.check_symbol(symbol), []).append(one)
     return grouped
 
 
@@ -200,12 +192,12 @@ def _write(out: Path, bars: Mapping[str, pl.DataFrame], entries: dict[str, Any],
         if not replace and file.exists():
             way_out = "pass --replace, or choose another --out"
             raise DataError(f"the folder already holds {symbol}", where=file, fix=way_out)
-    manifest = open_manifest(out)
+    manifest = folder.open_manifest(out)
     manifest["symbols"] = dict(sorted({**manifest["symbols"], **entries}.items()))
     with _staged(out) as staged:
         for symbol, frame in bars.items():
-            write_symbol(staged, symbol, frame)
-        write_manifest(staged, manifest)
+            folder.write_symbol(staged, symbol, frame)
+        folder.write_manifest(staged, manifest)
 
 
 @contextmanager
@@ -218,5 +210,5 @@ def _staged(out: Path) -> Iterator[Path]:
     with staging_folder(out) as staged:
         yield staged
         # The manifest goes last: until then the folder describes what it held before.
-        for path in sorted(staged.iterdir(), key=lambda path: path.name == MANIFEST_NAME):
+        for path in sorted(staged.iterdir(), key=lambda path: path.name == folder.MANIFEST_NAME):
             path.replace(out / path.name)

@@ -19,19 +19,8 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import read_json, sha256_file, staged_folder
-from vaiom.market.folder import (
-    BAR_COLUMNS,
-    BAR_SCHEMA,
-    MANIFEST_NAME,
-    Progress,
-    conform,
-    describe,
-    read_file,
-    readable_parquet,
-    symbols_in,
-    write_manifest,
-    write_symbol,
-)
+from vaiom.market import folder
+from vaiom.market.folder import Progress
 from vaiom.market.stamps import STAMP, infer_timeframe, require_ordered, timeframe_of
 
 BATCH_ROWS = 1 << 20
@@ -45,7 +34,7 @@ Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars")) -> pl.DataFrame:
     """One asset's bars at the timeframe `to`; `where` is what errors call the frame."""
     target = timeframe_of(to)
-    conform(bars.clear(), where)
+    folder.conform(bars.clear(), where)
     bars = _bar_columns(bars)
     return _binned(bars, _checked_step(bars["Datetime"], target, where), target, where)
 
@@ -55,11 +44,11 @@ def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.
     import pyarrow.parquet as pq
 
     target = timeframe_of(to)
-    with readable_parquet(source), pq.ParquetFile(source) as file:
-        conform(pl.DataFrame(pl.from_arrow(file.schema_arrow.empty_table())), source)
-        step = _checked_step(read_file(source, ["Datetime"])["Datetime"].cast(STAMP), target, source)
-        done, held = [], pl.DataFrame(schema=BAR_SCHEMA)
-        names = [name for name in BAR_COLUMNS if name in file.schema_arrow.names]
+    with folder.readable_parquet(source), pq.ParquetFile(source) as file:
+        folder.conform(pl.DataFrame(pl.from_arrow(file.schema_arrow.empty_table())), source)
+        step = _checked_step(folder.read_file(source, ["Datetime"])["Datetime"].cast(STAMP), target, source)
+        done, held = [], pl.DataFrame(schema=folder.BAR_SCHEMA)
+        names = [name for name in folder.BAR_COLUMNS if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=batch_rows, columns=names):
             rows = pl.concat([held, _bar_columns(pl.DataFrame(pl.from_arrow(batch)))])
             # The last bin of a batch may go on in the next one.
@@ -75,10 +64,10 @@ def resample_folder(
 ) -> dict[str, Any]:
     """Resample every asset of a bar folder into another one; returns the manifest written there."""
     timeframe_of(to)
-    symbols = symbols_in(source)
+    symbols = folder.symbols_in(source)
     if source.resolve().is_relative_to(out.resolve()):
         raise ConfigError("the output folder is the source, or holds it", where=out, fix="choose another --out")
-    before = source / MANIFEST_NAME
+    before = source / folder.MANIFEST_NAME
     former = read_json(before) if before.exists() else None
     manifest: dict[str, Any] = {"timeframe": to.lower(), "symbols": {}, "resampled_from": former}
     with staged_folder(out, overwrite=overwrite) as staged:
@@ -87,10 +76,10 @@ def resample_folder(
                 progress(done, len(symbols), symbol)
             path = source / f"{symbol}.parquet"
             bars = resample_file(path, to)
-            write_symbol(staged, symbol, bars)
-            described = {**describe(bars), "source": "resample", "source_sha256": sha256_file(path)}
+            folder.write_symbol(staged, symbol, bars)
+            described = {**folder.describe(bars), "source": "resample", "source_sha256": sha256_file(path)}
             manifest["symbols"][symbol] = described
-        write_manifest(staged, manifest)
+        folder.write_manifest(staged, manifest)
     if progress:
         progress(len(symbols), len(symbols), "")
     return manifest
@@ -117,7 +106,7 @@ def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelt
 def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path) -> pl.DataFrame:
     """Aggregate ordered rows by bin; the rows of a bin are neighbours, so each column is reduced in one sweep."""
     if bars.is_empty():
-        return bars.cast(BAR_SCHEMA)  # type: ignore[arg-type]
+        return bars.cast(folder.BAR_SCHEMA)  # type: ignore[arg-type]
     width = target // _MICROSECOND
     stamps = bars["Datetime"].to_physical().to_numpy()
     bins = stamps // width
@@ -133,7 +122,7 @@ def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path)
             got=f"a bar at {bars['Datetime'][int(stops[over.argmax()]) - 1]}",
             fix="move the clock with `vaiom data import --shift`",
         )
-    opens, highs, lows, closes, volumes = (bars[name].to_numpy() for name in BAR_COLUMNS[1:])
+    opens, highs, lows, closes, volumes = (bars[name].to_numpy() for name in folder.BAR_COLUMNS[1:])
     columns = (
         _earliest(opens, starts, stops),
         np.fmax.reduceat(highs, starts),
@@ -141,8 +130,8 @@ def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path)
         _earliest(closes[::-1], len(bins) - stops[::-1], len(bins) - starts[::-1])[::-1],
         _total(volumes, starts),
     )
-    frame = pl.DataFrame(dict(zip(BAR_COLUMNS, (left, *columns), strict=True)))
-    return frame.cast(BAR_SCHEMA).with_columns(pl.col(BAR_COLUMNS[1:]).fill_nan(None))  # type: ignore[arg-type]
+    frame = pl.DataFrame(dict(zip(folder.BAR_COLUMNS, (left, *columns), strict=True)))
+    return frame.cast(folder.BAR_SCHEMA).with_columns(pl.col(folder.BAR_COLUMNS[1:]).fill_nan(None))  # type: ignore[arg-type]
 
 
 def _earliest(values: Floats, starts: Rows, stops: Rows) -> Floats:
@@ -169,4 +158,4 @@ def _bar_columns(bars: pl.DataFrame) -> pl.DataFrame:
     """Bring a checked frame to the bar columns and types; NaN stays, because the sweeps read null as NaN."""
     if "Volume" not in bars.columns:
         bars = bars.with_columns(Volume=pl.lit(None))
-    return bars.select(BAR_COLUMNS).cast(BAR_SCHEMA)  # type: ignore[arg-type]
+    return bars.select(folder.BAR_COLUMNS).cast(folder.BAR_SCHEMA)  # type: ignore[arg-type]
