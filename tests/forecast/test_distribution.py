@@ -207,6 +207,22 @@ def test_a_forecast_shows_and_serialises_itself() -> None:
     assert dist._repr_html_().count("<tr>") == 16
 
 
+def test_the_summary_gives_each_side_its_own_risks_in_basis_points() -> None:
+    dist = distribution(np.arange(1.0, 17))
+    summary = dist.summary()
+    shown = {
+        name: float(summary[name]) for name in ("5%", "95%", "VaR99 long", "ES99 long", "VaR99 short", "ES99 short")
+    }
+    exact = [
+        *(dist.quantile(level) for level in (0.05, 0.95)),
+        *(ask(0.99, side) for side in ("long", "short") for ask in (dist.value_at_risk, dist.expected_shortfall)),
+    ]
+    np.testing.assert_allclose(list(shown.values()), 1e4 * np.array(exact), atol=0.051)
+    assert len({round(value) for value in shown.values()}) == len(shown)  # none could stand for another
+    assert summary["chances"][-1] == "█"
+    assert f"short {summary['VaR99 short']} / {summary['ES99 short']}" in str(dist)
+
+
 def test_a_forecast_draws_itself() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
