@@ -372,6 +372,15 @@ def test_a_server_that_is_down_is_not_asked_for_every_day(server: FeedServer, tm
     assert len(server.seen) < 20
 
 
+def test_failures_with_answers_between_them_do_not_mean_that_the_server_is_down(
+    server: FeedServer, tmp_path: Path
+) -> None:
+    server.files = made_up_feed("EURUSD", FIRST, 20)
+    server.faults |= {path(number): ["503"] for number in range(0, 20, 2)}
+    with pytest.raises(DataError, match="10 of 20 days"):
+        download(["EURUSD"], day(0), day(20), tmp_path, base_url=server.url, attempts=1, workers=1, **FAST)
+
+
 @pytest.mark.parametrize("answer", ["400", "401", "403", "202", "302 Location: http://192.0.2.1/elsewhere"])
 def test_a_refusal_ends_the_run_at_once(server: FeedServer, tmp_path: Path, answer: str) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 3)

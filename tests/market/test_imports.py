@@ -207,3 +207,10 @@ def test_timeframes_sides_and_symbols_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="several symbols"):
         import_files([minutes, other], tmp_path / "out", symbol="EURUSD")
     assert not (tmp_path / "out").exists()
+
+
+def test_files_that_share_one_stamp_overlap(tmp_path: Path) -> None:
+    bars = some_bars(40)
+    files = [table(tmp_path / "EURUSD_1.csv", bars[:20]), table(tmp_path / "EURUSD_2.csv", bars[19:])]
+    with pytest.raises(DataError, match="overlap"):
+        import_files(files, tmp_path / "out")
