@@ -76,18 +76,23 @@ def test_a_window_of_a_receptive_field_is_enough() -> None:
     np.testing.assert_allclose([each.probs for each in later], expected[10 + model.config.receptive_field :], atol=1e-6)
 
 
-def test_a_memory_is_a_value() -> None:
-    """Two futures of one past, in turns, each as if the other were not there."""
+def test_the_last_row_may_come_again_in_another_form() -> None:
+    """Whoever went on from the first form is told; the rows before it, and what follows the second, are right."""
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
     other, _ = events(model, 1, LENGTH, seed=1)
-    rows, others, asset = x[0].numpy(), other[0].numpy(), meta[0].numpy()
-    step = RowStep(model)
-    past = walk(step, None, rows[:20], asset)[-1]
-    left = right = past
-    for row, another in zip(rows[20:], others[20:], strict=True):
-        left, right = step.step(left, row, asset), step.step(right, another, asset)
-    np.testing.assert_allclose(left.probs, answers(model, x, meta)[-1], atol=1e-6)
-    forked = torch.cat([x[:, :20], other[:, 20:]], dim=1)
-    np.testing.assert_allclose(right.probs, answers(model, forked, meta)[-1], atol=1e-6)
-    assert np.abs(left.probs - right.probs).max() > 1e-4
+    rows, asset, step = x[0].numpy(), meta[0].numpy(), RowStep(model)
+    expected, memory, shared = answers(model, x, meta), None, 0
+    for number, (row, another) in enumerate(zip(rows, other[0].numpy(), strict=True)):
+        left = step.step(memory, another, asset)
+        farther = step.step(left, another, asset)
+        right = step.step(memory, row, asset)
+        assert right.intact
+        for abandoned in (left, farther):
+            assert abandoned.intact == (abandoned.buffer is not right.buffer)
+        assert memory is None or memory.intact
+        assert np.abs(left.probs - right.probs).max() > 1e-5
+        np.testing.assert_allclose(right.probs, expected[number], atol=1e-6)
+        shared += left.buffer is right.buffer
+        memory = right
+    assert shared > LENGTH - 10

@@ -219,7 +219,7 @@ class OnlineForecaster:
         def rows(part: slice) -> Events:
             return inputs_of(config, {name: column[part] for name, column in stream.columns.items()}, meta)
 
-        memories = list(stream.memories)
+        memories = [each for each in stream.memories if each.intact]
         behind = stream.num_bars - memories[-1].position if memories else _FEW_ROWS
         if behind >= _FEW_ROWS:
             # All but the last row, which alone may change, in one pass.

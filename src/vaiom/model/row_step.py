@@ -31,16 +31,16 @@ _EPSILON = 1e-5
 
 
 class _Buffer:
-    """Keys and values (2, layers, heads, rows, size), written once each; a memory is a beginning of it."""
+    """Keys and values (2, layers, heads, rows, size), and whose each row is: the answer that was given after it."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.rows: Array = np.empty(shape, np.float32)
-        self.used = 0
+        self.answers: list[Probabilities] = []
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowMemory:
-    """What a model remembers of an asset: a value, though successors share its buffer."""
+    """What a model remembers of an asset: the beginning of a buffer that its successors write on in."""
 
     buffer: _Buffer
     end: int
@@ -49,6 +49,12 @@ class RowMemory:
     """How many rows there were."""
     probs: Probabilities
     """(16,) of the return bucket that follows the last of them."""
+
+    @property
+    def intact(self) -> bool:
+        """Whether nobody has gone on from an earlier row since, in another way."""
+        answers = self.buffer.answers
+        return self.end <= len(answers) and (self.end == 0 or answers[self.end - 1] is self.probs)
 
 
 class RowStep:
@@ -84,21 +90,20 @@ class RowStep:
             probs = return_log_probs(self.model.heads(hidden))[0, -1].double().exp().cpu().numpy()
             # (2, layers, heads, rows, size), as a buffer has them.
             rows = torch.stack([torch.cat(pair).transpose(1, 2) for pair in kept], dim=1).cpu().numpy()
-        buffer = self._buffer(rows)
-        return RowMemory(
-            buffer=buffer, end=buffer.used, position=first + len(events_TF), probs=np.asarray(probs / probs.sum())
-        )
+        buffer, answer = self._buffer(rows), np.asarray(probs / probs.sum())
+        buffer.answers += [answer] * rows.shape[3]
+        return RowMemory(buffer=buffer, end=rows.shape[3], position=first + len(events_TF), probs=answer)
 
     def step(self, memory: RowMemory | None, event_F: Array, meta_M: npt.NDArray[np.int64]) -> RowMemory:
-        """The memory with one more row; of none, with the first."""
+        """The memory with one more row, in place of any that followed it; of none, with the first."""
         if memory is None:
             memory = RowMemory(buffer=self._buffer(None), end=0, position=0, probs=np.empty(0))
+        assert memory.intact
         buffer, end = memory.buffer, memory.end
-        if buffer.used != end or end == buffer.rows.shape[3]:
-            # It is full, or another successor has been here.
-            buffer = self._buffer(buffer.rows[:, :, :, max(0, end + 1 - self.window) : end])
-            end = buffer.used
-        buffer.used = end + 1
+        if end == buffer.rows.shape[3]:
+            start = end + 1 - self.window
+            full, buffer, end = buffer, self._buffer(buffer.rows[:, :, :, start:]), self.window - 1
+            buffer.answers += full.answers[start:]
         seen = slice(max(0, end + 1 - self.window), end + 1)
         angles = memory.position * self.speeds
         turn = np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
@@ -113,14 +118,14 @@ class RowStep:
             hidden = hidden + _apply(block[1], mixed)
             hidden = hidden + _apply(block[3], _gelu(_apply(block[2], self._normed(hidden))))
         probs = self._probs(_apply(self.projection, self._normed(hidden)))
+        buffer.answers[end:] = [probs]
         return RowMemory(buffer=buffer, end=end + 1, position=memory.position + 1, probs=probs)
 
     def _buffer(self, rows: Array | None) -> _Buffer:
         """Room for two windows of rows, so that old rows are copied once in a window; these come first in it."""
         buffer = _Buffer((2, len(self.blocks), self.num_heads, 2 * self.window, self.size))
         if rows is not None:
-            buffer.used = rows.shape[3]
-            buffer.rows[:, :, :, : buffer.used] = rows
+            buffer.rows[:, :, :, : rows.shape[3]] = rows
         return buffer
 
     def _encode(self, event_F: Array, meta_M: npt.NDArray[np.int64]) -> Array:
