@@ -40,7 +40,7 @@ from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
 from vaiom.events.scales import AssetState
 from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, read_json, sha256_file, sha256_of, staged_folder, write_json
-from vaiom.market.check_prices import find_higher_timeframe_bars
+from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 

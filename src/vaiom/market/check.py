@@ -17,7 +17,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vaiom.codec import Stored, stored, to_json
-from vaiom.market.check_prices import find_higher_timeframe_bars, neighbour_findings, value_findings
 from vaiom.market.findings import (
     DAY,
     HOUR,
@@ -26,10 +25,13 @@ from vaiom.market.findings import (
     Finding,
     Severity,
     epoch_seconds,
+    find_higher_timeframe_bars,
     find_runs,
     finding,
+    neighbour_findings,
     row_findings,
     show_stamp,
+    value_findings,
 )
 from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe
