@@ -98,8 +98,7 @@ def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConf
     """The pipeline that the folder says it was built with, and the model's own windows where there is one."""
     built = provenance.config_of(corpus)
     if model is None:
-        widest = widest_model(config.context or DEFAULT_CONTEXT)
-        return ProductPipeline(built, model=widest, baselines=config.baselines)
+        return ProductPipeline(built, model=widest_model(config.context or DEFAULT_CONTEXT), baselines=config.baselines)
     return (MovedPipeline if moved else ProductPipeline)(
         built,
         model=model.checkpoint.model.config,

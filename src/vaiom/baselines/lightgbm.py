@@ -156,12 +156,14 @@ def _mean_between(values: Floats, start: Ints, end: Ints) -> Floats:
     return np.where(number > 0, (sums[end] - sums[start]) / np.maximum(number, 1), np.nan)
 
 
-def _history_matrix(corpus: Corpus, rows: Rows) -> Matrix:
-    out = np.empty((len(rows), len(_HISTORY_FIELDS)), np.float32)
+def _lags(corpus: Corpus, rows: Rows) -> Matrix:
+    """The row's own fields but dates, what its asset did up to it, and its metadata."""
+    own = corpus.cont[rows][:, [CONT_FIELDS.index(name) for name in _UNDATED]]
+    past = np.empty((len(rows), len(_HISTORY_FIELDS)), np.float32)
     for symbol, chosen in rows_by_asset(corpus, rows).items():
-        own = rows[chosen]
+        ours = rows[chosen]
         # Nothing after the last row that is asked for is even looked at.
-        history = slice(corpus.asset_slices[symbol].start, int(own.max()) + 1)
+        history = slice(corpus.asset_slices[symbol].start, int(ours.max()) + 1)
         columns = {name: values[history] for name, values in corpus.columns.items()}
         returns = clean_returns(corpus, history)
         with np.errstate(divide="ignore"):
@@ -176,13 +178,8 @@ def _history_matrix(corpus: Corpus, rows: Rows) -> Matrix:
             columns["relative_log_vol"].astype(np.float64),
             columns["gap_z"].astype(np.float64),
         )
-        out[chosen] = np.stack([column[own - history.start] for _, column in features], axis=1)
-    return out
-
-
-def _lags(corpus: Corpus, rows: Rows) -> Matrix:
-    own = corpus.cont[rows][:, [CONT_FIELDS.index(name) for name in _UNDATED]]
-    return np.concatenate([own, _history_matrix(corpus, rows), corpus.meta[rows]], axis=1, dtype=np.float32)
+        past[chosen] = np.stack([column[ours - history.start] for _, column in features], axis=1)
+    return np.concatenate([own, past, corpus.meta[rows]], axis=1, dtype=np.float32)
 
 
 def _with_meta(corpus: Corpus, rows: Rows) -> Matrix:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,19 @@ class Calibration:
     cumulative: list[Reliability]
     """Outcomes up to each inner edge."""
     tails: list[Reliability]
+
+
+def judge_forecasts(
+    served: ReturnDistributions, probs: Floats, buckets: Buckets, log_ret: Floats, assets: Labels, by: dict[str, Labels]
+) -> dict[str, Any]:
+    """Calibration and backtests of forecasts and what came, (n,) each, overall and `by` labels of the events."""
+    pit, tails = np.asarray(served.cdf(log_ret)), forecast_tails(served, log_ret)
+    return {
+        "calibration": calibrate(probs, buckets, pit),
+        "calibration_by": {name: score_groups(probs, buckets, pit, groups) for name, groups in by.items()},
+        "backtests": tail_tests(tails, assets),
+        "backtests_by": {name: tail_tests(tails, assets, groups) for name, groups in by.items()},
+    }
 
 
 def calibrate(probs: Floats, buckets: Buckets, pit: Floats) -> Calibration:

@@ -21,15 +21,7 @@ from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.calibration import (
-    Calibration,
-    Scores,
-    TailTest,
-    calibrate,
-    forecast_tails,
-    score_groups,
-    tail_tests,
-)
+from vaiom.evaluation.calibration import Calibration, Scores, TailTest, judge_forecasts
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, score_events, write_events
 from vaiom.evaluation.inference import (
     ConfidenceSet,
@@ -215,16 +207,9 @@ def figures_of_forecasts(
     """Calibration and backtests, overall and by what is known before the return, and the use of latent states."""
     labels = _labels(corpus, rows, events)
     known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}
-    distributions, log_ret = served_distributions(corpus, rows, probs), corpus.log_ret_next[rows].astype(np.float64)
-    pit = np.asarray(distributions.cdf(log_ret))
-    tails = forecast_tails(distributions, log_ret)
-    return {
-        "calibration": calibrate(probs, events.buckets, pit),
-        "calibration_by": {name: score_groups(probs, events.buckets, pit, groups) for name, groups in known.items()},
-        "backtests": tail_tests(tails, events.symbols),
-        "backtests_by": {name: tail_tests(tails, events.symbols, groups) for name, groups in known.items()},
-        "mixture": diagnose_mixture(model, corpus, rows),
-    }
+    served, log_ret = served_distributions(corpus, rows, probs), corpus.log_ret_next[rows].astype(np.float64)
+    figures = judge_forecasts(served, probs, events.buckets, log_ret, events.symbols, known)
+    return {**figures, "mixture": diagnose_mixture(model, corpus, rows)}
 
 
 def share_of_zeros(corpus: Corpus, split: str) -> float:

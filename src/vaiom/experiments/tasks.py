@@ -53,6 +53,9 @@ from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
 
+Fields = dict[str, Any]
+"""What a task's record says beside which task it is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
@@ -129,7 +132,16 @@ def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Re
     # Workers have folders of their own to start from.
     corpora = {timeframe: path.absolute() for timeframe, path in place.corpora.items()}
     place = Place(corpora=corpora, out=place.out.absolute(), baselines=place.baselines and place.baselines.absolute())
-    _require_same_corpora(tasks, place)
+    now = {task.timeframe: task.corpus_sha256 for task in tasks}
+    for record in read_records(place.records):  # records of two corpora would mix in one table
+        if record.kind == CORPUS and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]:
+            raise ConfigError(
+                f"the records are of another {record.timeframe} corpus",
+                where=place.records,
+                expected=record.facts["sha256"],
+                got=now[record.timeframe],
+                fix="choose another --out",
+            )
     # Stored baselines may have grown, and what is wrong with them is said before anything is run.
     facts = [perform(place, task).facts for task in tasks if task.kind == BASELINES and place.baselines]
     baselines = {split: set(entry["bits"]) for each in facts for split, entry in each.items()}
@@ -141,7 +153,11 @@ def perform(place: Place, task: Task, device: str = "auto") -> Record:
     """Do one task and write its record."""
     corpus = open_corpus(place.corpora[task.timeframe])
     make = {RUN: _run, WALK: _walk, PAIR: _pair, ENSEMBLE: _ensemble, CORPUS: _corpus, BASELINES: _baselines}[task.kind]
-    record = make(task, corpus, place, device)
+    fields: Fields = {"name": task.kind, **make(task, corpus, place, device)}
+    if task.experiment and task.kind not in (CORPUS, BASELINES):
+        fields |= {"name": task.experiment.name, "seed": task.experiment.train.seed, "year": task.year}
+        fields |= {"shortened": task.shortened, "claimed": task.claimed, "vaiom_version": __version__}
+    record = Record(kind=task.kind, key=task.key, timeframe=task.timeframe, **fields)
     record.write(place.records / f"{task.id}.json")
     return record
 
@@ -170,21 +186,7 @@ def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> boo
     return record.key == task.key and (complete or not Run(place.runs / task.id).best.exists())
 
 
-def _require_same_corpora(tasks: Sequence[Task], place: Place) -> None:
-    """Records of two corpora would mix in one table."""
-    now = {task.timeframe: task.corpus_sha256 for task in tasks}
-    for record in read_records(place.records):
-        if record.kind == CORPUS and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]:
-            raise ConfigError(
-                f"the records are of another {record.timeframe} corpus",
-                where=place.records,
-                expected=record.facts["sha256"],
-                got=now[record.timeframe],
-                fix="choose another --out",
-            )
-
-
-def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     run = place.runs / task.id
     trained = _train(task, corpus, run, device)
     scored = {}
@@ -194,18 +196,18 @@ def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
         scored[split] = SplitScores(bits=result.bits, gains=gains_of(result.against), looks=result.looks)
         if result.all_tests:
             scored[ALL_TESTS] = SplitScores(bits={}, gains=gains_of(result.all_tests))
-    return _record(task, scored=scored, **trained)
+    return {"scored": scored, **trained}
 
 
-def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     moved, run = under_splits(corpus, splits_of(task.year)), place.runs / task.id
     trained = _train(task, moved, run, device)
     # Trees are fitted for every year where the corpus itself has them among its baselines.
     trees = place.out / "trees" if TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm") else None
-    return _record(task, scored={YEAR: score_year(moved, run, device, trees)}, **trained)
+    return {"scored": {YEAR: score_year(moved, run, device, trees)}, **trained}
 
 
-def _pair(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+def _pair(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     """A run against another, on exactly the same events of each split."""
     own, other = (place.runs / run for run in task.runs)
     scored = {}
@@ -214,15 +216,15 @@ def _pair(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
         theirs = read_events(other, split, same_as=mine)
         both = replace(mine, bits={MODEL: mine.bits[MODEL], task.other_name: theirs.bits[MODEL]})
         scored[split] = SplitScores.of_events(both)
-    return _record(task, scored=scored)
+    return {"scored": scored}
 
 
-def _ensemble(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+def _ensemble(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     runs = [place.runs / run for run in task.runs]
-    return _record(task, scored={split: score_ensemble(runs, corpus, split, device) for split in task.splits})
+    return {"scored": {split: score_ensemble(runs, corpus, split, device) for split in task.splits}}
 
 
-def _corpus(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+def _corpus(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     counts = count_events(corpus)
     facts = {
         "assets": {
@@ -234,16 +236,16 @@ def _corpus(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
         "edges": corpus.tokenizer.to_json()["inner_edges"],
         "sha256": corpus.sha256,
     }
-    return Record(kind=CORPUS, key=task.key, name=CORPUS, timeframe=task.timeframe, facts=facts)
+    return {"facts": facts}
 
 
-def _baselines(task: Task, corpus: Corpus, place: Place, device: str) -> Record:
+def _baselines(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     facts = {}
     for split in (VALIDATION, *corpus.splits.test_names):
         if losses := _losses(task, corpus, place, split):
             bits = {name: float(values.mean()) for name, values in losses.items()}
             facts[split] = {"events": len(next(iter(losses.values()))), "bits": bits}
-    return Record(kind=BASELINES, key=task.key, name=BASELINES, timeframe=task.timeframe, facts=facts)
+    return {"facts": facts}
 
 
 def _losses(task: Task, corpus: Corpus, place: Place, split: str) -> dict[str, npt.NDArray[np.float64]]:
@@ -254,24 +256,7 @@ def _losses(task: Task, corpus: Corpus, place: Place, split: str) -> dict[str, n
     return load_losses(place.baselines, corpus, split, task.experiment.model.history)
 
 
-def _record(task: Task, **more: Any) -> Record:
-    """What the record of any model says, and more."""
-    assert task.experiment
-    return Record(
-        kind=task.kind,
-        key=task.key,
-        name=task.experiment.name,
-        timeframe=task.timeframe,
-        seed=task.experiment.train.seed,
-        year=task.year,
-        shortened=task.shortened,
-        claimed=task.claimed,
-        vaiom_version=__version__,
-        **more,
-    )
-
-
-def _train(task: Task, corpus: Corpus, run: Path, device: str) -> dict[str, Any]:
+def _train(task: Task, corpus: Corpus, run: Path, device: str) -> Fields:
     """Train, or go on, and say of it what a record holds."""
     assert task.experiment
     result = train(corpus, task.experiment, run, device=device, resume=Run(run).exists)
