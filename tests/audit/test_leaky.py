@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
+
 import numpy as np
 import polars as pl
 import pytest
@@ -12,8 +15,10 @@ from audit.leaky import AUDIT, LEAKS, Honest, Leak, failed_proofs
 from audit.markets import Market
 from strategies import frame_of, price_pairs
 from vaiom.audit.audit import audit_pipeline
-from vaiom.audit.leakage import DAMAGES, damage_after
+from vaiom.audit.leakage import DAMAGES, damage_after, prove_chronology
+from vaiom.audit.pipeline import Events
 from vaiom.audit.proof import PASSED
+from vaiom.events.splits import TRAIN
 
 
 @pytest.mark.parametrize("market", ["simulated", "real"])
@@ -28,6 +33,25 @@ def test_the_honest_pipeline_passes(market: str, request: pytest.FixtureRequest)
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.name)
 def test_a_leak_is_caught(leak: Leak, market: str, request: pytest.FixtureRequest) -> None:
     assert leak.caught_by in failed_proofs(request.getfixturevalue(market), leak)
+
+
+def test_an_event_that_is_there_twice_is_found() -> None:
+    hours = np.datetime64("2024-01-01T00", "s") + np.arange(6) * np.timedelta64(1, "h")
+    events = Events(
+        asset_slices={"EURUSD": slice(0, 6)},
+        timestamps=hours,
+        target_timestamps=hours + np.timedelta64(1, "h"),
+        known={},
+        targets={},
+        splits={TRAIN: np.array([2, 3, 3, 4])},
+        context=2,
+        draw=lambda step: np.array([2, 4]),
+        windows=lambda rows: rows,
+    )
+    found = prove_chronology(events, datetime(2024, 1, 2)).findings
+    assert found == ["1 events of an asset and a target time are there more than once"]
+    once = replace(events, splits={TRAIN: np.array([2, 3, 4])})
+    assert prove_chronology(once, datetime(2024, 1, 2)).verdict == PASSED
 
 
 @given(price_pairs(min_rows=2), st.sampled_from(sorted(DAMAGES)), st.integers(0, 2**32 - 1), st.data())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit.proof import AuditConfig, Claim, Proof, proving
-from vaiom.baselines.base import Floats, Rows
+from vaiom.baselines.base import Rows
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import figures_of_events, figures_of_forecasts, share_of_zeros
@@ -95,21 +95,17 @@ def _compared_with_others(
         parts = [read_events(run, name) for name in tests]
         figures["all_tests"] = compare(join_events(parts, predictors=list(parts[0].bits)))
     if stored.get("seeds"):
+        runs = {}
         try:
-            figures["seeds"] = compare_seeds(events, _seed_runs(run, split, stored, events))
+            for name in next(iter(stored["seeds"].values()))["bits"]:
+                # The runs that were named lie where they lay, or beside this one.
+                folder = Path(name) if Path(name).is_dir() else run.parent / Path(name).name
+                scored = events if name == stored.get("run") else read_events(folder, split, same_as=events)
+                runs[name] = scored.bits[MODEL]
+            figures["seeds"] = compare_seeds(events, runs)
         except DataError as error:
             proof.notes.append(f"{split}: not recomputed: seeds ({error.problem}: {error.where})")
     return figures
-
-
-def _seed_runs(run: Path, split: str, stored: dict[str, Any], events: ScoredEvents) -> dict[str, Floats]:
-    """The model's bits of each run that was named, which lie where they lay or beside this one."""
-    runs = {}
-    for name in next(iter(stored["seeds"].values()))["bits"]:
-        folder = Path(name) if Path(name).is_dir() else run.parent / Path(name).name
-        scored = events if name == stored.get("run") else read_events(folder, split, same_as=events)
-        runs[name] = scored.bits[MODEL]
-    return runs
 
 
 def _rows_of(corpus: Corpus, events: ScoredEvents) -> Rows | None:

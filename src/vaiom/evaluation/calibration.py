@@ -25,7 +25,7 @@ PIT_BINS = 20
 RELIABILITY_BINS = 10
 
 _SERIES_TERMS = 100
-_CERTAIN_BELOW = 0.4  # the series converges slowly here, where the p-value is one to many digits
+_CERTAIN_BELOW = 0.4
 
 Flags = npt.NDArray[np.bool_]
 
@@ -159,20 +159,11 @@ def kuiper_test(pit: Floats) -> CalibrationTest:
     steps = np.arange(count + 1) / count
     statistic = float(np.max(steps[1:] - ordered) + np.max(ordered - steps[:-1]))
     root = count**0.5
-    return CalibrationTest(
-        statistic=statistic,
-        p_value=_kuiper_tail(statistic * (root + 0.155 + 0.24 / root)),
-        num_events=count,
-    )
-
-
-def _kuiper_tail(scaled: float) -> float:
-    """P(Kuiper's scaled statistic > scaled) in the limit of many events."""
-    if scaled < _CERTAIN_BELOW:
-        return 1.0
+    scaled = statistic * (root + 0.155 + 0.24 / root)
+    # The limit of many events; for small values the series converges slowly, and the p-value is one to many digits.
     squares = (np.arange(1, _SERIES_TERMS + 1) * scaled) ** 2
-    tail = 2.0 * float(np.sum((4.0 * squares - 1.0) * np.exp(-2.0 * squares)))
-    return min(max(tail, 0.0), 1.0)
+    tail = 1.0 if scaled < _CERTAIN_BELOW else 2.0 * float(np.sum((4.0 * squares - 1.0) * np.exp(-2.0 * squares)))
+    return CalibrationTest(statistic=statistic, p_value=min(max(tail, 0.0), 1.0), num_events=count)
 
 
 @dataclass(frozen=True, kw_only=True)
