@@ -312,7 +312,7 @@ def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]
     num_missing = 0
     if series.null_count() < len(series) and series[-1] is None:
         num_missing = int(series.is_not_null().reverse().arg_max() or 0)
-    return smooth.to_numpy()[len(replay) - 1 :], Ewma(_or_nan(smooth[-1]), num_missing)
+    return smooth.fill_null(math.nan).to_numpy()[len(replay) - 1 :], Ewma(_or_nan(smooth[-1]), num_missing)
 
 
 @lru_cache(maxsize=1024)
