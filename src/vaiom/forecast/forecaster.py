@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import polars as pl
 
-from vaiom.errors import CheckpointError, ConfigError, DataError
+from vaiom.errors import CheckpointError, ConfigError
 from vaiom.events.fields import MASK_BITS, inputs_of
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets
@@ -180,12 +180,7 @@ class Forecaster:
         by_length: dict[int, list[int]] = {}
         for index, window in enumerate(windows):
             by_length.setdefault(len(window), []).append(index)
-            if not window.columns["sigma20"][-1] > 0:
-                raise DataError(
-                    "there is no scale to forecast with: no close of this history moved",
-                    where=f"bars of {window.symbol}",
-                    fix="bring in a longer history",
-                )
+            window.require_scale()
         answers: dict[int, Probabilities] = {}
         for indices in by_length.values():
             for start in range(0, len(indices), BATCH):

@@ -128,6 +128,7 @@ class OnlineForecaster:
         window, step = self.window(symbol), self.forecaster.engine.row_step
         if step is None:
             return self.forecaster.forecast([window], now)[0]
+        window.require_scale()
         return self.forecaster.distribution(window, self._remember(symbol, step).probs, now)
 
     def ready(self, symbol: str) -> bool:
@@ -137,8 +138,8 @@ class OnlineForecaster:
 
     def window(self, symbol: str) -> Window:
         """What the next forecast of an asset depends on; windows of many go to `Forecaster.forecast` together."""
-        if not self.ready(symbol):
-            had = self.streams[symbol].num_bars if symbol in self.streams else 0
+        had = self.streams[symbol].num_bars if symbol in self.streams else 0
+        if had < MIN_BARS:
             raise DataError(
                 "too few bars for a forecast", where=symbol, expected=f"{MIN_BARS} moving bars at least", got=had
             )

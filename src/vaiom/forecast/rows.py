@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from vaiom.errors import DataError
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, cross_columns, has_flag, timestamps_of
 from vaiom.events.rows import Columns
@@ -42,6 +43,14 @@ class Window:
 
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
+
+    def require_scale(self) -> None:
+        if not self.columns["sigma20"][-1] > 0:
+            raise DataError(
+                "there is no scale to forecast with: no close of this history moved",
+                where=f"bars of {self.symbol}",
+                fix="bring in a longer history",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -21,7 +21,6 @@ from operator import attrgetter, itemgetter
 from pathlib import PurePath
 from typing import Annotated, Any
 
-import polars as pl
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
@@ -34,11 +33,11 @@ from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
-from vaiom.market.folder import BAR_SCHEMA
 from vaiom.serve import schemas
 from vaiom.serve.batching import MAX_BATCH, Batcher
 from vaiom.serve.middleware import LimitMiddleware
 from vaiom.serve.monitor import Metrics
+from vaiom.serve.posted import PostedHistories, frames_of
 from vaiom.serve.run import ServeConfig
 from vaiom.serve.schemas import STATUSES, ErrorAnswer, RefusalError, error_response
 from vaiom.serve.state import LiveAssets
@@ -75,6 +74,7 @@ class Service:
         self.live = LiveAssets(self.forecaster, self.store, config.alert_bits)
         self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
         """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
+        self.posted = PostedHistories(self.forecaster) if self.forecaster.engine.row_step else None
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
         self.is_ready = False
@@ -99,15 +99,11 @@ class Service:
     async def forecast(self, body: schemas.ForecastRequest) -> schemas.ForecastAnswer:
         """Forecast the bar after the last of the bars in the body."""
         self._require_ready()
-
-        def make() -> Window:
-            frames = {
-                symbol: pl.DataFrame([bar.as_row() for bar in bars], schema=BAR_SCHEMA, orient="row")
-                for symbol, bars in {**body.others, body.symbol: body.bars}.items()
-            }
-            return self.forecaster.windows(frames, body.symbol)[0]
-
-        window, dist = await self.batcher.forecast(make)
+        bars, symbol = {**body.others, body.symbol: body.bars}, body.symbol
+        if self.posted:
+            window, dist = await self.batcher.run(partial(self.posted.forecast, bars, symbol))
+        else:
+            window, dist = await self.batcher.forecast(lambda: self.forecaster.windows(frames_of(bars), symbol)[0])
         return schemas.ForecastAnswer.of(self._seen_at(dist, window, body.now), body.beyond)
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest, response: Response) -> schemas.PushAnswer:
@@ -116,7 +112,8 @@ class Service:
         self.live.require(symbol)
         async with self._locks[symbol]:
             # A bar of another asset may have changed what this one's forecast reads: the next bar settles the newest.
-            await self._newest(symbol)
+            if not self.posted:
+                await self._newest(symbol)
             loop = asyncio.get_running_loop()
             settled, seconds = await loop.run_in_executor(self._state, self.live.push, symbol, body.bars)
             taken = time.perf_counter()
@@ -179,6 +176,8 @@ class Service:
         online, known = self.live.online, self.live.forecast(symbol)
         if known is not None or not online.ready(symbol):
             return known
+        if self.posted:
+            return await asyncio.get_running_loop().run_in_executor(self._state, self.live.newest, symbol)
         window = online.window(symbol)
         _, dist = await self.batcher.forecast(lambda: window)
         self.live.keep(online.streams[symbol], dist)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -29,6 +30,7 @@ MAX_BATCH = 8
 """Windows of a pass: more do not come out faster on a CPU, and the first of them would wait for the last."""
 
 Forecast = ReturnDistribution | Exception
+Made = TypeVar("Made")
 Waiting = tuple[Window, asyncio.Future[ReturnDistribution]]
 
 
@@ -46,17 +48,20 @@ class Batcher:
         self._num_making = 0
         self._all = [*self._free, self._maker]
 
-    async def forecast(self, make: Callable[[], Window]) -> tuple[Window, ReturnDistribution]:
-        """The window that `make` makes, and its forecast."""
+    async def run(self, make: Callable[[], Made]) -> Made:
+        """What `make` makes, one after another in a thread, unless too many wait."""
         if len(self.waiting) + self._num_making >= self.max_waiting:
             raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
-        loop = asyncio.get_running_loop()
         self._num_making += 1
         try:
-            window = await loop.run_in_executor(self._maker, make)
+            return await asyncio.get_running_loop().run_in_executor(self._maker, make)
         finally:
             self._num_making -= 1
-        answer = loop.create_future()
+
+    async def forecast(self, make: Callable[[], Window]) -> tuple[Window, ReturnDistribution]:
+        """The window that `make` makes, and its forecast."""
+        window = await self.run(make)
+        answer = asyncio.get_running_loop().create_future()
         self.waiting.append((window, answer))
         self._start()
         return window, await answer

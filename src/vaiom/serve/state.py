@@ -84,16 +84,25 @@ class LiveAssets:
         """Remember what was forecast from a stream."""
         self._forecasts[dist.symbol] = (stream, dist)
 
+    def newest(self, symbol: str) -> ReturnDistribution | None:
+        """The forecast after the last bar, made here where the model takes one more row at the price of one."""
+        online, known = self.online, self.forecast(symbol)
+        if known is None and self.forecaster.engine.row_step and online.ready(symbol):
+            known = online.forecast(symbol)
+            self.keep(online.streams[symbol], known)
+        return known
+
     def push(self, symbol: str, bars: Sequence[Bar]) -> tuple[SettledForecast | None, dict[str, float]]:
         """Take the bars that follow, durably: what the first of them settled, the seconds of recursion and disk."""
         start = time.perf_counter()
-        before, dist = self.online.streams.get(symbol), self.forecast(symbol)
+        before, dist = self.online.streams.get(symbol), self.newest(symbol)
         after, first = self._advanced(symbol, bars)
         settled = [monitor.settle(dist, before.columns, first, self.frequency)] if before and dist else []
         computed = time.perf_counter()
         self.store.append([(symbol, bar) for bar in bars], [(symbol, each) for each in settled])
         stored = time.perf_counter()
         self._show(symbol, after, bars)
+        self.newest(symbol)
         self._remember(symbol, settled)
         if self.store.num_since_snapshot >= SNAPSHOT_EVERY:
             self.snapshot()

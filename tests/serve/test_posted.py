@@ -1,0 +1,134 @@
+"""Posted histories: each gives what it would give alone, however it shares its beginning with others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
+
+from training.tiny_runs import TINY
+from vaiom.errors import DataError
+from vaiom.events.fields import CROSS_FIELDS
+from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
+from vaiom.model.config import Vocabulary
+from vaiom.model.row_step import RowStep
+from vaiom.model.vaiom import Vaiom
+from vaiom.serve import posted
+from vaiom.serve.posted import PostedHistories
+from vaiom.serve.schemas import Bar
+
+ALONE, TOGETHER = ("ret_z", "hour_sin"), ("ret_z", *CROSS_FIELDS)
+
+
+def windowed(tiny: TinyRun, folder: Path, fields: tuple[str, ...] = ALONE) -> Path:
+    """A model of windowed attention with random weights, with the tokenizer of a trained one."""
+    trained = load_checkpoint(tiny.run / "best.safetensors")
+    config = TINY.with_changes(context=CONTEXT, fields=fields, positions="rotary", attention_window=8).model
+    torch.manual_seed(0)
+    model = Vaiom(config, Vocabulary.of(trained.tokenizer))
+    save_checkpoint(folder / "model.safetensors", model, trained.tokenizer, trained.provenance)
+    return folder / "model.safetensors"
+
+
+def bars_of(frame: pl.DataFrame) -> list[Bar]:
+    return [Bar.of(row) for row in frame.iter_rows()]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows went through the model one by one, and how many windows at once."""
+    counts, one, many = [0, 0], RowStep.step, RowStep.begin
+
+    def counted_step(self: RowStep, *inputs: Any) -> Any:
+        counts[0] += 1
+        return one(self, *inputs)
+
+    def counted_window(self: RowStep, *inputs: Any) -> Any:
+        counts[1] += 1
+        return many(self, *inputs)
+
+    monkeypatch.setattr(RowStep, "step", counted_step)
+    monkeypatch.setattr(RowStep, "begin", counted_window)
+    return counts
+
+
+def require_same(histories: PostedHistories, frames: dict[str, pl.DataFrame], symbol: str) -> None:
+    _, dist = histories.forecast({each: bars_of(frame) for each, frame in frames.items()}, symbol)
+    expected = histories.forecaster.predict(frames, symbol)
+    np.testing.assert_allclose(dist.probs, expected.probs, atol=TOLERANCE)
+    assert (dist.as_of, dist.sigma, dist.context) == (expected.as_of, expected.sigma, expected.context)
+    assert dist.notes == expected.notes
+
+
+def test_a_history_that_grows_costs_its_new_bars(tiny: TinyRun, tmp_path: Path, steps: list[int]) -> None:
+    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
+    for number, (stop, rows) in enumerate([(100, 1), (101, 1), (101, 0), (104, 3)]):
+        before = list(steps)
+        require_same(histories, {"EURUSD": bars.head(stop)}, "EURUSD")
+        assert (steps[0] - before[0], steps[1] - before[1]) == (rows, number == 0)
+
+
+def test_histories_that_part_do_not_meet_again(tiny: TinyRun, tmp_path: Path) -> None:
+    """A revised bar, another asset under the same bars, an older history: each as if it were the only one."""
+    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
+    revised = bars.head(99).vstack(bars[99:100].with_columns(pl.col("Close") * 1.001)).vstack(bars[100:130])
+    for stop in (99, 100, 101, 100, 110, 105):
+        require_same(histories, {"EURUSD": bars.head(stop)}, "EURUSD")
+        require_same(histories, {"EURUSD": revised.head(stop)}, "EURUSD")
+        require_same(histories, {"XAUUSD": bars.head(stop)}, "XAUUSD")
+
+
+def test_assets_that_are_read_belong_to_the_history(tiny: TinyRun, tmp_path: Path) -> None:
+    histories = PostedHistories(Forecaster.load(windowed(tiny, tmp_path, TOGETHER)))
+    for ours, theirs in ((80, 80), (81, 80), (81, 81), (82, 90), (83, 85)):
+        frames = {"EURUSD": tiny.history["EURUSD"].head(ours), "XAUUSD": tiny.history["XAUUSD"].head(theirs)}
+        require_same(histories, frames, "EURUSD")
+        require_same(histories, {"EURUSD": frames["EURUSD"]}, "EURUSD")
+
+
+def test_what_is_remembered_is_bounded(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posted, "MOST_ASSETS", 3)
+    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
+    for start in range(8):
+        require_same(histories, {"EURUSD": bars.slice(start, 60)}, "EURUSD")
+        assert len(histories._known) <= 3
+
+
+def test_a_refused_history_leaves_nothing(tiny: TinyRun, tmp_path: Path) -> None:
+    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
+    require_same(histories, {"EURUSD": bars.head(60)}, "EURUSD")
+    backwards = bars_of(bars.head(62))
+    backwards[60:] = backwards[60:][::-1]
+    for wrong, problem in ((bars_of(bars.head(5)), "too few bars"), (backwards, "goes back in time|order")):
+        with pytest.raises(DataError, match=problem):
+            histories.forecast({"EURUSD": wrong}, "EURUSD")
+    assert len(histories._known) == 1
+    require_same(histories, {"EURUSD": bars.head(61)}, "EURUSD")
+
+
+def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path) -> None:
+    run = windowed(tiny, tmp_path)
+
+    async def serve() -> None:
+        config = config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)
+        async with in_process(config) as (client, service):
+            history = as_json(tiny.history["EURUSD"])
+            for bar in tiny.later["EURUSD"][:6]:
+                history.append(bar)
+                pushed = (await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})).json()
+                asked = (await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": history})).json()
+                assert pushed["scored"]["as_of"] == history[-2]["datetime"]
+                np.testing.assert_allclose(pushed["forecast"]["probs"], asked["probs"], atol=TOLERANCE)
+                current = (await client.get("/v1/assets/EURUSD/forecast")).json()
+                assert current["probs"] == pushed["forecast"]["probs"]
+            assert len(service.live.settled["EURUSD"]) >= 6
+
+    asyncio.run(serve())
