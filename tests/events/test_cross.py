@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from reference import extra_fields as reference
 from strategies import random_bars
+from vaiom.events import fields
 from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, Columns, cross_columns, dollar_sign, has_flag, stored
 from vaiom.events.rows import bars_of, rows_of
 from vaiom.events.scales import AssetState
@@ -62,9 +63,11 @@ def require_reference(assets: dict[str, Columns]) -> None:
             np.testing.assert_allclose(values, theirs[symbol][name], rtol=6e-4, atol=1e-6, err_msg=f"{symbol} {name}")
 
 
-@given(markets())
-def test_any_market_gives_what_the_reference_gives(assets: dict[str, Columns]) -> None:
-    require_reference(assets)
+@given(markets(), st.sampled_from([1, 3, 1 << 15]))
+def test_any_market_gives_what_the_reference_gives(assets: dict[str, Columns], block: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fields, "BLOCK_ROWS", block)
+        require_reference(assets)
 
 
 def test_real_bars(shared_data: Path) -> None:

@@ -39,12 +39,12 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Other:
-    """What another asset's rows tell the rows of the same stamps."""
+    """What rows of all assets (assets, stamps) tell each other."""
 
     ret_z: Floats
     relative_log_vol: Floats
-    dollar: int
-    """1 where its quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
+    dollar: npt.NDArray[np.int64]
+    """(assets, 1): 1 where a quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
 
 
 @dataclass(frozen=True)
@@ -279,39 +279,38 @@ def cross_columns(assets: Mapping[str, Columns]) -> dict[str, dict[str, npt.NDAr
     They depend on which assets have a bar at a stamp, and on nothing of another stamp, so that a history and a live
     hour are one. Late bars of an asset change what the others read at those stamps, and an append makes them anew.
     """
-    symbols = sorted(assets)
-    stamps = np.unique(np.concatenate([assets[symbol]["timestamp"] for symbol in symbols]))
-    totals = np.zeros((2 * len(_CROSS), len(stamps)))
-    own, places = {}, {}
     # Always in the order of the symbols: the order of a sum is part of its bits.
-    for symbol in symbols:
-        own[symbol] = _terms(symbol, assets[symbol])
-        places[symbol] = np.searchsorted(stamps, assets[symbol]["timestamp"])
-        totals[:, places[symbol]] += own[symbol]
-    out = {}
-    for symbol in symbols:
-        sums, counts = np.split(totals[:, places[symbol]] - own[symbol], 2)
-        means = to_half(np.where(counts > 0, sums / np.maximum(counts, 1), 0.0))
-        out[symbol] = dict(zip(CROSS_FIELDS, means, strict=True))
-    return out
+    symbols = sorted(assets)
+    times = [assets[symbol]["timestamp"] for symbol in symbols]
+    dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
+    out = {symbol: np.empty((len(_CROSS), len(at)), np.float16) for symbol, at in zip(symbols, times, strict=True)}
+    stamps = np.unique(np.concatenate(times))
+    for start in range(0, len(stamps), BLOCK_ROWS):
+        part = stamps[start : start + BLOCK_ROWS]
+        rows = [slice(np.searchsorted(at, part[0]), np.searchsorted(at, part[-1], "right")) for at in times]
+        places = [np.searchsorted(part, at[own]) for at, own in zip(times, rows, strict=True)]
+        values = np.zeros((3, len(symbols), len(part)))  # (., assets, stamps); what is absent counts nothing
+        for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
+            of = assets[symbol]
+            values[0, number, at] = ~has_flag(of["flags"][own], ANY_MASK)
+            values[1, number, at], values[2, number, at] = of["ret_z"][own], of["relative_log_vol"][own]
+        counted, ret_z, relative_log_vol = values
+        ret_z = np.clip(ret_z, -OTHERS_LIMIT, OTHERS_LIMIT)
+        other = Other(ret_z=ret_z, relative_log_vol=relative_log_vol, dollar=dollar)
+        terms = [field.others(other) for field in _CROSS if field.others]
+        sums, weights = (np.stack([counted * each for each in side]) for side in zip(*terms, strict=True))
+        for side in (sums, weights):
+            np.subtract(sum(side.swapaxes(0, 1))[:, None], side, out=side)
+        means = to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0))
+        for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
+            out[symbol][:, own] = means[:, number, at]
+    return {symbol: dict(zip(CROSS_FIELDS, columns, strict=True)) for symbol, columns in out.items()}
 
 
 def dollar_sign(symbol: str) -> int:
     """1 where the quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
     name = symbol.upper()
     return int(name[:3] == "USD") - int(name[3:6] == "USD")
-
-
-def _terms(symbol: str, columns: Columns) -> Floats:
-    """What an asset adds to the sums and the counts of each cross field at its stamps."""
-    counts = ~has_flag(columns["flags"], ANY_MASK)
-    other = Other(
-        ret_z=np.clip(columns["ret_z"].astype(np.float64), -OTHERS_LIMIT, OTHERS_LIMIT),
-        relative_log_vol=columns["relative_log_vol"].astype(np.float64),
-        dollar=dollar_sign(symbol),
-    )
-    terms = [field.others(other) for field in _CROSS if field.others]
-    return np.stack([*(counts * term for term, _ in terms), *(counts * weight for _, weight in terms)]).astype(float)
 
 
 # From stored columns to inputs.
