@@ -20,6 +20,7 @@ BENCHMARKS = {
     "bootstrap": "10,000 block-bootstrap replicates, against a plain loop",
     "evaluate": "scoring held-out windows, against a full pass over all their positions",
     "predict": "one forecast of the main model, against a plain full pass; a live bar, model apart",
+    "stream": "a live bar to its forecast where layers see a window, against a pass over that window; scoring likewise",
     "serve": "served forecasts, against a server that runs one pass for each request",
     "train": "an optimizer step of the main model, against plain PyTorch",
 }

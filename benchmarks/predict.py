@@ -111,12 +111,12 @@ def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
         tokenizer = corpus_in_memory(Path(folder) / "bars", CorpusConfig()).tokenizer
     torch.manual_seed(0)
     model = Vaiom(config, Vocabulary.of(tokenizer)).eval()
-    forecaster = Forecaster(TorchEngine(model), _card(config, tokenizer))
+    forecaster = Forecaster(TorchEngine(model), card(config, tokenizer))
     symbol, asset = next(iter(assets.items()))
     return forecaster, forecaster.window(asset.bars, symbol)
 
 
-def _card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:
+def card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:
     origin = Provenance(
         vaiom_version="", corpus_sha256="", inputs=[], splits={}, experiment="bench", train={}, seed=0, step=0,
         validation_bits=None,

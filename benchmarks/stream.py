@@ -1,0 +1,125 @@
+"""A live bar to its forecast where layers see a window of rows: one row, against a pass over its whole window.
+
+Enters: nothing; the best model's fields and a window of 256 rows, with random weights, which cost the same as trained
+ones, and a simulated market whose assets read each other. Leaves: a `Measurement` of taking a bar and forecasting, on
+one thread. `extra` has the spread of its time, and how much faster all Validation events are scored in stretches than
+window by window on the same threads. Both ways must give the same probabilities.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from benchmarks.predict import card
+from benchmarks.race import Measurement
+from vaiom.errors import VaiomError
+from vaiom.events.build import corpus_in_memory
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import VALIDATION
+from vaiom.experiments.registry import experiment
+from vaiom.forecast.engine import TorchEngine
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.vaiom import Vaiom
+from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.training.scoring import Scorer
+from vaiom.training.windows import DeviceCorpus
+
+MARKET = MarketConfig(assets=6, bars=20_000)
+PUSHED_BARS = 600
+SCORED_WINDOWS = 128
+TOLERANCE = 1e-5
+
+
+def streaming_model() -> ModelConfig:
+    return replace(experiment("best").model, positions="rotary", attention_window=256, context=1024)
+
+
+def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    return measure(streaming_model())
+
+
+def measure(
+    config: ModelConfig, market: MarketConfig = MARKET, pushed: int = PUSHED_BARS, scored: int = SCORED_WINDOWS
+) -> Measurement:
+    """Take bars one by one, each followed by both forecasts."""
+    assets = simulate(market)
+    with tempfile.TemporaryDirectory() as folder:
+        write_market(assets, market, Path(folder) / "bars")
+        corpus = corpus_in_memory(Path(folder) / "bars")
+    torch.manual_seed(0)
+    model = Vaiom(config, Vocabulary.of(corpus.tokenizer)).eval()
+    forecaster = Forecaster(TorchEngine(model, threads=1), card(config, corpus.tokenizer))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    worst, ours, windows = _race({symbol: asset.bars for symbol, asset in assets.items()}, forecaster, pushed)
+    torch.set_num_threads(before)
+    return Measurement(
+        name="stream",
+        input=f"a bar of one of {len(assets)} assets that are read together, one thread",
+        ours_seconds=float(np.median(ours)),
+        reference_seconds=float(np.median(windows)),
+        ratio=float(np.median(windows) / np.median(ours)),
+        equal=f"probabilities of {pushed} forecasts, to {worst:.0e}",
+        extra={
+            **{f"live_p{level}_ms": round(1e3 * float(np.percentile(ours, level)), 3) for level in (50, 99)},
+            **_score(corpus, model, scored),
+        },
+    )
+
+
+def _race(bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int) -> tuple[float, list[float], list[float]]:
+    """The largest difference, the seconds of a bar with its forecast, and of a forecast from its whole window."""
+    each = -(-pushed // len(bars))
+    kept = 2 * forecaster.context + each
+    online, worst = forecaster.online(), 0.0
+    online.extend_many({symbol: frame.tail(kept).head(-each) for symbol, frame in bars.items()})
+    for symbol in bars:
+        online.forecast(symbol)
+    later = pl.concat([frame.tail(each).with_columns(symbol=pl.lit(symbol)) for symbol, frame in bars.items()])
+    ours, windows = [], []
+    for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True):
+        symbol = bar.pop("symbol")
+        start = time.perf_counter()
+        dist = online.push(symbol, bar)
+        ours.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        [expected] = forecaster.forecast([online.window(symbol)])
+        windows.append(time.perf_counter() - start)
+        assert dist is not None
+        worst = max(worst, float(np.abs(dist.probs - expected.probs).max()))
+    if not worst <= TOLERANCE:
+        raise VaiomError(f"the stream differs from the window by {worst:.2g} in a probability")
+    return worst, ours, windows
+
+
+def _score(corpus: Corpus, model: Vaiom, windows: int) -> dict[str, Any]:
+    """All Validation events in stretches; some of them window by window, which takes the same time for each."""
+    cpu = torch.device("cpu")
+    data = DeviceCorpus(corpus, model.config, cpu)
+    rows = corpus.endpoints(VALIDATION, model.config.context)
+    start = time.perf_counter()
+    answers = Scorer(model, data, cpu, torch.float32).log_probs(rows)
+    seconds = time.perf_counter() - start
+    few = np.linspace(0, len(rows) - 1, windows).astype(np.int64)
+    start = time.perf_counter()
+    with torch.inference_mode():
+        expected = torch.cat([model.log_probs(*data.inputs(torch.from_numpy(rows[[one]]))) for one in few])
+    per_window = (time.perf_counter() - start) / len(few)
+    worst = (answers[few] - expected).abs().max().item()
+    if not worst <= 10 * TOLERANCE:
+        raise VaiomError(f"stretches differ from windows by {worst:.2g} in a log-probability")
+    return {
+        "scored_events": len(rows),
+        "score_seconds": round(seconds, 2),
+        "score_ratio": round(per_window * len(rows) / seconds, 1),
+        "score_threads": torch.get_num_threads(),
+    }
