@@ -135,3 +135,16 @@ def test_a_missing_library_names_its_extra(exported: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError, match=r"vaiom\[export\]"):
         Forecaster.load(exported)
+
+
+def test_a_model_of_windowed_attention_is_exported_too(tiny: TinyRun) -> None:
+    windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
+    assert isinstance(windowed.engine, TorchEngine)
+    other = Forecaster(export.OnnxEngine(export._convert(windowed.engine.model).SerializeToString(), 1), windowed.card)
+    bars = random_bars(120, 7)
+    ours, theirs = (each.predict_all(bars, "EURUSD").probs for each in (windowed, other))
+    np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)
+    live, slow = windowed.online(), other.online()
+    for bar in bars.iter_rows(named=True):
+        one, two = live.push("EURUSD", bar), slow.push("EURUSD", bar)
+        assert one is two is None or np.abs(one.probs - two.probs).max() <= TOLERANCE

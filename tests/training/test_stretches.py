@@ -82,10 +82,15 @@ def test_a_stretch_has_its_run_up_or_begins_with_its_asset() -> None:
 def test_a_longer_memory_is_judged_on_the_same_events() -> None:
     longer = replace(CONFIG, context=1024, attention_window=256)
     assert longer.history == ModelConfig().history == 512
-    assert replace(longer, context=300).history == 300
+    assert replace(longer, context=300, attention_window=64).history == 300
     assert ModelConfig(context=1024).history == 1024  # learned positions answer from a full window alone
 
 
 def test_a_window_needs_rotary_positions() -> None:
     with pytest.raises(ValueError, match="rotary"):
         ModelConfig(attention_window=8)
+
+
+def test_a_context_holds_all_that_an_answer_depends_on() -> None:
+    with pytest.raises(ValueError, match="300 is less than the 766 rows"):
+        replace(CONFIG, context=300, attention_window=256)

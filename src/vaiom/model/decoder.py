@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from vaiom.model.attention import causal_attention, drop
+from vaiom.model.attention import attend_any_length, causal_attention, drop
 from vaiom.model.config import FEED_FORWARD_FACTOR, ModelConfig
 
 POSITION_SCALE = 0.02
@@ -47,14 +47,16 @@ class Decoder(nn.Module):
             h_BTD = h_BTD + self.positions[: h_BTD.shape[1]].to(h_BTD.dtype)
         else:
             rotated = self._rotations(first, h_BTD.shape[1])
+        # Lengths decide what is left out, and a graph for other programs takes any length.
+        trim = last_only and not (self.window and torch.compiler.is_exporting())
         for number, block in enumerate(self.blocks, start=1):
-            if last_only and self.window:
+            if trim and self.window:
                 # What the last position can see through the layers that are left, in blocks that GPU kernels take.
                 seen = 1 + (len(self.blocks) - number + 1) * (self.window - 1)
                 h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
             rotated = None if rotated is None else rotated[:, -h_BTD.shape[1] :]
-            h_BTD = block(h_BTD, rotated, last_only and number == len(self.blocks), kept)
-        hidden: Tensor = self.norm(h_BTD)
+            h_BTD = block(h_BTD, rotated, trim and number == len(self.blocks), kept)
+        hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
         return hidden
 
     def _rotations(self, first: int, length: int) -> Tensor:
@@ -90,7 +92,7 @@ class Block(nn.Module):
         super().__init__()
         width = config.width
         self.num_heads, self.dropout, self.depth_rate = config.num_heads, config.dropout, depth_rate
-        self.window = config.attention_window or config.context
+        self.window, self.banded = config.attention_window or config.context, bool(config.attention_window)
         self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
@@ -117,7 +119,9 @@ class Block(nn.Module):
                 qkv = torch.stack([rotate(q, rotated), rotate(k, rotated), v], dim=2)
             if kept is not None:
                 kept.append((qkv[:, -self.window :, 1], qkv[:, -self.window :, 2]))
-            mixed = causal_attention(qkv, rate, self.window).flatten(-2)
+            exports = self.banded and torch.compiler.is_exporting()
+            mixed = attend_any_length(qkv, self.window) if exports else causal_attention(qkv, rate, self.window)
+            mixed = mixed.flatten(-2)
         h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
         fed = self.feed_out(gelu(self.feed_in(self.feed_norm(h_BTD))))
         return h_BTD + self._drop_path(drop(fed, rate))
