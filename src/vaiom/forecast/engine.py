@@ -9,6 +9,7 @@ configuration, tokenizer, provenance and the answer to a known window travel in 
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import warnings
@@ -32,6 +33,7 @@ from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_checkpoint, read_card
+from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
 from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom
@@ -290,7 +292,9 @@ def _made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Me
 def _convert(model: Vaiom) -> Any:
     for name in ("onnx", "onnxscript"):
         _library(name)
-    config = model.config
+    config, model = model.config, copy.deepcopy(model)
+    if isinstance(model.backbone, Decoder) and config.attention_window:
+        model.backbone.accept_any_length()
     events = torch.zeros(2, config.context, len(config.input_fields))
     batch = torch.export.Dim("batch")
     time = torch.export.Dim("time", max=config.context)

@@ -30,13 +30,13 @@ def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
     return mixed.transpose(1, 2)
 
 
-def attend_any_length(qkv_BT3HE: Tensor, window: int) -> Tensor:
+def attend_any_length(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
     """One masked product, whose graph holds for windows of any length."""
     q, k, v = (part.transpose(1, 2) for part in qkv_BT3HE.unbind(2))
     at = torch.arange(qkv_BT3HE.shape[1])
     distance = at[:, None] - at
     seen = (distance >= 0) & (distance < window)
-    return scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(1, 2)
+    return scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=rate).transpose(1, 2)
 
 
 def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:

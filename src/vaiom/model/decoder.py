@@ -31,7 +31,7 @@ class Decoder(nn.Module):
         if not self.learned:
             table = rotations(0, max(config.context, _TABLE_ROWS), config.width // config.num_heads)
             self.register_buffer("_table_2TE", table, persistent=False)
-        self.window = config.attention_window
+        self.window, self.any_length = config.attention_window, False
         self.blocks = nn.ModuleList(
             Block(config, config.stochastic_depth * number / config.num_layers)
             for number in range(1, config.num_layers + 1)
@@ -47,8 +47,7 @@ class Decoder(nn.Module):
             h_BTD = h_BTD + self.positions[: h_BTD.shape[1]].to(h_BTD.dtype)
         else:
             rotated = self._rotations(first, h_BTD.shape[1])
-        # Lengths decide what is left out, and a graph for other programs takes any length.
-        trim = last_only and not (self.window and torch.compiler.is_exporting())
+        trim = last_only and not self.any_length
         for number, block in enumerate(self.blocks, start=1):
             if trim and self.window:
                 # What the last position can see through the layers that are left, in blocks that GPU kernels take.
@@ -58,6 +57,11 @@ class Decoder(nn.Module):
             h_BTD = block(h_BTD, rotated, trim and number == len(self.blocks), kept)
         hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
         return hidden
+
+    def accept_any_length(self) -> None:
+        """Compute in a way whose graph does not depend on the length, for other programs; the answers are the same."""
+        for part in (self, *self.blocks):
+            part.any_length = True
 
     def _rotations(self, first: int, length: int) -> Tensor:
         table = self.get_buffer("_table_2TE")
@@ -92,7 +96,7 @@ class Block(nn.Module):
         super().__init__()
         width = config.width
         self.num_heads, self.dropout, self.depth_rate = config.num_heads, config.dropout, depth_rate
-        self.window, self.banded = config.attention_window or config.context, bool(config.attention_window)
+        self.window, self.any_length = config.attention_window or config.context, False
         self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
@@ -119,9 +123,8 @@ class Block(nn.Module):
                 qkv = torch.stack([rotate(q, rotated), rotate(k, rotated), v], dim=2)
             if kept is not None:
                 kept.append((qkv[:, -self.window :, 1], qkv[:, -self.window :, 2]))
-            exports = self.banded and torch.compiler.is_exporting()
-            mixed = attend_any_length(qkv, self.window) if exports else causal_attention(qkv, rate, self.window)
-            mixed = mixed.flatten(-2)
+            attend = attend_any_length if self.any_length else causal_attention
+            mixed = attend(qkv, rate, self.window).flatten(-2)
         h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
         fed = self.feed_out(gelu(self.feed_in(self.feed_norm(h_BTD))))
         return h_BTD + self._drop_path(drop(fed, rate))
