@@ -287,8 +287,11 @@ def cross_columns(assets: Mapping[str, Columns]) -> dict[str, dict[str, npt.NDAr
     stamps = np.unique(np.concatenate(times))
     for start in range(0, len(stamps), BLOCK_ROWS):
         part = stamps[start : start + BLOCK_ROWS]
-        rows = [slice(np.searchsorted(at, part[0]), np.searchsorted(at, part[-1], "right")) for at in times]
-        places = [np.searchsorted(part, at[own]) for at, own in zip(times, rows, strict=True)]
+        rows: list[slice] = [slice(None)] * len(symbols)
+        places: list[Any] = rows
+        if not all(len(at) == len(stamps) == len(part) for at in times):  # as they are in a live hour
+            rows = [slice(np.searchsorted(at, part[0]), np.searchsorted(at, part[-1], "right")) for at in times]
+            places = [np.searchsorted(part, at[own]) for at, own in zip(times, rows, strict=True)]
         values = np.zeros((3, len(symbols), len(part)))  # (., assets, stamps); what is absent counts nothing
         for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
             of = assets[symbol]

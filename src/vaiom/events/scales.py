@@ -327,9 +327,12 @@ def _weight(alpha: float, num_missing: int) -> float:
 def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]:
     """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it as it is."""
     seen = ~np.isnan(values)
-    levels, _ = average(np.asarray(values)[seen], span, Ewma(state.level))
-    counts = np.arange(state.num_values, state.num_values + len(levels))
+    levels, _ = average(np.asarray(values)[seen] if _many(values) else values, span, Ewma(state.level))
+    counts = state.num_values + np.arange(len(levels))
     mean = levels / -np.expm1(counts * math.log1p(-2 / (span + 1)))
+    if not _many(values):
+        last = int(seen)
+        return Running(mean[last], mean[0]), Mean(float(levels[last]), state.num_values + last)
     at = _running_count(seen)
     return Running(mean[at], mean[at - seen]), Mean(float(levels[-1]), int(counts[-1]))
 

@@ -10,6 +10,7 @@ Paper: Methods, "Continuous dynamic features" (recursive scales).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,15 +27,13 @@ from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.engine import Events
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window, cut_window, refresh_cross_fields
-from vaiom.model.row_step import RowMemory, RowStep
+from vaiom.model.row_step import MOST_ROWS, RowMemory, RowStep
 
 STATE_VERSION = 2
 
 # The same number of bars reaches further back in an asset that trades fewer hours. Where assets read each other, rows
 # are kept for its sake beyond the window.
 _KEPT_CONTEXTS = 2
-_FEW_ROWS = 32
-"""So many rows cost less in one pass of the network than one by one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -221,13 +220,13 @@ class OnlineForecaster:
             return inputs_of(config, {name: column[part] for name, column in stream.columns.items()}, meta)
 
         memories = [each for each in stream.memories if each.intact]
-        behind = stream.num_bars - memories[-1].position if memories else _FEW_ROWS
-        if behind >= _FEW_ROWS:
+        behind = stream.num_bars - memories[-1].position if memories else math.inf
+        if behind > MOST_ROWS:
             # All but the last row, which alone may change, in one pass.
             before, behind = rows(slice(-config.context - 1, -1)), 1
             memories = [step.begin(before, meta, stream.num_bars - 1 - len(before))]
-        for row in rows(slice(-behind, None)) if behind else ():
-            memories.append(step.step(memories[-1], row, meta))
+        if behind:
+            memories += step.step(memories[-1], rows(slice(-behind, None)), meta)
         stream.memories[:] = memories[-2:]
         return memories[-1]
 

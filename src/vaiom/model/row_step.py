@@ -1,8 +1,8 @@
-"""One more row through a decoder whose layers see a window of rows, in NumPy.
+"""A few more rows through a decoder whose layers see a window of rows, in NumPy.
 
-Enters: the memory of the rows before, an event (F,) and its metadata (3,). Leaves: the memory with that row, and in it
-the probabilities of the next return bucket, as `Vaiom` gives them for a window that ends there. One row is too little
-work to pay for PyTorch's dispatch, and memories of different lengths do not batch.
+Enters: the memory of the rows before, events (R, F) and their metadata (3,). Leaves: the memory after each row, and in
+it the probabilities of the next return bucket, as `Vaiom` gives them for a window that ends there. One row is too
+little work to pay for PyTorch's dispatch; the time goes into reading the weights, which rows share.
 Paper: none; it follows from attention over a window of rows and rotary positions.
 """
 
@@ -17,7 +17,7 @@ import torch
 from scipy.special import erf  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from vaiom.events.fields import META_FIELDS, NUM_RETURN_BUCKETS
+from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.decoder import Decoder, rotary_speeds
 from vaiom.model.encoders import INPUT_LIMIT
 from vaiom.model.heads import return_log_probs
@@ -26,8 +26,10 @@ from vaiom.model.vaiom import Vaiom
 Array = npt.NDArray[np.float32]
 Weights = tuple[Array, Array]
 Probabilities = npt.NDArray[np.float64]
-_EPSILON = 1e-5
+_EPSILON = np.float32(1e-5)
 """Of PyTorch's layer norms."""
+MOST_ROWS = 64
+"""At once; more are cheaper in a pass of the network."""
 
 
 class _Buffer:
@@ -78,7 +80,7 @@ class RowStep:
         self.num_states = heads.sizes.get("state", 0)
         used = self.num_states + heads.sizes["return"]
         weight, bias = _after_norm(decoder.norm, heads.projection)
-        self.projection = weight[:used].copy(), bias[:used].copy()
+        self.projection = np.ascontiguousarray(weight[:, :used]), bias[:used]
 
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
         """The memory of a window of rows, by one pass of the network; `first` rows of the asset came before."""
@@ -94,59 +96,71 @@ class RowStep:
         buffer.answers += [answer] * rows.shape[3]
         return RowMemory(buffer=buffer, end=rows.shape[3], position=first + len(events_TF), probs=answer)
 
-    def step(self, memory: RowMemory | None, event_F: Array, meta_M: npt.NDArray[np.int64]) -> RowMemory:
-        """The memory with one more row, in place of any that followed it; of none, with the first."""
+    def step(self, memory: RowMemory | None, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> list[RowMemory]:
+        """The memories after each of a few more rows, in place of any that followed; of none, from the first row on."""
         if memory is None:
             memory = RowMemory(buffer=self._buffer(None), end=0, position=0, probs=np.empty(0))
         assert memory.intact
-        buffer, end = memory.buffer, memory.end
-        if end == buffer.rows.shape[3]:
-            start = end + 1 - self.window
-            full, buffer, end = buffer, self._buffer(buffer.rows[:, :, :, start:]), self.window - 1
-            buffer.answers += full.answers[start:]
-        seen = slice(max(0, end + 1 - self.window), end + 1)
-        angles = memory.position * self.speeds
+        assert 0 < len(events_RF) <= MOST_ROWS
+        buffer, end, number = memory.buffer, memory.end, len(events_RF)
+        low = max(0, end + 1 - self.window)
+        if end + number > buffer.rows.shape[3]:
+            full, buffer = buffer, self._buffer(buffer.rows[:, :, :, low:end])
+            buffer.answers += full.answers[low:end]
+            low, end = 0, end - low
+        new, seen = slice(end, end + number), slice(low, end + number)
+        distance = np.arange(end, end + number)[:, None] - np.arange(low, end + number)
+        unseen_RN = np.where((distance < 0) | (distance >= self.window), np.float32(-np.inf), np.float32(0))
+        angles = (memory.position + np.arange(number))[:, None, None, None] * self.speeds
         turn = np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
-        hidden = self._encode(event_F, meta_M)
+        hidden = self._encode(events_RF, meta_M)
         for (keys, values), block in zip(buffer.rows.swapaxes(0, 1), self.blocks, strict=True):
-            qkv = _apply(block[0], self._normed(hidden)).reshape(3, self.num_heads, self.size)
-            query, keys[:, end] = _rotate(qkv[:2], turn)
-            values[:, end] = qkv[2]
-            scores = (keys[:, seen] @ query[:, :, None])[:, :, 0]
-            weights = _softmax(scores)
-            mixed = (weights[:, None] @ values[:, seen]).reshape(self.width)
+            qkv = _apply(block[0], self._normed(hidden)).reshape(number, 3, self.num_heads, self.size)
+            query, keys[:, new] = _rotate(qkv[:, :2], turn).transpose(1, 2, 0, 3)
+            values[:, new] = qkv[:, 2].swapaxes(0, 1)
+            scores = query @ keys[:, seen].swapaxes(1, 2)
+            if number > 1:
+                scores += unseen_RN
+            mixed = (_softmax(scores) @ values[:, seen]).swapaxes(0, 1).reshape(number, self.width)
             hidden = hidden + _apply(block[1], mixed)
             hidden = hidden + _apply(block[3], _gelu(_apply(block[2], self._normed(hidden))))
         probs = self._probs(_apply(self.projection, self._normed(hidden)))
-        buffer.answers[end:] = [probs]
-        return RowMemory(buffer=buffer, end=end + 1, position=memory.position + 1, probs=probs)
+        buffer.answers[end:] = list(probs)
+        return [
+            RowMemory(buffer=buffer, end=end + row, position=memory.position + row, probs=buffer.answers[end + row - 1])
+            for row in range(1, number + 1)
+        ]
 
     def _buffer(self, rows: Array | None) -> _Buffer:
-        """Room for two windows of rows, so that old rows are copied once in a window; these come first in it."""
-        buffer = _Buffer((2, len(self.blocks), self.num_heads, 2 * self.window, self.size))
+        """Room for a window of rows, which come first in it, and for those that follow; then it is copied."""
+        buffer = _Buffer((2, len(self.blocks), self.num_heads, self.window + MOST_ROWS, self.size))
         if rows is not None:
             buffer.rows[:, :, :, : rows.shape[3]] = rows
         return buffer
 
-    def _encode(self, event_F: Array, meta_M: npt.NDArray[np.int64]) -> Array:
+    def _encode(self, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> Array:
         if self.model.config.input == "disc":
-            inputs = np.concatenate([table[int(at)] for table, at in zip(self.tables, event_F, strict=True)])
+            ids = events_RF.T.astype(np.int64)
+            inputs = np.concatenate([table[at] for table, at in zip(self.tables, ids, strict=True)], axis=1)
         else:
-            inputs = np.clip(event_F, -INPUT_LIMIT, INPUT_LIMIT)
+            inputs = np.clip(events_RF, -INPUT_LIMIT, INPUT_LIMIT)
         if self.continuous is not None:
-            embedded = [table[meta_M[field]] for field, table in zip(range(len(META_FIELDS)), self.tables, strict=True)]
-            inputs = np.concatenate([_gelu(_apply(self.continuous, inputs)), *embedded])
+            embedded = np.concatenate([table[at] for table, at in zip(self.tables, meta_M, strict=True)])
+            repeated = np.broadcast_to(embedded, (len(events_RF), len(embedded)))
+            inputs = np.concatenate([_gelu(_apply(self.continuous, inputs)), repeated], axis=1)
         return _apply(self.second, _gelu(_apply(self.first, inputs)))
 
     def _normed(self, hidden: Array) -> Array:
-        centred = hidden - self._mean.dot(hidden)
-        return np.asarray(centred * np.float32(1 / np.sqrt(centred.dot(centred) / self.width + _EPSILON)))
+        centred = hidden - (hidden @ self._mean)[:, None]
+        variance = (centred * centred) @ self._mean
+        return np.asarray(centred / np.sqrt(variance + _EPSILON)[:, None])
 
-    def _probs(self, logits: Array) -> Probabilities:
-        components = _softmax(logits[self.num_states :].astype(np.float64).reshape(-1, NUM_RETURN_BUCKETS))
-        weights = _softmax(logits[None, : self.num_states].astype(np.float64))[0] if self.num_states else np.ones(1)
-        probs = weights @ components
-        return np.asarray(probs / probs.sum())
+    def _probs(self, logits_RK: Array) -> Probabilities:
+        logits = logits_RK.astype(np.float64)
+        components = _softmax(logits[:, self.num_states :].reshape(len(logits), -1, NUM_RETURN_BUCKETS))
+        weights = _softmax(logits[:, : self.num_states]) if self.num_states else np.ones((len(logits), 1))
+        probs = (weights[:, None] @ components)[:, 0]
+        return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
 def _block_weights(block: Any, size: int) -> tuple[Weights, Weights, Weights, Weights]:
@@ -155,7 +169,7 @@ def _block_weights(block: Any, size: int) -> tuple[Weights, Weights, Weights, We
     scale = np.ones(len(bias), np.float32)
     scale[: len(bias) // 3] = size**-0.5
     return (
-        (weight * scale[:, None], bias * scale),
+        (weight * scale, bias * scale),
         _weights(block.attention_out),
         _after_norm(block.feed_norm, block.feed_in),
         _weights(block.feed_out),
@@ -165,11 +179,12 @@ def _block_weights(block: Any, size: int) -> tuple[Weights, Weights, Weights, We
 def _after_norm(norm: nn.LayerNorm, linear: nn.Linear) -> Weights:
     """A product that takes normed values before the norm's own scale and shift, which it includes."""
     weight, bias = _weights(linear)
-    return weight * _array(norm.weight), bias + weight @ _array(norm.bias)
+    return weight * _array(norm.weight)[:, None], bias + _array(norm.bias) @ weight
 
 
 def _weights(linear: nn.Linear) -> Weights:
-    return _array(linear.weight), _array(linear.bias)
+    """(in, out) and (out,): a few rows times this is the fastest product."""
+    return _array(linear.weight.T), _array(linear.bias)
 
 
 def _array(tensor: Tensor) -> Array:
@@ -177,11 +192,13 @@ def _array(tensor: Tensor) -> Array:
 
 
 def _apply(weights: Weights, values: Array) -> Array:
-    return np.asarray(weights[0] @ values + weights[1])
+    out: Array = values @ weights[0]
+    out += weights[1]
+    return out
 
 
 def _rotate(parts: Array, turn: Array) -> Array:
-    """`decoder.rotate` for one position."""
+    """`decoder.rotate`."""
     half, (cos, sin) = parts.shape[-1] // 2, turn
     first, second, out = parts[..., :half], parts[..., half:], np.empty_like(parts)
     out[..., :half] = first * cos - second * sin
