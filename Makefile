@@ -19,7 +19,7 @@ types: .venv/installed
 	$(BIN)/mypy
 
 unit: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Ratios against plain references; on a quiet machine.
 bench: .venv/installed

@@ -15,6 +15,13 @@ settings.register_profile("vaiom", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None, database=None, print_blob=True)
 settings.load_profile("vaiom")
 
+LONG = ("reproduction", "faults", "training", "forecast")
+"""Folders with files of few, long tests: they come first, so that what is left at the end is short."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.parent.name) if item.path.parent.name in LONG else len(LONG))
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:

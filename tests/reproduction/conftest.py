@@ -36,7 +36,7 @@ def paper_text() -> str:
 def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
     folder = tmp_path_factory.mktemp("reproduction")
     bars, corpus, baselines, out = (folder / name for name in ("bars", "corpus", "baselines", "out"))
-    vaiom("data", "simulate", "--assets", 2, "--bars", 60_000, "--out", bars)
+    vaiom("data", "simulate", "--assets", 1, "--bars", 60_000, "--out", bars)
     vaiom("corpus", "build", bars, "--out", corpus)
     for split in ("validation", "test-h1", "test-h2"):
         only = ("--only", "frequency,markov,hour_of_week", "--split", split, "--context", 16)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reproductions import TINY, Reproduced
 
@@ -77,6 +77,7 @@ def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
     assert (chosen.changed == "") == (chosen.experiment.train.steps == published.train.steps)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(TABLES), unique=True), st.sampled_from(["full", "fast"]))
 def test_tasks_are_unique_and_the_same_each_time(corpus: Corpus, names: list[str], budget: str) -> None:
     tables = require_tables(names)

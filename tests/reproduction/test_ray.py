@@ -22,7 +22,7 @@ from cli.command_line import require_refusal
 
 pytest.importorskip("ray", reason="the ray extra is not installed")
 
-SETTINGS = ("steps=240", "validate_every=10", *TINY[2:])
+SETTINGS = ("steps=240", "validate_every=40", *TINY[2:])
 TABLES = ("inputs", "sweep")
 
 

@@ -63,7 +63,7 @@ def test_what_was_scaled_down_is_said_and_not_claimed(reproduced: Reproduced, re
 
 def test_the_page_states_data_hardware_and_splits(reproduced: Reproduced, records: Records) -> None:
     facts = records.facts(CORPUS)
-    for said in ("120,000 bars of 2 assets", facts["sha256"][:12], "runs on CPU", "Train before 2024-01-01"):
+    for said in ("60,000 bars of 1 asset", facts["sha256"][:12], "runs on CPU", "Train before 2024-01-01"):
         assert said in reproduced.page
 
 
