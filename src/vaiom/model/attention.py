@@ -42,16 +42,19 @@ def attend_any_length(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
 def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:
     """Where dropout or a window leave the fused path: blocks of queries against the keys that they may see."""
     length, size = q_BHTE.shape[-2:]
-    q_BHTE = q_BHTE * size**-0.5
     out = []
     for start in range(0, length, _QUERY_BLOCK):
         stop = min(start + _QUERY_BLOCK, length)
         first = max(0, start - window + 1)
-        scores = q_BHTE[..., start:stop, :] @ k_BHTE[..., first:stop, :].transpose(-1, -2)
-        keys = torch.arange(first, stop, device=scores.device)
+        q, k, v = q_BHTE[..., start:stop, :], k_BHTE[..., first:stop, :], v_BHTE[..., first:stop, :]
+        keys = torch.arange(first, stop, device=q.device)
         distance = keys[start - first :, None] - keys
-        scores.masked_fill_((distance < 0) | (distance >= window), float("-inf"))
-        out.append(drop(scores.softmax(dim=-1), rate) @ v_BHTE[..., first:stop, :])
+        seen = (distance >= 0) & (distance < window)
+        if rate:
+            scores = (q * size**-0.5 @ k.transpose(-1, -2)).masked_fill_(~seen, float("-inf"))
+            out.append(drop(scores.softmax(dim=-1), rate) @ v)
+        else:
+            out.append(scaled_dot_product_attention(q, k, v, attn_mask=seen))
     return torch.cat(out, dim=-2)
 
 

@@ -7,6 +7,7 @@ history is found by a hash of the very bars, so that two histories never share a
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
@@ -78,5 +79,5 @@ def frames_of(bars: Mapping[str, Sequence[Bar]]) -> dict[str, pl.DataFrame]:
 def _key(bars: Mapping[str, Sequence[Bar]], lengths: Lengths) -> tuple[Lengths, bytes]:
     digest = hashlib.sha256()
     for symbol, number in lengths:
-        digest.update(repr([bar.as_row() for bar in bars[symbol][:number]]).encode())
+        digest.update(pickle.dumps([bar.as_row() for bar in bars[symbol][:number]]))
     return lengths, digest.digest()
