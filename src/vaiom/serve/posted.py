@@ -7,10 +7,10 @@ history is found by a hash of the very bars, so that two histories never share a
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import polars as pl
 
 from vaiom.forecast.bars import MIN_BARS, check_bars
@@ -79,5 +79,7 @@ def frames_of(bars: Mapping[str, Sequence[Bar]]) -> dict[str, pl.DataFrame]:
 def _key(bars: Mapping[str, Sequence[Bar]], lengths: Lengths) -> tuple[Lengths, bytes]:
     digest = hashlib.sha256()
     for symbol, number in lengths:
-        digest.update(pickle.dumps([bar.as_row() for bar in bars[symbol][:number]]))
+        stamps, *values = zip(*(bar.as_row() for bar in bars[symbol][:number]), strict=True)
+        digest.update(np.array(stamps, "datetime64[us]").tobytes())
+        digest.update(np.array(values, np.float64).tobytes())  # what is missing is NaN
     return lengths, digest.digest()
