@@ -67,7 +67,8 @@ HASHED_DEFAULTS: dict[str, Any] = {"norm": "layer", "feed_forward": "gelu", "nor
 REMOVED: dict[str, Any] = {**HASHED_DEFAULTS, "drop_field": 0.0}
 """Settings of a model that there were, with the only value that is left of each; hashes are over some of them."""
 
-ADDED: dict[str, Any] = {"attention_window": 0, "asset_dropout": 0.0, "teachers": 0, "teacher_share": 0.0}
+ADDED: dict[str, Any] = {"attention_window": 0, "asset_dropout": 0.0, "cross_dropout": 0.0}
+ADDED |= {"teachers": 0, "teacher_share": 0.0}
 """Settings that came later, with what they are where nobody names them: hashes leave them out then."""
 
 
@@ -108,6 +109,8 @@ class ModelConfig:
     """How often the last layer is left out in training; earlier ones proportionally less."""
     asset_dropout: float = 0.0
     """How often a window is shown in training as one of an unknown asset."""
+    cross_dropout: float = 0.0
+    """How often a window is shown in training as if no other asset had a bar."""
     return_head: str = "moms"
     num_states: int = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
@@ -136,8 +139,9 @@ class ModelConfig:
             self.context >= self.receptive_field,
             f"a context of {self.context} is less than the {self.receptive_field} rows that an answer depends on",
         )
-        _require(not self.asset_dropout or self.input == "hybrid", "asset_dropout needs input=hybrid")
-        for name in ("dropout", "stochastic_depth", "asset_dropout"):
+        for name in ("asset_dropout", "cross_dropout"):
+            _require(not getattr(self, name) or self.input == "hybrid", f"{name} needs input=hybrid")
+        for name in ("dropout", "stochastic_depth", "asset_dropout", "cross_dropout"):
             _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
     @property

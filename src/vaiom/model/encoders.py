@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear
 
-from vaiom.events.fields import META_FIELDS, UNKNOWN_ASSET
+from vaiom.events.fields import CROSS_FIELDS, META_FIELDS, UNKNOWN_ASSET
 from vaiom.model.config import ModelConfig, Vocabulary
 
 INPUT_LIMIT = 32.0
@@ -36,17 +36,25 @@ class HybridEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
-        width, sizes, self.asset_dropout = config.width, vocabulary.sizes, config.asset_dropout
+        width, sizes = config.width, vocabulary.sizes
+        self.asset_dropout, self.cross_dropout = config.asset_dropout, config.cross_dropout
+        if self.cross_dropout:
+            own = torch.tensor([name not in CROSS_FIELDS for name in config.input_fields], device="cpu")
+            self.register_buffer("_own_F", own, persistent=False)
         self.continuous = nn.Linear(len(config.input_fields), width)
         self.embeddings = _tables(META_FIELDS, sizes, config)
         self.first = nn.Linear(width + len(META_FIELDS) * config.embedding_width, width)
         self.second = nn.Linear(width, width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
-        continuous = gelu(self.continuous(_clipped(x_BTF)))
+        if self.training and self.cross_dropout:
+            # Zero is what these fields are where no other asset has a bar.
+            alone_B = _draw(self.cross_dropout, x_BTF)
+            x_BTF = x_BTF * (self.get_buffer("_own_F") | ~alone_B[:, None, None])
         if self.training and self.asset_dropout:
-            unknown_B = torch.rand(len(meta_BM), device=meta_BM.device) < self.asset_dropout
+            unknown_B = _draw(self.asset_dropout, meta_BM)
             meta_BM = torch.cat([meta_BM[:, :1].masked_fill(unknown_B[:, None], UNKNOWN_ASSET), meta_BM[:, 1:]], dim=1)
+        continuous = gelu(self.continuous(_clipped(x_BTF)))
         embedded = torch.cat([table(meta_BM[:, field]) for field, table in enumerate(self.embeddings.values())], dim=-1)
         # The concatenation of the paper, with the constant part of the product computed once per window.
         for_events, for_window = self.first.weight.split([continuous.shape[-1], embedded.shape[-1]], dim=1)
@@ -87,6 +95,11 @@ def _looked_up(table: nn.Module, index_BT: Tensor) -> Tensor:
 
 def _tables(names: tuple[str, ...], sizes: dict[str, int], config: ModelConfig) -> nn.ModuleDict:
     return nn.ModuleDict({name: nn.Embedding(sizes[name], config.embedding_width) for name in names})
+
+
+def _draw(rate: float, batch: Tensor) -> Tensor:
+    """(B,) True at this rate, drawn for each window."""
+    return torch.rand(len(batch), device=batch.device) < rate
 
 
 def _clipped(x_BTF: Tensor) -> Tensor:

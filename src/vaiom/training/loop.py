@@ -131,7 +131,8 @@ class _Run:
 
     def go(self) -> TrainResult:
         self._prepare()
-        self.scorer.compile()
+        if self.record.step < self.config.steps:
+            self.scorer.compile()
         self.step.model.train()
         running, counted = torch.zeros((), device=self.device), 0
         first = self.record.step + 1
