@@ -1,4 +1,4 @@
-"""`vaiom predict`, `export` and `serve`: a trained model in use."""
+"""`vaiom predict`, `export`, `serve` and `state`: a trained model in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, date, note, print_answer
 from vaiom.errors import ConfigError
-from vaiom.report.tables import Column, Table, text
+from vaiom.report.tables import Column, Table, count, text
 
 
 def predict(
@@ -101,3 +101,35 @@ def serve(
         backfill=backfill,
     )
     run_service(config, host, port, lambda address: note(f"serving {run} at {address} (Ctrl+C stops it)"))
+
+
+@answers
+def state(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --state of a service that does not run.")],
+    after: Annotated[datetime | None, date("Remove the bars after this moment, and what they settled.")] = None,
+    symbol: Annotated[str | None, typer.Option(help="Remove bars of this asset alone.")] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Let the next start replay all stored bars.")] = False,
+) -> Answer:
+    """Look at the bars that a service has stored, remove some, or have its state computed again."""
+    from vaiom.serve.run import open_state
+
+    with open_state(folder) as store:
+        from vaiom.serve.store import StoredAsset
+
+        known = [each.symbol for each in store.assets()]
+        if symbol and symbol not in known:
+            raise ConfigError("no such asset is stored", where=folder, expected=", ".join(known), got=symbol)
+        removed = store.cut([symbol] if symbol else known, after) if after else 0
+        if rebuild:
+            store.rewind()
+        assets = [
+            {
+                name: value.isoformat() if isinstance(value, datetime) else value
+                for name, value in asset._asdict().items()
+            }
+            for asset in store.assets()
+        ]
+    columns = [Column(name, count if name in ("bars", "scored") else text) for name in StoredAsset._fields]
+    table = Table("Stored bars", columns, [list(asset.values()) for asset in assets])
+    notes = [f"{removed} bars removed"] * (after is not None)
+    return Answer(json={"assets": assets, "removed": removed}, shown=[table], notes=notes)

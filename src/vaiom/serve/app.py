@@ -50,6 +50,7 @@ _WRITE = (*_KEYS, 400, 408, 413, 422, 503)
 _ROUTES = (
     ("POST", "/v1/forecast", "forecast", "forecasts", _WRITE),
     ("POST", "/v1/assets/{symbol}/bars", "push", "live assets", (*_WRITE, 404, 409)),
+    ("DELETE", "/v1/assets/{symbol}/bars", "cut", "live assets", _READ),
     ("GET", "/v1/assets/{symbol}/forecast", "current", "live assets", _READ),
     ("GET", "/v1/assets", "live.assets", "live assets", _KEYS),
     ("GET", "/v1/assets/{symbol}/history", "live.history", "live assets", _READ),
@@ -129,6 +130,26 @@ class Service:
             scored=settled,
             forecast=schemas.ForecastAnswer.of(dist) if dist else None,
         )
+
+    async def cut(self, symbol: schemas.Symbol, after: schemas.Stamp) -> schemas.CutAnswer:
+        """Remove the bars of a live asset after a moment, and what they settled. Needs an API key in any case."""
+        if not self.config.api_keys:
+            raise RefusalError(
+                401,
+                "bars are removed where API keys are in use",
+                expected="a service that was started with --api-key-file",
+                fix="stop the service and run `vaiom state`",
+            )
+        self._require_ready()
+        self.live.require(symbol)
+        async with self._locks[symbol]:
+            loop = asyncio.get_running_loop()
+            removed = await loop.run_in_executor(self._state, self.live.cut, symbol, after)
+            stream = self.live.online.streams.get(symbol)
+        for each in self.live.online.streams:
+            await self._newest(each)
+        num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
+        return schemas.CutAnswer(symbol=symbol, removed=removed, num_bars=num_bars, as_of=as_of)
 
     async def current(
         self,

@@ -9,11 +9,16 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vaiom.errors import ConfigError
+from vaiom.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from vaiom.serve.store import Store
 
 _RATE = re.compile(r"(\d+)\s*/\s*min")
 # A client that neither reads nor writes is not waited for longer than this when the service stops.
@@ -82,16 +87,27 @@ def default_state(run: Path) -> Path:
     return run / "live" if run.is_dir() else run.with_name(f"{run.stem}-live")
 
 
+@contextmanager
+def open_state(folder: Path) -> Iterator[Store]:
+    """What a service that does not run has stored."""
+    with _serve_extra():
+        from vaiom.serve.store import FILE_NAME, Store
+    if not (folder / FILE_NAME).is_file():
+        fix = "name the --state of the service; by default RUN/live"
+        raise DataError("no such state folder", where=folder, expected=f"a folder with {FILE_NAME}", fix=fix)
+    store = Store(folder, "")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
 def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve on an address; port 0 takes a free one, which `announce` is told."""
-    try:
+    with _serve_extra():
         import uvicorn
 
         from vaiom.serve.app import Service, make_app
-    except ImportError as error:
-        raise ConfigError(
-            "the service needs FastAPI and uvicorn", got=str(error), fix="pip install 'vaiom[serve]'"
-        ) from error
     sys.setswitchinterval(_SWITCH_SECONDS)
     listening = _bound(host, port)
     service = Service(config)
@@ -107,6 +123,16 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
         )
     )
     server.run(sockets=[listening])
+
+
+@contextmanager
+def _serve_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            "the service needs FastAPI and uvicorn", got=str(error), fix="pip install 'vaiom[serve]'"
+        ) from error
 
 
 def _bound(host: str, port: int) -> socket.socket:

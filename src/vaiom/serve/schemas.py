@@ -182,6 +182,15 @@ class PushAnswer(BaseModel):
     forecast: ForecastAnswer | None
 
 
+class CutAnswer(BaseModel):
+    """Where an asset stands after bars were removed."""
+
+    symbol: str
+    removed: int
+    num_bars: int
+    as_of: Moment | None
+
+
 class Drift(BaseModel):
     """Means over the last scored bars; a positive gain is good."""
 

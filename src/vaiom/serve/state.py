@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
@@ -24,7 +24,7 @@ from fastapi import Query
 from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
 from vaiom.events.rows import bars_of
-from vaiom.forecast.bars import seconds_of
+from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import AssetStream, OnlineForecaster
@@ -39,13 +39,23 @@ Replay = tuple[Window, Columns]
 """What was known before a bar of a history, and the rows that end with its own."""
 SNAPSHOT_EVERY = 1_000
 """Bars between two snapshots: a restart replays no more than these."""
+CLOCK_ALLOWANCE = timedelta(hours=15)
+"""Bars may lie this far ahead of UTC: no zone is more than 14 hours ahead, and a clock may be wrong by some minutes."""
+
+_HOUR = 3_600
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
 
 
 class LiveAssets:
     """Pushes come one at a time; readers see all of one or nothing of it."""
 
-    def __init__(self, forecaster: Forecaster, store: Store, alert_bits: float) -> None:
-        self.forecaster, self.store, self.alert_bits = forecaster, store, alert_bits
+    def __init__(
+        self, forecaster: Forecaster, store: Store, alert_bits: float, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.forecaster, self.store, self.alert_bits, self.clock = forecaster, store, alert_bits, clock
         self.num_buckets = forecaster.tokenizer.num_buckets["return"]
         end = forecaster.card.provenance.splits.get("train_end")
         self.train_end = datetime.fromisoformat(end) if end else None
@@ -110,13 +120,22 @@ class LiveAssets:
 
     def snapshot(self) -> None:
         """Write down where every asset stands, so that a start from here replays nothing."""
-        self.store.put_snapshot({symbol: stream.to_json() for symbol, stream in self.online.streams.items()})
+        self.store.put_snapshot(_states(self.online))
+
+    def cut(self, symbol: str, after: datetime) -> int:
+        """Remove an asset's bars after a moment, how many; everything is then as if they had never come."""
+        removed = self.store.cut([symbol], after)
+        # Made anew beside this one and taken over at once, for readers' sake.
+        vars(self).update(vars(LiveAssets(self.forecaster, self.store, self.alert_bits, self.clock)))
+        self.snapshot()
+        return removed
 
     def settle_replays(self, replays: Sequence[Replay], dists: Sequence[ReturnDistribution]) -> None:
         """Keep how forecasts went that were made again."""
         settled = [
             (dist.symbol, monitor.settle(dist, window.columns, after, self.frequency, replayed=True))
             for (window, after), dist in zip(replays, dists, strict=True)
+            if window.symbol in self.online.streams
         ]
         self.store.append([], settled)
         for symbol, each in settled:
@@ -170,12 +189,15 @@ class LiveAssets:
                 self.push(symbol, [Bar.of(row) for row in newer.iter_rows()])
         if not new:
             return []
-        after, replays = self._replay(new, backfill)
         for symbol, frame in new.items():
-            bars = [Bar.of(row) for row in frame.tail(self.forecaster.context).iter_rows()]
-            self.store.append([(symbol, bar) for bar in bars])
-            self._show(symbol, after, bars)
-        self.snapshot()
+            self._require_past(frame["Datetime"][-1], f"{folder}, {symbol}")
+        after, replays = self._replay(new, backfill)
+        context = self.forecaster.context
+        bars = {symbol: [Bar.of(row) for row in frame.tail(context).iter_rows()] for symbol, frame in new.items()}
+        brought = [(symbol, bar) for symbol, last in bars.items() for bar in last]
+        self.store.put_snapshot(_states(after), brought)
+        for symbol, last in bars.items():
+            self._show(symbol, after, last)
         return replays
 
     def _replay(self, frames: Mapping[str, pl.DataFrame], backfill: int) -> tuple[OnlineForecaster, list[Replay]]:
@@ -261,9 +283,40 @@ class LiveAssets:
                     got=bar.datetime.isoformat(),
                     fix="push the bars that follow; GET /v1/assets says where each asset stands",
                 )
+            self._require_past(bar.datetime, where)
+            self._require_on_grid(bar.datetime, before, where)
             try:
                 after.push(symbol, vars(bar), forecast=False)
             except UserError as error:
                 raise DataError(**details_of(error) | {"where": where}) from error
             first = first or after.streams[symbol].columns
         return after, first
+
+    def _require_past(self, stamp: datetime, where: str) -> None:
+        latest = self.clock() + CLOCK_ALLOWANCE
+        if stamp > latest:
+            raise DataError(
+                "a bar of the future",
+                where=where,
+                expected=f"a bar from before {latest.isoformat(timespec='seconds')}, by the clock of this machine",
+                got=stamp.isoformat(),
+                fix="correct the stamp, or the clock of the machine",
+            )
+
+    def _require_on_grid(self, stamp: datetime, stream: AssetStream | None, where: str) -> None:
+        """Bars begin where the asset's last ones did, or an hour off where summer time moves longer ones."""
+        step = int(self.forecaster.timeframe.total_seconds())
+        known = stream.columns["timestamp"].astype(np.int64) if stream else np.array([seconds_of(stamp)])
+        off = np.unique((seconds_of(stamp) - known) % step)
+        if not {*off.tolist()} & ({0, _HOUR, step - _HOUR} if step > _HOUR else {0}):
+            raise DataError(
+                "a bar between the stamps of its asset",
+                where=where,
+                expected=f"a stamp whole {self.forecaster.tokenizer.timeframe} bars from {moment_of(int(known[-1]))}",
+                got=stamp.isoformat(),
+                fix="resample the bars as those before; DELETE .../bars?after= removes wrong ones that were taken",
+            )
+
+
+def _states(online: OnlineForecaster) -> dict[str, dict[str, Any]]:
+    return {symbol: stream.to_json() for symbol, stream in online.streams.items()}

@@ -1,7 +1,8 @@
 """What must survive a restart: acknowledged bars, the state of each asset, forecasts that a bar has settled.
 
 Enters: bars. Leaves: the same bars, snapshots and settled forecasts after any crash. One SQLite file in WAL mode; a
-commit reaches the disk before it returns, and one process holds the file at a time.
+commit reaches the disk before it returns, and one process holds the file at a time. Of assets that a bar folder brought
+their state after it is kept too, the seed: from there all bars that came since can be replayed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import ensure_folder
@@ -27,15 +30,38 @@ CREATE TABLE IF NOT EXISTS bars (
     UNIQUE (symbol, stamp)
 );
 CREATE TABLE IF NOT EXISTS snapshots (symbol TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS seeds (symbol TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS scored (
     symbol TEXT, as_of INTEGER, target INTEGER, model TEXT, replayed INTEGER, quantiles TEXT, log_ret REAL,
     bucket INTEGER, model_bits REAL, frequency_bits REAL, pit REAL, PRIMARY KEY (symbol, as_of)
 ) WITHOUT ROWID;
 """
+# A file from before there were seeds has those of its last snapshot: bars from before a folder's end were not kept.
+_SEED_OLD_FILE = """
+BEGIN IMMEDIATE;
+INSERT OR IGNORE INTO seeds SELECT * FROM snapshots;
+INSERT OR IGNORE INTO facts SELECT 'seed', value FROM facts WHERE name = 'snapshot';
+PRAGMA user_version = 1;
+COMMIT;
+"""
+_LAST_ARRIVAL = "(SELECT CAST(coalesce(max(arrival), 0) AS TEXT) FROM bars)"
+_SEED_ARRIVAL = "coalesce((SELECT CAST(value AS INTEGER) FROM facts WHERE name = 'seed'), 0)"
 _BAR = "stamp, open, high, low, close, volume"
 _SETTLED = "as_of, target, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit"
 _INSERT_BAR = f"INSERT INTO bars (symbol, {_BAR}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _INSERT_SETTLED = f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class StoredAsset(NamedTuple):
+    """What is stored of an asset."""
+
+    symbol: str
+    bars: int
+    first: datetime
+    last: datetime
+    seeded_to: datetime | None
+    """The last bar of the folder that brought it; None where all its bars are stored."""
+    scored: int
 
 
 class Store:
@@ -53,6 +79,8 @@ class Store:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(f"{_TABLES} BEGIN IMMEDIATE; COMMIT;")
+            if self._rows("PRAGMA user_version") == [(0,)]:
+                self._db.executescript(_SEED_OLD_FILE)
         except sqlite3.OperationalError as error:
             fix = "one service holds a state folder at a time: stop the other, or choose another --state"
             raise ConfigError("the state folder cannot be opened", where=self.path, got=str(error), fix=fix) from error
@@ -71,37 +99,63 @@ class Store:
         return json.loads(found[0][0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        with self._lock, self._db:
+        with self._transaction("what the service knows could not be stored"):
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     def append(self, bars: Sequence[tuple[str, Bar]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
         """Bars and settled forecasts with their symbols, all or none; on the disk when this returns."""
-        bar_rows = [(symbol, seconds_of(bar.datetime), *bar.as_row()[1:]) for symbol, bar in bars]
         settled_rows = [(symbol, self.model, *_row(each)) for symbol, each in settled]
-        try:
-            with self._lock, self._db:
-                self._db.executemany(_INSERT_BAR, bar_rows)
-                self._db.executemany(_INSERT_SETTLED, settled_rows)
-        except sqlite3.Error as error:
-            raise RefusalError(
-                503,
-                "the bars could not be stored, and none was taken",
-                where=self.path.name,
-                got=str(error),
-                retry_after=10,
-                fix="look at the disk of the service, then push them again",
-            ) from error
+        with self._transaction("the bars could not be stored, and none was taken"):
+            self._insert(bars)
+            self._db.executemany(_INSERT_SETTLED, settled_rows)
         self.num_since_snapshot += len(bars)
 
-    def put_snapshot(self, states: dict[str, dict[str, Any]]) -> None:
-        """Record the state of every asset after the last bar that arrived."""
+    def put_snapshot(self, states: dict[str, dict[str, Any]], brought: Sequence[tuple[str, Bar]] = ()) -> None:
+        """Record the state of every asset after the last bar; with the last bars that a folder brought, as the seed."""
         rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
-        with self._lock, self._db:
-            self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", rows)
-            self._db.execute(
-                "INSERT OR REPLACE INTO facts SELECT 'snapshot', CAST(coalesce(max(arrival), 0) AS TEXT) FROM bars"
-            )
+        with self._transaction("where the assets stand could not be stored"):
+            self._insert(brought)
+            for table, fact in (("snapshots", "snapshot"), ("seeds", "seed"))[: 2 if brought else 1]:
+                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
+                self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', {_LAST_ARRIVAL})")
         self.num_since_snapshot = 0
+
+    def assets(self) -> list[StoredAsset]:
+        query = f"""
+            SELECT symbol, count(*), min(stamp), max(stamp),
+                max(CASE WHEN arrival <= {_SEED_ARRIVAL} AND symbol IN (SELECT symbol FROM seeds) THEN stamp END),
+                (SELECT count(*) FROM scored WHERE scored.symbol = bars.symbol)
+            FROM bars GROUP BY symbol ORDER BY symbol
+        """
+        return [
+            StoredAsset(symbol, bars, moment_of(first), moment_of(last), moment_of(seed) if seed else None, scored)
+            for symbol, bars, first, last, seed, scored in self._rows(query)
+        ]
+
+    def cut(self, symbols: Sequence[str], after: datetime) -> int:
+        """Remove assets' bars after a moment and what they settled, how many; all assets then stand at the seed."""
+        for each in self.assets():
+            if each.symbol in symbols and each.seeded_to and each.first <= after < each.seeded_to:
+                raise RefusalError(
+                    422,
+                    "the bars that the asset would go on from are no longer stored",
+                    where=each.symbol,
+                    expected=f"{each.seeded_to.isoformat()} or later, or before {each.first.isoformat()} to forget it",
+                    got=after.isoformat(),
+                    fix="forget the asset and start the service with --bars of a folder that ends there",
+                )
+        values = [(symbol, seconds_of(after)) for symbol in symbols]
+        with self._transaction("nothing was removed"):
+            removed = self._db.executemany("DELETE FROM bars WHERE symbol = ? AND stamp > ?", values).rowcount
+            self._db.executemany("DELETE FROM scored WHERE symbol = ? AND target > ?", values)
+            self._db.execute("DELETE FROM seeds WHERE symbol NOT IN (SELECT symbol FROM bars)")
+            self._rewind()
+        return removed
+
+    def rewind(self) -> None:
+        """Let the next start replay every bar since the seed."""
+        with self._transaction("nothing was changed"):
+            self._rewind()
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """By symbol, the state that was last recorded."""
@@ -123,6 +177,28 @@ class Store:
         """Oldest first."""
         query = f"SELECT {_SETTLED} FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of DESC LIMIT ?"
         return [_settled(row) for row in self._rows(query, symbol, self.model, number)][::-1]
+
+    def _rewind(self) -> None:
+        self._db.execute("DELETE FROM snapshots")
+        self._db.execute("INSERT INTO snapshots SELECT * FROM seeds")
+        # Arrivals go on from the last that is left.
+        last = f"SELECT CAST(min({_SEED_ARRIVAL}, coalesce(max(arrival), 0)) AS TEXT) FROM bars"
+        for fact in ("seed", "snapshot"):
+            self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', ({last}))")
+
+    def _insert(self, bars: Sequence[tuple[str, Bar]]) -> None:
+        rows = [(symbol, seconds_of(bar.datetime), *bar.as_row()[1:]) for symbol, bar in bars]
+        self._db.executemany(_INSERT_BAR, rows)
+
+    @contextmanager
+    def _transaction(self, failure: str) -> Iterator[None]:
+        """All that is written inside or nothing; on the disk at the end."""
+        try:
+            with self._lock, self._db:
+                yield
+        except sqlite3.Error as error:
+            fix = "look at the disk of the service, then try again"
+            raise RefusalError(503, failure, where=self.path.name, got=str(error), retry_after=10, fix=fix) from error
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._lock:

@@ -1,0 +1,235 @@
+"""Bars that would shut out the real ones are refused, and what is stored can be looked at, cut and rebuilt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
+from test_service_refusals import refusal
+
+from strategies import random_bars
+from vaiom.cli.main import main
+from vaiom.errors import DataError
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import write_symbol
+from vaiom.serve.app import Service
+from vaiom.serve.schemas import Bar, RefusalError
+from vaiom.serve.state import LiveAssets
+from vaiom.serve.store import Store
+
+KEY = {"X-API-Key": "secret"}
+
+
+def moved(bar: dict[str, Any], stamp: datetime) -> dict[str, Any]:
+    return {**bar, "datetime": stamp.isoformat()}
+
+
+async def push(client: httpx.AsyncClient, *bars: dict[str, Any], symbol: str = "EURUSD") -> httpx.Response:
+    return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(bars)}, headers=KEY)
+
+
+def stored(service: Service) -> str:
+    return json.dumps([service.live.online.to_json(), service.store.last_bars("EURUSD", 9_999)], default=str)
+
+
+def test_bars_of_the_future_and_between_the_stamps_are_refused(tiny: TinyRun, tmp_path: Path) -> None:
+    first, second = tiny.later["EURUSD"][:2]
+    at = datetime.fromisoformat(second["datetime"])
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+            before = stored(service)
+            for wrong, words, ahead in (
+                ([moved(first, datetime(2099, 1, 1))], "future", 0.0),
+                ([first, second], "future", 15.1),
+                ([moved(first, at + timedelta(minutes=30))], "between", 0.0),
+                ([first, moved(second, at + timedelta(minutes=59))], "between", 0.0),
+            ):
+                service.live.clock = lambda: at - timedelta(hours=ahead)  # noqa: B023
+                error = refusal(await push(client, *wrong), 422)
+                assert words in error["problem"]
+                assert error["got"] == wrong[-1]["datetime"]
+                assert error["expected"]
+                assert error["fix"]
+                assert f"row {len(wrong)}" in error["where"]
+                assert (stored(service) == before) is True
+            # A clock of a zone that is ahead of UTC.
+            service.live.clock = lambda: at - timedelta(hours=14)
+            assert (await push(client, first, second)).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_the_grid_is_the_assets_own(tiny: TinyRun, tmp_path: Path) -> None:
+    """US equity hours begin at half past; an asset's first bar says where its own begin."""
+    bars = as_json(random_bars(40, start=datetime(2024, 3, 4, 9, 30)))
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path)) as (client, _):
+            assert (await push(client, *bars[:30])).status_code == 200
+            assert "between" in refusal(await push(client, moved(bars[30], datetime(2024, 3, 8, 9))), 422)["problem"]
+            assert (await push(client, *bars[30:])).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_folder_with_bars_of_the_future_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(60, start=datetime(2098, 1, 1)))
+    with pytest.raises(DataError, match="future") as refused:
+        Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars"))
+    assert "EURUSD" in str(refused.value.where)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_bars_are_cut_and_what_is_left_is_as_if_they_had_never_come(
+    tiny: TinyRun, tmp_path: Path, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vaiom.serve.state.SNAPSHOT_EVERY", 3)
+    bars, after = tiny.later["EURUSD"][:12], tiny.later["EURUSD"][6]["datetime"]
+
+    async def run(state: str, number: int, cut: bool) -> tuple[str, Any, Any]:
+        config = config_of(tiny, tmp_path / state, bars=tiny.bars, api_keys=("secret",))
+        async with in_process(config) as (client, _):
+            for each in bars[:number]:
+                assert (await push(client, each)).status_code == 200
+            if not restarted and cut:
+                await remove(client)
+        async with in_process(config) as (client, service):
+            if restarted and cut:
+                await remove(client)
+            history = (await client.get("/v1/assets/EURUSD/history", headers=KEY)).json()
+            forecast = (await client.get("/v1/assets/EURUSD/forecast", headers=KEY)).json()
+            return json.dumps(service.live.online.to_json()), history, forecast
+
+    async def remove(client: httpx.AsyncClient) -> None:
+        url = f"/v1/assets/EURUSD/bars?after={after}"
+        refusal(await client.delete(url), 401)
+        answer = await client.delete(url, headers=KEY)
+        assert answer.json() == {"symbol": "EURUSD", "removed": 5, "num_bars": 1580 + 7, "as_of": after}
+        refusal(await client.delete("/v1/assets/GBPUSD/bars?after=2024-01-01T00:00:00", headers=KEY), 404)
+        refusal(await client.delete("/v1/assets/EURUSD/bars?after=yesterday", headers=KEY), 422)
+
+    cut, whole = asyncio.run(run("cut", 12, True)), asyncio.run(run("whole", 7, False))
+    assert (cut[0] == whole[0]) is True
+    assert cut[1]["bars"] == whole[1]["bars"]
+    assert len(cut[1]["forecasts"]) == len(whole[1]["forecasts"]) == 11
+    assert cut[2]["probs"] == pytest.approx(whole[2]["probs"], abs=1e-6)
+
+
+def test_without_keys_nobody_removes_bars(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+            before = stored(service)
+            error = refusal(await client.delete("/v1/assets/EURUSD/bars?after=2024-01-01T00:00:00"), 401)
+            assert "vaiom state" in error["fix"]
+            assert (stored(service) == before) is True
+
+    asyncio.run(run())
+
+
+def live(tiny: TinyRun, state: Path) -> LiveAssets:
+    """What a service has, without the service."""
+    forecaster = Forecaster.load(tiny.run)
+    return LiveAssets(forecaster, Store(state, forecaster.card.sha256), 0.0)
+
+
+def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: TinyRun, tmp_path: Path) -> None:
+    assets = live(tiny, tmp_path)
+    assets.bring_in(tiny.bars, 0)
+    last = tiny.history["EURUSD"]["Datetime"][-1]
+    with pytest.raises(RefusalError, match="no longer stored"):
+        assets.cut("EURUSD", last - timedelta(hours=3))
+    assert assets.online.streams["EURUSD"].last == last
+    assert assets.cut("EURUSD", last) == 0
+    assert assets.cut("EURUSD", datetime(1970, 1, 1)) == CONTEXT
+    assert [*assets.online.streams] == ["XAUUSD"]
+    assets.store.close()
+    again = live(tiny, tmp_path)
+    assert [*again.online.streams] == ["XAUUSD"]
+    again.bring_in(tiny.bars, 0)
+    assert again.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"])
+    again.store.close()
+
+
+class Killed(BaseException):
+    """Stands for a kill at one exact moment."""
+
+
+def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many transactions the start has, a kill before any of them changes nothing in the end."""
+
+    def die(left: list[int], real: Callable[..., Any], *values: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return real(*values, **options)
+
+    whole = live(tiny, tmp_path / "whole")
+    whole.bring_in(tiny.bars, 0)
+    for number in range(9):
+        state = tmp_path / str(number)
+        begun = live(tiny, state)
+        with monkeypatch.context() as patch:
+            for name in ("append", "put_snapshot", "set_fact"):
+                patch.setattr(begun.store, name, partial(die, left := [number], getattr(begun.store, name)))
+            with suppress(Killed):
+                begun.bring_in(tiny.bars, 0)
+        begun.store.close()
+        again = live(tiny, state)
+        again.bring_in(tiny.bars, 0)
+        assert (again.online.to_json() == whole.online.to_json()) is True  # not shown: they are long
+        again.store.close()
+        if left[0] > 0:
+            break
+    assert number > 0
+    whole.store.close()
+
+
+def test_the_command_looks_cuts_and_rebuilds(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def vaiom(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["vaiom", "state", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (int(ended.value.code or 0), *capsys.readouterr())
+
+    def shown() -> Any:
+        return json.loads(vaiom(state, "--json")[1])["assets"]
+
+    state, bars = tmp_path / "state", [Bar(**each) for each in tiny.later["EURUSD"][:4]]
+    assert "no such state" in vaiom(state)[2]
+    assert not state.exists()
+    assets = live(tiny, state)
+    assets.bring_in(tiny.bars, 0)
+    assets.push("EURUSD", bars[:2])
+    whole = assets.online.to_json()
+    assets.push("EURUSD", bars[2:])
+    code, _, said = vaiom(state)
+    assert (code, "one service holds" in said) == (2, True)
+    assets.snapshot()
+    assets.store.close()
+    eurusd, xauusd = shown()
+    folder_end, after = (each.isoformat() for each in (tiny.history["EURUSD"]["Datetime"][-1], bars[1].datetime))
+    assert (eurusd["bars"], xauusd["bars"]) == (CONTEXT + 4, CONTEXT)
+    assert (eurusd["last"], eurusd["seeded_to"]) == (bars[3].datetime.isoformat(), folder_end)
+    code, _, said = vaiom(state, "--after", folder_end[:10], "--symbol", "EURUSD")
+    assert (code, "no longer stored" in said, shown()) == (2, True, [eurusd, xauusd])
+    assert vaiom(state, "--after", after)[0] == 0
+    assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after}, xauusd]
+    assert vaiom(state, "--rebuild")[0] == 0
+    again = live(tiny, state)
+    assert again.store.num_since_snapshot == 2
+    assert (again.online.to_json() == whole) is True
+    again.store.close()
