@@ -11,9 +11,9 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
@@ -28,7 +28,7 @@ from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
-from vaiom.errors import DataError
+from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
@@ -79,6 +79,10 @@ class Service:
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
         self.is_ready = False
+        self.failure: Exception | None = None
+        """Why there can be no forecasts."""
+        self.give_up: Callable[[], None] = lambda: None
+        """Ends the service."""
         self._state = ThreadPoolExecutor(1, "state")
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -94,7 +98,7 @@ class Service:
         await asyncio.gather(self._warming_up, return_exceptions=True)
         self.batcher.stop()
         self._state.shutdown()
-        self.live.snapshot()
+        self.live.try_snapshot()
         self.store.close()
 
     async def forecast(self, body: schemas.ForecastRequest) -> schemas.ForecastAnswer:
@@ -119,7 +123,9 @@ class Service:
             settled, seconds = await loop.run_in_executor(self._state, self.live.push, symbol, body.bars)
             taken = time.perf_counter()
             self.metrics.bars.labels(symbol).inc(len(body.bars))
-            stream, dist = self.live.online.streams[symbol], await self._newest(symbol)
+            stream, dist = self.live.online.streams[symbol], None
+            with suppress(RefusalError):  # the bars are taken, however busy the model is
+                dist = await self._newest(symbol)
             seconds["model"] = time.perf_counter() - taken
         response.headers["Server-Timing"] = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
         return schemas.PushAnswer(
@@ -212,18 +218,32 @@ class Service:
         """Make the first forecasts, which are slow; then, while serving, those of the bars that were brought in."""
         try:
             for symbol in self.live.online.streams:
-                await self._newest(symbol)
-            self.is_ready = True
-            loop = asyncio.get_running_loop()
-            while self.replays:
-                # The newest first: they are what is looked at.
-                part = self.replays[-MAX_BATCH:]
+                try:
+                    await self._newest(symbol)
+                except UserError as error:  # whoever asks for it is told again
+                    _log.warning("no forecast of %s: %s", symbol, error)
+        except Exception as error:
+            _log.exception("the first forecasts failed")
+            self.failure = error
+            self.give_up()
+            return
+        self.is_ready = True
+        await self._backfill()
+
+    async def _backfill(self) -> None:
+        loop, size = asyncio.get_running_loop(), min(MAX_BATCH, self.config.max_waiting)
+        while self.replays:
+            # The newest first: they are what is looked at.
+            part = self.replays[-size:]
+            try:
                 made = await asyncio.gather(*(self.batcher.forecast(partial(itemgetter(0), each)) for each in part))
                 await loop.run_in_executor(self._state, self.live.settle_replays, part, [dist for _, dist in made])
-                del self.replays[-MAX_BATCH:]
-        except Exception:
-            _log.exception("the first forecasts failed")
-            raise
+            except RefusalError as busy:  # clients come first, and a disk may have room again
+                await asyncio.sleep(busy.retry_after or 0)
+                continue
+            except Exception:
+                _log.exception("forecasts of past bars failed; the others go on")
+            del self.replays[-size:]
 
 
 def make_app(service: Service) -> FastAPI:

@@ -122,7 +122,10 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
     )
+    service.give_up = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listening])
+    if service.failure:
+        raise service.failure
 
 
 @contextmanager

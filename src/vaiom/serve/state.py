@@ -8,6 +8,7 @@ Paper: Methods, "Baselines" (Frequency).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ CLOCK_ALLOWANCE = timedelta(hours=15)
 """Bars may lie this far ahead of UTC: no zone is more than 14 hours ahead, and a clock may be wrong by some minutes."""
 
 _HOUR = 3_600
+_log = logging.getLogger("vaiom.serve")
 
 
 def utc_now() -> datetime:
@@ -65,6 +67,7 @@ class LiveAssets:
         self.settled: dict[str, tuple[SettledForecast, ...]] = {}
         """By symbol, those that are remembered, oldest first."""
         self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
+        self._next_snapshot = SNAPSHOT_EVERY
         self.online = self._restored()
         for symbol in self.online.streams:
             self._show(symbol, self.online, store.last_bars(symbol, forecaster.context))
@@ -114,20 +117,29 @@ class LiveAssets:
         self._show(symbol, after, bars)
         self.newest(symbol)
         self._remember(symbol, settled)
-        if self.store.num_since_snapshot >= SNAPSHOT_EVERY:
-            self.snapshot()
+        if self.store.num_since_snapshot >= self._next_snapshot:
+            self.try_snapshot()
         return settled[0] if settled else None, {"bar": computed - start, "disk": stored - computed}
 
     def snapshot(self) -> None:
         """Write down where every asset stands, so that a start from here replays nothing."""
         self.store.put_snapshot(_states(self.online))
 
+    def try_snapshot(self) -> None:
+        """The bars are stored in any case: without it the next start takes longer."""
+        try:
+            self.snapshot()
+            self._next_snapshot = SNAPSHOT_EVERY
+        except RefusalError as error:
+            _log.error("%s", error)
+            self._next_snapshot = self.store.num_since_snapshot + SNAPSHOT_EVERY
+
     def cut(self, symbol: str, after: datetime) -> int:
         """Remove an asset's bars after a moment, how many; everything is then as if they had never come."""
         removed = self.store.cut([symbol], after)
         # Made anew beside this one and taken over at once, for readers' sake.
         vars(self).update(vars(LiveAssets(self.forecaster, self.store, self.alert_bits, self.clock)))
-        self.snapshot()
+        self.try_snapshot()
         return removed
 
     def settle_replays(self, replays: Sequence[Replay], dists: Sequence[ReturnDistribution]) -> None:

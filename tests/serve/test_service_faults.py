@@ -1,0 +1,185 @@
+"""What fails inside a service, and what goes on all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serve_runs import SYMBOLS, TinyRun, config_of, in_process
+from test_service_refusals import refusal
+
+from vaiom.errors import DataError
+from vaiom.serve.app import Service
+from vaiom.serve.run import serve
+from vaiom.serve.schemas import RefusalError
+
+
+def failing(real: Callable[..., Any], times: int, error: Exception) -> Callable[..., Any]:
+    """Fails at first, then works."""
+    left = times
+
+    def call(*values: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise error
+        return real(*values)
+
+    return call
+
+
+@pytest.mark.parametrize("where", ["model", "disk"])
+def test_backfill_goes_on_when_the_service_was_too_busy(
+    tiny: TinyRun, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where fewer forecasts may wait than the model takes together."""
+    busy = RefusalError(503, "too busy", retry_after=0)
+    real = Service.start
+
+    def start(self: Service) -> None:
+        real(self)
+        if where == "disk":
+            self.live.settle_replays = failing(self.live.settle_replays, 3, busy)  # type: ignore[method-assign]
+        else:
+            make, left = self.batcher.run, 12
+
+            async def run(*values: Any) -> Any:
+                nonlocal left
+                left -= self.is_ready
+                if self.is_ready and left >= 0:
+                    raise busy
+                return await make(*values)
+
+            self.batcher.run = run  # type: ignore[assignment,method-assign]
+
+    monkeypatch.setattr(Service, "start", start)
+
+    async def run() -> int:
+        config = config_of(tiny, tmp_path, bars=tiny.bars, backfill=20, max_waiting=3)
+        async with in_process(config) as (client, service):
+            assert not service.replays
+            history = await client.get("/v1/assets/EURUSD/history")
+            return len(history.json()["forecasts"])
+
+    assert asyncio.run(run()) == 20
+
+
+def test_forecasts_of_the_past_that_cannot_be_made_cost_no_others(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=20))
+        service.start()
+        settle = failing(service.live.settle_replays, 1, RuntimeError("a bug"))
+        service.live.settle_replays = settle  # type: ignore[method-assign]
+        await service._warming_up
+        made = [len(service.live.settled[symbol]) for symbol in SYMBOLS]
+        await service.stop()
+        return made
+
+    assert sum(asyncio.run(run())) == 2 * 20 - 8
+
+
+def test_an_asset_without_a_first_forecast_keeps_no_other_from_serving(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0))
+        service.start()
+        service.batcher.forecast = failing(service.batcher.forecast, 1, DataError("no scale"))  # type: ignore[method-assign]
+        await service._warming_up
+        assert service.is_ready
+        await service.stop()
+
+    asyncio.run(run())
+
+
+def test_a_model_that_cannot_forecast_ends_the_service(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Any, windows: Any, now: Any = None) -> Any:
+        if list(windows):
+            raise RuntimeError("a broken model")
+        return []
+
+    monkeypatch.setattr("vaiom.forecast.forecaster.Forecaster.forecast", broken)
+    with pytest.raises(RuntimeError, match="a broken model"):
+        serve(config_of(tiny, tmp_path, bars=tiny.bars), "127.0.0.1", 0, lambda address: None)
+    assert "first forecasts failed" in caplog.text
+
+
+def test_a_snapshot_that_cannot_be_written_costs_no_bar(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vaiom.serve.state.SNAPSHOT_EVERY", 2)
+    tried = 0
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+
+            def fails(*_: Any) -> None:
+                nonlocal tried
+                tried += 1
+                raise RefusalError(503, "the disk is full", retry_after=10)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(service.store, "put_snapshot", fails)
+                for bar in tiny.later["EURUSD"][:5]:
+                    answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})
+                    assert answer.status_code == 200
+            assert tried == 2  # not at every bar
+            assert "the disk is full" in caplog.text
+            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][5:6]})
+            assert answer.status_code == 200
+            assert service.store.num_since_snapshot == 0
+
+    asyncio.run(run())
+
+
+def test_a_bar_that_was_taken_is_not_refused_because_the_model_is_busy(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+            busy = failing(service.batcher.forecast, 1, RefusalError(503, "too busy", retry_after=1))
+            service.batcher.forecast = busy  # type: ignore[method-assign]
+            answers = [
+                await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]}) for bar in tiny.later["EURUSD"][:2]
+            ]
+            assert [answer.status_code for answer in answers] == [200, 200]
+            assert answers[0].json()["forecast"] is None
+            assert answers[1].json()["scored"]["as_of"] == tiny.later["EURUSD"][0]["datetime"]
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_at_the_end_is_told_in_words(
+    tiny: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (_, service):
+            service.store._db.execute("PRAGMA query_only=ON")
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run())
+    assert "where the assets stand could not be stored" in caplog.text
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+def test_unknown_symbols_leave_nothing_behind(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        keys = {"X-API-Key": "secret"}
+        async with in_process(config_of(tiny, tmp_path, api_keys=("secret",))) as (client, service):
+            for number in range(5):
+                path = f"/v1/assets/X{number}"
+                answers: list[httpx.Response] = [
+                    await client.get(f"{path}/forecast", headers=keys),
+                    await client.get(f"{path}/history", headers=keys),
+                    await client.post(f"{path}/bars", json={"bars": tiny.later["EURUSD"][:1]}, headers=keys),
+                    await client.delete(f"{path}/bars?after=2024-01-01T00:00:00", headers=keys),
+                ]
+                for answer in answers:
+                    refusal(answer, 404)
+            assert not service._locks
+            assert b'asset="X' not in (await client.get("/metrics", headers=keys)).content
+
+    asyncio.run(run())
