@@ -51,7 +51,7 @@ async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClie
     """A started service and a client that talks to it without a network."""
     service = Service(config)
     transport = httpx.ASGITransport(app=make_app(service), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/readyz")).status_code == 503
         service.start()
         await service._warming_up

@@ -90,7 +90,9 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
     options = ("--body-seconds", "3600", "--max-body", "20000", "--bars", str(tiny.bars))
     with subprocess_server(tiny, tmp_path, *options) as (address, process):
         port = int(address.rsplit(":", 1)[1])
-        head = b"POST /v1/forecast HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST /v1/forecast HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        )
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
         for connection in slow:
             connection.sendall(head % 500 + b'{"symbol":')

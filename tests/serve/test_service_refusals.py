@@ -6,6 +6,7 @@ import asyncio
 import json
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from serve_runs import TinyRun, as_json, config_of, in_process
 
 from vaiom.errors import ConfigError
+from vaiom.serve.app import Service
 from vaiom.serve.middleware import RateLimit
 from vaiom.serve.run import parse_rate, read_keys
 from vaiom.serve.schemas import RefusalError
@@ -147,6 +149,78 @@ def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest
             assert "default-src 'none'" in answer.headers["content-security-policy"]
 
     asyncio.run(run())
+
+
+def test_requests_that_name_another_host_are_refused(tiny: TinyRun, tmp_path: Path) -> None:
+    """A stranger's name that leads to this address (DNS rebinding) opens nothing, not even the dashboard."""
+    ours = (
+        "127.0.0.1",
+        "127.0.0.1:80",
+        "[::1]:80",
+        "10.1.2.3",
+        "localhost:80",
+        "LOCALHOST",
+        "api.example:443",
+        gethostname(),
+    )
+    others = (
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "[::1",
+        "@localhost:80",
+    )
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, hosts=("Api.Example",))) as (client, _):
+            for host in ours:
+                assert (await client.get("/v1/model", headers={"Host": host})).status_code == 200, host
+            for host in others:
+                for path in ("/v1/model", "/", "/healthz", "/openapi.json"):
+                    error = refusal(await client.get(path, headers={"Host": host}), 421)
+                assert error["got"] == host
+                assert "--allow-host" in error["fix"]
+
+    asyncio.run(run())
+
+
+def test_keys_are_not_guessed(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some wrong ones even the right one is not looked at for a while; asking without a key is no guess."""
+    now = 0.0
+    monkeypatch.setattr("vaiom.serve.middleware.RateLimit", partial(RateLimit, clock=lambda: now))
+
+    async def run() -> None:
+        nonlocal now
+        async with in_process(config_of(tiny, tmp_path, api_keys=("secret",))) as (client, _):
+
+            async def ask(**headers: str) -> int:
+                return (await client.get("/v1/model", headers=headers)).status_code
+
+            assert [await ask() for _ in range(20)] == [401] * 20
+            assert [await ask(Authorization="Bearer secret") for _ in range(20)] == [200] * 20
+            assert [await ask(Authorization=f"Bearer {number}") for number in range(20)] == [401] * 6 + [429] * 14
+            answer = await client.get("/v1/model", headers={"Authorization": "Bearer secret"})
+            assert "keys" in refusal(answer, 429)["problem"]
+            now = float(answer.headers["retry-after"])
+            assert await ask(Authorization="Bearer secret") == 200
+
+    asyncio.run(run())
+
+
+def test_an_exported_model_is_given_the_threads(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's are the batcher's affair: it gives a pass all of them or one."""
+    asked = []
+
+    def load(*values: object) -> None:
+        asked.append(values)
+        raise ConfigError("enough seen")
+
+    monkeypatch.setattr("vaiom.serve.app.Forecaster.load", load)
+    for run in (tiny.run, tmp_path / "model.onnx"):
+        with pytest.raises(ConfigError, match="enough"):
+            Service(config_of(tiny, tmp_path, run=run, threads=3))
+    assert asked == [(tiny.run, "cpu", None), (tmp_path / "model.onnx", "cpu", 3)]
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from vaiom import __version__
 from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.engine import EXPORTED_SUFFIX
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
 from vaiom.serve import schemas
@@ -69,7 +70,9 @@ class Service:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        self.forecaster = Forecaster.load(config.run, config.device)
+        # PyTorch's threads are set for each pass, those of ONNX Runtime when it loads the model.
+        threads = config.threads if config.run.suffix == EXPORTED_SUFFIX else None
+        self.forecaster = Forecaster.load(config.run, config.device, threads)
         self.model_card = schemas.ModelCard.of(self.forecaster)
         self.store = Store(config.state, self.forecaster.card.sha256)
         self.live = LiveAssets(self.forecaster, self.store, config.alert_bits)

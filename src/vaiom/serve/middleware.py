@@ -1,4 +1,4 @@
-"""What every request passes: keys, rates, limits of size and time, security headers, counts, no traceback.
+"""What every request passes: its host, keys, rates, limits of size and time, security headers, counts, no traceback.
 
 Enters: an ASGI request. Leaves: the application's answer with security headers, or a refusal in its place.
 """
@@ -10,6 +10,8 @@ import hmac
 import logging
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
+from socket import gethostname
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,6 +34,8 @@ _HEADERS = [
     (b"cache-control", b"no-store"),
 ]
 _MAX_CLIENTS = 10_000
+# A minute, from each address.
+_WRONG_KEYS = 60
 # A client that waited as long as it was told must not be refused for the last bit of a token.
 _ROUNDING = 1e-9
 _log = logging.getLogger("vaiom.serve")
@@ -44,13 +48,13 @@ class RateLimit:
         self.per_second, self.burst, self.clock = per_minute / 60, max(1.0, per_minute / 10), clock
         self.clients: dict[str, tuple[float, float]] = {}
 
-    def take(self, client: str) -> None:
-        """Let one request of a client through, or refuse it."""
+    def take(self, client: str, cost: int = 1, problem: str = "too many requests") -> None:
+        """Let one request of a client through, at a cost, or refuse it."""
         now = self.clock()
         tokens, then = self.clients.pop(client, (self.burst, now))
         tokens = min(self.burst, tokens + (now - then) * self.per_second)
         refused = tokens < 1 - _ROUNDING
-        self.clients[client] = (tokens if refused else tokens - 1, now)
+        self.clients[client] = (tokens if refused else tokens - cost, now)
         if len(self.clients) > _MAX_CLIENTS:
             # The one that was longest away is forgotten.
             del self.clients[next(iter(self.clients))]
@@ -58,7 +62,7 @@ class RateLimit:
             wait = int((1 - tokens) / self.per_second) + 1
             raise RefusalError(
                 429,
-                "too many requests",
+                problem,
                 expected=f"{round(60 * self.per_second)} a minute",
                 retry_after=wait,
                 fix=f"wait {wait} s; push bars of one asset in one request",
@@ -71,6 +75,8 @@ class LimitMiddleware:
     def __init__(self, app: ASGIApp, config: ServeConfig, metrics: Metrics) -> None:
         self.app, self.config, self.metrics = app, config, metrics
         self.rate = RateLimit(config.rate_limit) if config.rate_limit else None
+        self.wrong_keys = RateLimit(_WRONG_KEYS)
+        self.hosts = {"localhost", gethostname().lower(), *(name.lower() for name in config.hosts or ())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,6 +92,7 @@ class LimitMiddleware:
             await send(message)
 
         try:
+            self._require_own_host(scope)
             if scope["path"].startswith(GUARDED):
                 self._admit(scope)
                 receive = await self._receive_body(scope, receive)
@@ -101,13 +108,36 @@ class LimitMiddleware:
         self.metrics.requests.labels(route, status).inc()
         self.metrics.seconds.labels(route).observe(time.perf_counter() - start)
 
+    def _require_own_host(self, scope: Scope) -> None:
+        """A browser names the host of its page: no stranger's page may have a name that leads here (DNS rebinding)."""
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        if self.config.hosts is not None and host and not self._is_own(host):
+            raise RefusalError(
+                421,
+                "the request is for another host",
+                expected="an address, or " + ", ".join(sorted(self.hosts)),
+                got=host,
+                fix="start the service with --allow-host and this name, if it is the service's own",
+            )
+
+    def _is_own(self, host: str) -> bool:
+        name, bracket, _ = host.lower().removeprefix("[").partition("]")
+        name = name if bracket else name.partition(":")[0]
+        try:
+            ip_address(name)
+        except ValueError:
+            return name in self.hosts
+        return True
+
     def _admit(self, scope: Scope) -> None:
         client = (scope.get("client") or ("",))[0]
         if self.config.api_keys:
             headers = dict(scope["headers"])
             scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
             given = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+            self.wrong_keys.take(client, 0, "too many wrong keys")
             if not any(hmac.compare_digest(given, key.encode()) for key in self.config.api_keys):
+                self.wrong_keys.take(client, 1 if given else 0)
                 raise RefusalError(
                     401,
                     "a valid API key is needed",

@@ -39,6 +39,8 @@ class ServeConfig:
     threads: int | None = None
     api_keys: tuple[str, ...] = ()
     """None: everybody is let in."""
+    hosts: tuple[str, ...] | None = None
+    """Names that requests may be sent to, besides addresses and this machine's own names; None: any."""
     rate_limit: int | None = None
     """Requests a minute for each key, or each address where there are no keys."""
     max_body: int = 1 << 20
