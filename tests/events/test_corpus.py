@@ -291,6 +291,32 @@ def test_a_packed_name_that_climbs_out_is_refused(built: Path, tmp_path: Path, n
     assert list((tmp_path / "target").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["longer array", "array of no corpus", "twice", "long manifest"])
+def test_no_more_is_unpacked_than_the_manifest_declares(
+    built: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However well it packs: bytes that do not repeat pass every bound on the ratio."""
+    file, grown, folder = tmp_path / "corpus.zip", tmp_path / "grown.zip", open_corpus(built).manifest["folder"]
+    pack(built, file)
+    noise = np.random.default_rng(0).bytes(1 << 20)
+    monkeypatch.setattr("vaiom.events.pack._MOST_TEXT", 1 << 20)
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(grown, "w") as target:
+        for info in source.infolist():
+            more = {"longer array": f"{folder}/ret_z.npy", "long manifest": "manifest.json"}.get(kind)
+            target.writestr(info.filename, source.read(info) + (noise if info.filename == more else b""))
+        if kind == "array of no corpus":
+            target.writestr(f"{folder}/another.npy", noise)
+        if kind == "twice":
+            with pytest.warns(UserWarning, match="Duplicate"):
+                target.writestr("manifest.json", source.read("manifest.json"))
+    written = []
+    real = shutil.copyfileobj
+    monkeypatch.setattr("vaiom.events.pack.shutil.copyfileobj", lambda *values: written.append(1) or real(*values))
+    with pytest.raises(DataError, match=r"declares|absurd"):
+        unpack(grown, tmp_path / "there")
+    assert len(written) <= 1  # the manifest
+
+
 def test_a_packed_bomb_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bomb.zip"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:

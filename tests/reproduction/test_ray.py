@@ -19,6 +19,8 @@ from processes import children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, words_of
 
 from cli.command_line import require_refusal
+from vaiom.errors import ConfigError
+from vaiom.experiments.engine import Engine
 
 pytest.importorskip("ray", reason="the ray extra is not installed")
 
@@ -111,3 +113,15 @@ def test_no_cluster_is_told(reproduced: Reproduced, tmp_path: Path, monkeypatch:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     words = words_of(reproduced.corpus, tmp_path, "splits", "--engine", "ray")
     require_refusal(vaiom(*words), "no Ray cluster", "ray start --head")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nonsense"])
+def test_a_cluster_that_cannot_be_reached_is_told_at_once(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself would try for minutes: it is not even asked."""
+    monkeypatch.setenv("RAY_ADDRESS", address.format(*free_ports(1)))
+    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("asked"))
+    with pytest.raises(ConfigError, match="cannot be reached") as refused:
+        Engine(name="ray").run([], lambda *_: None)
+    assert refused.value.got

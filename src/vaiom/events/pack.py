@@ -9,9 +9,20 @@ import re
 import shutil
 import zipfile
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
 
 from vaiom.errors import DataError
-from vaiom.events.corpus import MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME, Corpus, keep_ledger, open_corpus
+from vaiom.events.corpus import (
+    MANIFEST_NAME,
+    STATE_NAME,
+    TOKENIZER_NAME,
+    Corpus,
+    keep_ledger,
+    open_corpus,
+    read_manifest,
+)
 from vaiom.files import BAD_ZIPS, atomic_file, staged_folder
 
 # Nothing else is ever written by `unpack`, so that no packed name can lead out of the target folder.
@@ -20,6 +31,8 @@ _MEMBER = re.compile(
 )
 _MAX_BYTES = 64 << 30
 _MAX_RATIO = 1000
+_MOST_TEXT = 64 << 20
+_MOST_HEADER = 1024
 _CHUNK = 1 << 20
 
 
@@ -52,16 +65,36 @@ def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
     with archive, staged_folder(path, overwrite=overwrite) as staged:
         _refuse_hostile(archive, file)
         try:
+            _extract(archive, [MANIFEST_NAME], staged)
+            sizes = _declared_sizes(read_manifest(staged))
             for info in archive.infolist():
-                target = staged / PurePosixPath(info.filename)
-                target.parent.mkdir(exist_ok=True)
-                with archive.open(info) as source, target.open("wb") as sink:
-                    shutil.copyfileobj(source, sink, _CHUNK)
+                most = sizes.pop(info.filename, 0)
+                if info.file_size > most:
+                    where = f"{file}, {info.filename}"
+                    raise DataError("the file holds more than its manifest declares", where=where, expected=most)
+            _extract(archive, archive.namelist(), staged)
         except BAD_ZIPS as error:
             raise DataError("the packed corpus is damaged", where=file, got=str(error), fix="pack it again") from error
         open_corpus(staged)
         keep_ledger(path, staged)
     return open_corpus(path, verify=False)
+
+
+def _extract(archive: zipfile.ZipFile, names: list[str], folder: Path) -> None:
+    for name in names:
+        target = folder / PurePosixPath(name)
+        target.parent.mkdir(exist_ok=True)
+        with archive.open(name) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink, _CHUNK)
+
+
+def _declared_sizes(manifest: dict[str, Any]) -> dict[str, int]:
+    """The bytes that each file of a corpus may have."""
+    names = MANIFEST_NAME, TOKENIZER_NAME, f"{manifest['folder']}/{STATE_NAME}"
+    return dict.fromkeys(names, _MOST_TEXT) | {
+        f"{manifest['folder']}/{name}.npy": manifest["rows"] * np.dtype(entry["dtype"]).itemsize + _MOST_HEADER
+        for name, entry in manifest["arrays"].items()
+    }
 
 
 def _refuse_hostile(archive: zipfile.ZipFile, file: Path) -> None:
@@ -70,7 +103,8 @@ def _refuse_hostile(archive: zipfile.ZipFile, file: Path) -> None:
         if not _MEMBER.fullmatch(info.filename):
             raise DataError("the file holds a name that no corpus has", where=file, got=repr(info.filename))
         total += info.file_size
-        if total > _MAX_BYTES or info.file_size > _MAX_RATIO * max(info.compress_size, 1024):
+        long = not info.filename.endswith(".npy") and info.file_size > _MOST_TEXT
+        if long or total > _MAX_BYTES or info.file_size > _MAX_RATIO * max(info.compress_size, 1024):
             raise DataError(
                 "the file would unpack to an absurd size", where=f"{file}, {info.filename}", got=info.file_size
             )

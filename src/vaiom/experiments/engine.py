@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import threading
 import traceback
 from collections import deque
@@ -17,6 +18,7 @@ from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from vaiom.errors import ConfigError, UserError
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 RETRIES = 3
+_CONNECT_SECONDS = 5
 
 Perform = Callable[[Any, str], object]
 """Does a task on a device; it is sent to other processes, so it must be picklable."""
@@ -137,6 +140,7 @@ def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Ou
         import ray
     except ImportError as error:
         raise ConfigError("the ray engine needs Ray", fix="pip install 'vaiom[ray]'") from error
+    _require_reachable(os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address="auto", log_to_driver=False, ignore_reinit_error=True)
     except ConnectionError as error:
@@ -154,3 +158,20 @@ def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Ou
                     yield task, f"{type(error).__name__}: {str(error).splitlines()[0]}"
     finally:
         ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    if address in ("", "auto", "local"):
+        return
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "the Ray cluster cannot be reached",
+            where=f"RAY_ADDRESS={address}",
+            expected="HOST:PORT, or ray://HOST:PORT",
+            got=str(error),
+            fix="ray start --head there, or unset RAY_ADDRESS for a cluster on this machine",
+        ) from error
