@@ -49,17 +49,17 @@ class Records:
         """By seed, in their order."""
         return {each.seed: each for each in self._of(RUN, timeframe) if each.name == experiment}
 
-    def walk_forward(self) -> dict[int, Record]:
+    def walk_forward(self, experiment: str = MAIN) -> dict[int, Record]:
         """By test year, in their order."""
-        return {each.year: each for each in self._of(WALK)}
+        return {each.year: each for each in self._of(WALK) if each.name == experiment}
 
-    def pairs(self) -> dict[int, Record]:
-        """Our own model beside the paper's, by seed."""
-        return {each.seed: each for each in self._of(PAIR)}
+    def pairs(self, experiment: str) -> dict[int, Record]:
+        """The model beside the paper's, by seed."""
+        return {each.seed: each for each in self._of(PAIR) if each.name == experiment}
 
-    def ensemble(self) -> Record | None:
-        """The seeds of our own model together."""
-        return next(reversed(list(self._of(ENSEMBLE))), None)
+    def ensemble(self, experiment: str) -> Record | None:
+        """The seeds of the model together."""
+        return next((each for each in reversed(list(self._of(ENSEMBLE))) if each.name == experiment), None)
 
     def facts(self, kind: str) -> Mapping[str, Any]:
         """Of the corpus or of its baselines; empty where they are not recorded."""

@@ -13,9 +13,10 @@ from typing import Any
 
 from reproduction import paper
 from reproduction.findings import NOT_RUN, Measured, Records, measure, seed_noise
-from reproduction.paper import comparison
+from reproduction.paper import BEST, MAIN, comparison
 from reproduction.plan import FLOOR_UPDATES, FLOOR_WINDOWS, TABLES
 from reproduction.tables import SPECIAL, Noted, columns, plain, walked_baselines
+from vaiom.evaluation.events_file import MODEL
 from vaiom.experiments.records import CORPUS, YEAR, Record
 from vaiom.files import write_bytes
 from vaiom.report.figures import in_style
@@ -23,7 +24,7 @@ from vaiom.report.tables import NOTHING, Column, Table, bits, count, signed
 
 PAGE_NAME = "reproduction.md"
 FIGURE_NAME = "walk-forward.svg"
-_GREY, _BLUES = "#7a7a7a", ("#9ab8d8", "#5a8fc4", "#1f5f9f")
+_GREY, _GREEN, _BLUES = "#7a7a7a", "#3f9f5f", ("#9ab8d8", "#5a8fc4", "#1f5f9f")
 _GREY_PARTS = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 _GREY_LABELS = ("xtick.labelcolor", "ytick.labelcolor")
 
@@ -32,7 +33,7 @@ def write_page(records: Records, page: Path) -> None:
     """Write the page, and the figure beside it where there is a walk-forward."""
     walked = records.walk_forward()
     if walked:
-        write_bytes(page.parent / FIGURE_NAME, draw_walk_forward(walked).encode())
+        write_bytes(page.parent / FIGURE_NAME, draw_walk_forward(walked, records.walk_forward(BEST)).encode())
     write_bytes(page, render(records).encode())
 
 
@@ -43,8 +44,8 @@ def render(records: Records) -> str:
             # The page has the caption as a heading.
             body = table.to_markdown().split("\n\n", 1)[1]
             parts += [f"## {table.caption}\n", *([note + "\n"] if note else []), body]
-            if name == "walk-forward" and records.walk_forward():
-                parts.append(f"![Gain per test year with intervals]({FIGURE_NAME})\n")
+        if name == "walk-forward" and records.walk_forward():
+            parts.append(f"![Gain per test year with intervals]({FIGURE_NAME})\n")
     return "\n".join(parts)
 
 
@@ -177,7 +178,7 @@ def _support(measured: Sequence[Measured], records: Records) -> Noted:
 
 
 @in_style
-def draw_walk_forward(walked: Mapping[int, Record]) -> str:
+def draw_walk_forward(walked: Mapping[int, Record], best: Mapping[int, Record]) -> str:
     """SVG in colours that suit light and dark: every baseline of every year; an interval over the line is no win."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -197,10 +198,17 @@ def draw_walk_forward(walked: Mapping[int, Record]) -> str:
                 pair = gain.asset_months.interval
                 if pair:
                     axis.plot([place, place], pair, color=colour, linewidth=1.5)
+        both = {
+            year: walked[year].scored[YEAR].bits[MODEL] - best[year].scored[YEAR].bits[MODEL]
+            for year in walked
+            if year in best
+        }
+        if both:
+            axis.plot(list(both), list(both.values()), "D", color=_GREEN, markersize=5, label=f"{MAIN}, less {BEST}")
         axis.set_xticks(list(walked))
         axis.set_ylabel("gain, bits/event")
-        axis.set_title("Baseline minus model by test year, 95% asset-month intervals", color=_GREY)
-        axis.legend(frameon=False, ncols=len(names))
+        axis.set_title(f"Baseline minus {MAIN} by test year, 95% asset-month intervals", color=_GREY)
+        axis.legend(frameon=False, ncols=len(names) + bool(both))
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
     return drawn.getvalue()

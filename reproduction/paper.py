@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MAIN, BEST = "main", "best"
+MAIN, BEST, FORMER = "main", "best", "best-512"
 JUDGED = (MAIN, BEST)
 """What is scored on the tests."""
 MAIN_TIMEFRAME = "1h"

@@ -76,7 +76,7 @@ def cost_beside_main(chosen: Experiment) -> float:
     """Parameters times bars read, in runs of the main model: a rough estimate of the time it takes."""
 
     def work(each: Experiment) -> float:
-        bars = each.train.steps * each.train.windows_per_step * each.model.context
+        bars = (1 + each.train.teachers) * each.train.steps * each.train.windows_per_step * each.model.context
         return float(count_parameters(each.model, PAPER_VOCABULARY) * bars)
 
     return work(chosen) / work(experiment(MAIN))
@@ -103,8 +103,12 @@ class _Planner:
             if table.name in tables:
                 yield from self._comparison(table)
         if judged and "walk-forward" in tables:
-            walker = scale(experiment(MAIN).with_changes(seed=self.seeds[0]), self.budget, self.settings, walks=True)
-            yield from (self._task(WALK, walker, year=year) for year in years_of(self.corpus))
+            for name in JUDGED:
+                # One seed and no teachers: a year of a walk is one run.
+                settings = [*self.settings, "teachers=0", "teacher_share=0"]
+                first = experiment(name).with_changes(seed=self.seeds[0])
+                walker = scale(first, self.budget, settings, walks=True)
+                yield from (self._task(WALK, walker, year=year) for year in years_of(self.corpus))
 
     def _judged(self) -> Iterator[Task]:
         """All seeds of both models, then each seed of the one against the other's, and the seeds together."""

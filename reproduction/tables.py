@@ -12,7 +12,7 @@ from typing import Any
 
 from reproduction import paper
 from reproduction.findings import Records, gain_verdict
-from reproduction.paper import BEST, JUDGED, MAIN, SELECTED_STEP
+from reproduction.paper import BEST, FORMER, JUDGED, MAIN, SELECTED_STEP
 from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.inference import PairedGain
 from vaiom.events.splits import VALIDATION
@@ -220,13 +220,31 @@ def _bootstrap(records: Records) -> list[Noted]:
 
 
 def _best(records: Records) -> list[Noted]:
-    tables = [_pairs(records), _over_baselines(records)]
+    tables = [_our_models(records), *(_pairs(records, name) for name in (FORMER, BEST)), _over_baselines(records)]
     return [(table, note) for table, note in tables if table.rows]
 
 
-def _pairs(records: Records) -> Noted:
-    """Our own model beside the paper's, seed by seed."""
-    pairs = records.pairs()
+def _our_models(records: Records) -> Noted:
+    """The paper's model and our own, each by its seeds."""
+    runs = {name: records.runs(name) for name in (MAIN, FORMER, BEST)}
+    rows: list[list[Any]] = []
+    for split in _splits_of(runs[BEST].values()):
+        found = {
+            name: {seed: record.scored[split].bits[MODEL] for seed, record in of.items() if split in record.scored}
+            for name, of in runs.items()
+        }
+        for seed in found[BEST]:
+            rows.append([period(split), seed, *(found[name].get(seed) for name in runs)])
+        rows.append([period(split), "mean", *(mean(of.values()) if of else None for of in found.values())])
+    heads = [*columns(text, "period", "seed"), *columns(bits, *runs)]
+    sizes = {name: next(iter(of.values())).num_params for name, of in runs.items() if of}
+    note = f"Parameters: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}. Chosen on Validation alone."
+    return Table(caption="Our own models beside `main`", columns=heads, rows=rows), note
+
+
+def _pairs(records: Records, name: str) -> Noted:
+    """A model of our own beside the paper's, on the same events, seed by seed."""
+    pairs = records.pairs(name)
     rows: list[list[Any]] = []
     for split in _splits_of(pairs.values()):
         found = {seed: record.scored[split] for seed, record in pairs.items() if split in record.scored}
@@ -242,19 +260,17 @@ def _pairs(records: Records) -> Noted:
         rows.append([period(split), "mean", best, main, main - best, *[None] * 4])
     heads = [
         *columns(text, "period", "seed"),
-        *columns(bits, BEST, MAIN),
+        *columns(bits, name, MAIN),
         *columns(signed, "gain"),
         *columns(plain, "95% interval", "block wins", "months won", "month-clustered"),
     ]
-    note = (
-        f"Gain is {MAIN} minus {BEST} of the same seed: positive favours {BEST}. Choices were made on Validation alone."
-    )
-    return Table(caption=f"`{BEST}` beside `{MAIN}`", columns=heads, rows=rows), note
+    note = f"Gain is {MAIN} minus {name} of the same seed: positive favours {name}."
+    return Table(caption=f"`{name}` beside `{MAIN}`, event by event", columns=heads, rows=rows), note
 
 
 def _over_baselines(records: Records) -> Noted:
     """The narrowest seed counts: what every seed beats, and by how much at least."""
-    runs, ensemble = records.runs(BEST), records.ensemble()
+    runs, ensemble = records.runs(BEST), records.ensemble(BEST)
     rows = []
     for split in _splits_of(runs.values()):
         found = [record.scored[split] for record in runs.values() if split in record.scored]
@@ -301,20 +317,23 @@ def _baselines(records: Records) -> list[Noted]:
         bits = [run.scored[split].bits[MODEL] for run in records.runs(name).values() if split in run.scored]
         return mean(bits) if bits else None
 
-    means = {name: {split: mean_bits(name, split) for split in facts} for name in JUDGED}
+    means = {name: {split: mean_bits(name, split) for split in facts} for name in (MAIN, FORMER, BEST)}
     rows: list[list[Any]] = []
     for name in dict.fromkeys(name for entry in facts.values() for name in entry["bits"]):
         row: list[Any] = [name]
         for split, entry in facts.items():
-            own, main = entry["bits"].get(name), means[MAIN][split]
-            row += [own, None if own is None or main is None else signed(own - main)]
+            own = entry["bits"].get(name)
+            row += [own, *(None if None in (own, means[of][split]) else own - means[of][split] for of in JUDGED)]
         rows.append(row)
     ours = [name for name, bits in means.items() if any(value is not None for value in bits.values())]
     for name in ours:
-        rows.append([f"{name}, mean of seeds", *(cell for split in facts for cell in (means[name][split], ""))])
+        rows.append([f"{name}, mean of seeds", *(cell for split in facts for cell in (means[name][split], "", ""))])
     heads = [Column("predictor")]
     for split, entry in facts.items():
-        heads += [Column(f"{period(split)}, {entry['events']:,} events", bits), Column("main's gain", plain)]
+        heads.append(Column(f"{period(split)}, {entry['events']:,} events", bits))
+        heads += [
+            Column(f"{name}'s gain", lambda gain: gain if isinstance(gain, str) else signed(gain)) for name in JUDGED
+        ]
     strong = frozenset(range(len(rows) - len(ours), len(rows)))
     return [(Table(caption="All baselines in one table", columns=heads, rows=rows, strong=strong), "")]
 
@@ -326,15 +345,19 @@ def walked_baselines(walked: Mapping[int, Record]) -> list[str]:
 
 
 def _walk_forward(records: Records) -> list[Noted]:
-    walked = records.walk_forward()
-    if not walked:
-        return []
+    return [_walk(records, name) for name in JUDGED if records.walk_forward(name)]
+
+
+def _walk(records: Records, model: str) -> Noted:
+    walked, main = records.walk_forward(model), records.walk_forward()
     names = walked_baselines(walked)
     strongest = min(names, key=lambda name: mean(record.scored[YEAR].bits[name] for record in walked.values()))
     gains = {year: record.scored[YEAR].gains[strongest] for year, record in walked.items()}
+    others = [MAIN] if model != MAIN and main else []
     rows = [
         [
             *(year, gain.num_events, *(walked[year].scored[YEAR].bits[name] for name in (MODEL, *names))),
+            *(main[year].scored[YEAR].bits[MODEL] if year in main else None for _ in others),
             *(gain.gain_bits, interval(gain.asset_months.interval), *_wins(gain)),
         ]
         for year, gain in gains.items()
@@ -342,18 +365,18 @@ def _walk_forward(records: Records) -> list[Noted]:
     heads = [
         Column("year"),
         *columns(count, "events"),
-        *columns(bits, MODEL, *names),
+        *columns(bits, model, *names, *others),
         *columns(signed, f"gain over {strongest}"),
         *columns(plain, "95% interval", "block wins", "months won"),
     ]
     won, sure = sum(gain.gain_bits > 0 for gain in gains.values()), sum(map(_is_above_zero, gains.values()))
     shortened = "; ".join(dict.fromkeys(record.shortened for record in walked.values() if record.shortened))
     note = (
-        f"Not in the paper: the protocol shifted year by year, everything fitted anew. The model is ahead of "
+        f"Not in the paper: the protocol shifted year by year, everything fitted anew. `{model}` is ahead of "
         f"{strongest} in {won} of {len(walked)} years, in {sure} with an interval above zero."
         + (f" Shortened: {shortened}." if shortened else "")
     )
-    return [(Table(caption="Walk-forward", columns=heads, rows=rows), note)]
+    return Table(caption=f"Walk-forward of `{model}`", columns=heads, rows=rows), note
 
 
 def _splits(records: Records) -> list[Noted]:

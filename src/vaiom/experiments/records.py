@@ -14,6 +14,7 @@ from vaiom.codec import decode, to_json
 from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.evaluation.inference import BlockBootstrap, PairedComparison, PairedGain, compare
 from vaiom.files import read_json, write_json
+from vaiom.training.experiment import RENAMED_EXPERIMENT
 
 RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = "run", "walk-forward", "baselines", "corpus", "pair", "ensemble"
 """Kinds of tasks and of their records."""
@@ -86,6 +87,13 @@ class Record:
     seconds: float = 0.0
     device: str = ""
     vaiom_version: str = ""
+
+    @classmethod
+    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if not value.get("vaiom_version", "").startswith("0.1"):
+            return value
+        was, now = RENAMED_EXPERIMENT
+        return {**value, "name": f"{now}{value['name'].removeprefix(was)}"} if value["name"].startswith(was) else value
 
     @property
     def last_step(self) -> int:

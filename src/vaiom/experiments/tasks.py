@@ -90,7 +90,7 @@ class Task:
         identity = None
         if self.experiment:
             settings = {name: new for name, (new, _) in changed(Experiment(name=""), self.experiment).items()}
-            identity = {"name": self.experiment.name, **spell_as_hashed(settings)}
+            identity = {"name": self.experiment.hashed_name, **spell_as_hashed(settings)}
         parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
         parts |= {"splits": list(self.splits), "experiment": identity}
         parts |= {"beside": list(self.runs)} if self.runs else {}

@@ -18,6 +18,9 @@ from vaiom.model.config import HASHED_DEFAULTS, REMOVED, RENAMED, ModelConfig, s
 from vaiom.run import Run
 from vaiom.training.config import TrainConfig
 
+RENAMED_EXPERIMENT = ("best", "best-512")
+"""How the names of some experiments began in version 0.1, and how they begin now."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
@@ -65,7 +68,12 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """Name and settings as version 0.1 spelled them: what hashes are over, so that new words change none."""
         model, train = (spell_as_hashed(to_json(part)) for part in (self.model, self.train))
-        return {"name": self.name, "model": {**model, **HASHED_DEFAULTS}, "train": train}
+        return {"name": self.hashed_name, "model": {**model, **HASHED_DEFAULTS}, "train": train}
+
+    @property
+    def hashed_name(self) -> str:
+        """The name as version 0.1 had it."""
+        return self.name.replace(*reversed(RENAMED_EXPERIMENT))
 
     @property
     def sha256(self) -> str:
