@@ -7,11 +7,23 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from vaiom.files import STAGING_PREFIX, atomic_file, staged_folder, staging_folder, try_lock, write_bytes, write_json
+from vaiom.files import (
+    STAGING_PREFIX,
+    FolderInUseError,
+    atomic_file,
+    hold_folder,
+    staged_folder,
+    staging_folder,
+    try_lock,
+    write_bytes,
+    write_json,
+)
 
 
 def test_permissions_are_those_of_the_users_other_files(tmp_path: Path) -> None:
@@ -92,3 +104,69 @@ def test_many_threads_write_one_file(tmp_path: Path) -> None:
     assert not failures
     assert len(set((tmp_path / "file").read_bytes())) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+HOLD = "import sys; from pathlib import Path; from vaiom.files import hold_folder\n"
+HOLD += "with hold_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+
+
+@contextmanager
+def held_elsewhere(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds a folder."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "held\n"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_folder_is_held_by_one_process_and_the_second_is_told_by_whom(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    folder.parent.mkdir()
+    with held_elsewhere(folder) as other:
+        for _ in range(2):  # being refused takes nothing from the holder
+            with pytest.raises(FolderInUseError, match=f"process {other.pid} on ") as refused, hold_folder(folder):
+                pass
+            assert refused.value.where == folder
+        with pytest.raises(FolderInUseError), hold_folder(tmp_path / "new" / "." / "folder"):
+            pass
+        with hold_folder(tmp_path / "new" / "another"):
+            pass
+    # A killed one leaves its file, which keeps nobody out.
+    assert len(list(folder.parent.iterdir())) == 1
+    with hold_folder(folder):
+        pass
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_a_folder_whose_parent_may_not_be_written_to_is_held_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vaiom.files.os.access", lambda path, _: Path(path) != tmp_path.parent)
+    with hold_folder(tmp_path):
+        assert len(list(tmp_path.iterdir())) == 1
+        with pytest.raises(FolderInUseError), hold_folder(tmp_path):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_holder_left_is_swept(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path / "a"), held_elsewhere(tmp_path / "b") as other:
+        other.kill()
+        other.wait()
+        write_bytes(tmp_path / "file", b"x")
+        assert len(list(tmp_path.iterdir())) == 2
+        with pytest.raises(FolderInUseError), hold_folder(tmp_path / "a"):
+            pass
+
+
+def test_of_two_writers_of_a_new_folder_the_second_is_refused(tmp_path: Path) -> None:
+    with staged_folder(tmp_path / "made") as staged:
+        (staged / "file").touch()
+        with pytest.raises(FolderInUseError), staged_folder(tmp_path / "made"):
+            pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["made", "file"]

@@ -8,6 +8,7 @@ import json
 import lzma
 import math
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -16,7 +17,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,13 @@ BAD_ZIPS = (
 BAD_ARRAYS = (*BAD_ZIPS, TypeError, SyntaxError, MemoryError, tokenize.TokenError)
 
 _LOCK_SUFFIX = ".staging-lock"
+# A process that sweeps holds the locks that it finds for a moment.
+_SWEEP_SECONDS = 0.2
 _RETIRED_PREFIX = ".vaiom-replaced-"
+
+
+class FolderInUseError(DataError):
+    """Another process is writing the folder."""
 
 
 def sha256_of(data: bytes) -> str:
@@ -81,6 +88,36 @@ def staging_folder(parent: Path) -> Iterator[Path]:
     """Yield an empty hidden folder in `parent`, gone when the block ends, or at the next run if this one is killed."""
     with _staged(parent, Path.mkdir) as staged:
         yield staged
+
+
+@contextmanager
+def hold_folder(path: Path) -> Iterator[None]:
+    """Keep other processes from writing a folder, there already or not; who comes second is refused at once."""
+    from filelock import FileLock, Timeout  # on first use: it takes a while to import
+
+    own = path.resolve()
+    # Beside the folder, which may be replaced, if one may write there; a name that is swept where it was left.
+    place = own.parent if os.access(own.parent, os.W_OK) or not own.is_dir() else own
+    file = place / f"{STAGING_PREFIX}{sha256_of(own.name.encode())[:16]}{_LOCK_SUFFIX}"
+    lock = FileLock(file, thread_local=False)
+    try:
+        lock.acquire(timeout=_SWEEP_SECONDS, poll_interval=_SWEEP_SECONDS / 4)
+    except Timeout:
+        raise FolderInUseError(
+            "another process is writing this folder",
+            where=path,
+            got=file.read_text(errors="replace") if file.exists() else None,
+            fix="wait until it has ended, or choose another folder",
+        ) from None
+    except (OSError, NotImplementedError):  # no locks here, or nothing may be written: then that is told where it is
+        yield
+        return
+    with suppress(OSError):
+        file.write_text(f"process {os.getpid()} on {platform.node()}")
+    try:
+        yield
+    finally:
+        _release(file, lock, [])
 
 
 def try_lock(path: Path) -> BaseFileLock | None:
@@ -141,25 +178,27 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 @contextmanager
 def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty folder beside `path` that becomes `path` when the block ends well and vanishes otherwise."""
-    _recover(path)
-    if path.exists() and not overwrite:
-        raise DataError("the output folder exists already", where=path, fix="choose another, or pass --overwrite")
-    if path.exists() and not _is_ours(path):
-        raise DataError(
-            "only what vaiom wrote is overwritten",
-            where=path,
-            expected="an empty folder, or one whose manifest.json lists symbols",
-            fix="choose another folder, or remove this one yourself",
-        )
-    with staging_folder(path.parent) as staged:
-        try:
-            yield staged
-            if path.exists():
-                path.rename(path.with_name(_RETIRED_PREFIX + path.name))
-            staged.rename(path)
-            _flush(path.parent)
-        finally:
-            _recover(path)
+    ensure_folder(path.parent)
+    with hold_folder(path):
+        _recover(path)
+        if path.exists() and not overwrite:
+            raise DataError("the output folder exists already", where=path, fix="choose another, or pass --overwrite")
+        if path.exists() and not _is_ours(path):
+            raise DataError(
+                "only what vaiom wrote is overwritten",
+                where=path,
+                expected="an empty folder, or one whose manifest.json lists symbols",
+                fix="choose another folder, or remove this one yourself",
+            )
+        with staging_folder(path.parent) as staged:
+            try:
+                yield staged
+                if path.exists():
+                    path.rename(path.with_name(_RETIRED_PREFIX + path.name))
+                staged.rename(path)
+                _flush(path.parent)
+            finally:
+                _recover(path)
 
 
 def _recover(path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from vaiom.events.corpus import FORMAT_VERSION, Corpus, open_corpus, split_quali
 from vaiom.events.fields import COLUMN_TYPES, DISC_FIELDS, EXTRA_FIELDS
 from vaiom.events.pack import pack, unpack
 from vaiom.events.splits import SplitConfig
-from vaiom.files import canonical_json, sha256_of
+from vaiom.files import FolderInUseError, canonical_json, sha256_of
 from vaiom.market.folder import read_bars, write_symbol
 
 TRAIN_END = datetime(2023, 12, 1)
@@ -267,6 +268,24 @@ def test_appending_refuses_an_unknown_asset(copy: Path, tmp_path: Path) -> None:
     write_symbol(tmp_path / "new", "GBPUSD", random_bars(100, start=datetime(2025, 1, 1)))
     with pytest.raises(DataError, match="GBPUSD"):
         append_bars(copy, tmp_path / "new")
+
+
+def test_one_process_writes_a_corpus_at_a_time(bars: Path, tmp_path: Path) -> None:
+    """Whoever builds or appends while another does is refused at once and told who that is."""
+    corpus, cut, refused = tmp_path / "corpus", TRAIN_END + timedelta(days=3), []
+    early, late = (split_bars(bars, tmp_path / str(after), cut, after=after) for after in (False, True))
+
+    def meanwhile(*_: object) -> None:
+        for write in (lambda: build_corpus(bars, corpus, CONFIG), lambda: append_bars(corpus, late)):
+            with pytest.raises(FolderInUseError, match=f"process {os.getpid()} on"):
+                write()
+            refused.append(write)
+
+    build_corpus(early, corpus, CONFIG, progress=meanwhile)
+    append_bars(corpus, late, progress=meanwhile)
+    assert len(refused) > 4
+    build_corpus(bars, tmp_path / "whole", CONFIG)
+    assert_same_data(open_corpus(corpus), open_corpus(tmp_path / "whole"))
 
 
 # Moving

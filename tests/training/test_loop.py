@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from vaiom.codec import to_json
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
+from vaiom.files import FolderInUseError
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
 from vaiom.training import loop
@@ -193,6 +195,21 @@ def test_patience_ends_a_run_that_no_longer_improves(corpus: Corpus, tmp_path: P
     # With more patience the same run goes on.
     more = train(corpus, restless.with_changes(patience=4), folder, device="cpu", resume=True)
     assert more.last_step > result.last_step
+
+
+def test_one_process_trains_a_run_at_a_time(run: TrainResult, corpus: Corpus, tmp_path: Path) -> None:
+    refused = 0
+
+    def meanwhile(_: object) -> None:
+        nonlocal refused
+        with pytest.raises(FolderInUseError, match=f"process {os.getpid()} on"):
+            train(corpus, TINY, tmp_path / "run", device="cpu", resume=True)
+        refused += 1
+
+    train(corpus, TINY, tmp_path / "run", device="cpu", report=meanwhile)
+    assert refused == len(metrics_of(run.run))
+    assert metrics_of(tmp_path / "run") == metrics_of(run.run)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_run_folder_is_not_written_over(run: TrainResult, corpus: Corpus) -> None:

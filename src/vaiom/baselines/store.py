@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.splits import TRAIN
 from vaiom.files import (
     BAD_ARRAYS,
+    FolderInUseError,
     atomic_file,
     canonical_json,
     read_arrays,
@@ -57,8 +59,9 @@ def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B
             raise DataError("a stored fit is not what its name says", where=folder, fix="remove it and fit again")
         return baseline.load(folder)
     baseline.fit(corpus, corpus.endpoints(TRAIN, context))
-    if not folder.exists():  # another process may have fitted it meanwhile
-        with staged_folder(folder) as staged:
+    # Another process may have fitted it meanwhile, or be storing it.
+    if not folder.exists():
+        with suppress(FolderInUseError), staged_folder(folder) as staged:
             baseline.save(staged)
             write_json(staged / KEY_NAME, key)
     return baseline

@@ -39,7 +39,7 @@ from vaiom.events.fit import Tokenizer, fit_on_train
 from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
 from vaiom.events.scales import AssetState
 from vaiom.events.splits import SplitConfig
-from vaiom.files import canonical_json, read_json, sha256_file, sha256_of, staged_folder, write_json
+from vaiom.files import canonical_json, hold_folder, read_json, sha256_file, sha256_of, staged_folder, write_json
 from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
@@ -115,6 +115,11 @@ def corpus_in_memory(
 
 def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> Corpus:
     """Add the bars after a corpus's last rows; what it holds already must agree and stays as it is."""
+    with hold_folder(path):
+        return _append(path, bars, progress)
+
+
+def _append(path: Path, bars: Path, progress: Progress | None) -> Corpus:
     old = open_corpus(path)
     symbols = old.tokenizer.symbols
     classes = dict(zip(symbols, old.tokenizer.classes, strict=True))

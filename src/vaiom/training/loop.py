@@ -13,6 +13,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,12 +26,12 @@ from vaiom.codec import to_json, to_toml
 from vaiom.errors import ConfigError, DataError, UserError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.files import atomic_file, ensure_folder, write_bytes
+from vaiom.files import atomic_file, ensure_folder, hold_folder, write_bytes
 from vaiom.model.checkpoint import EVIDENCE, Provenance, save_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
-from vaiom.training.devices import ProcessGroup, join_process_group, resolve_device, resolve_type
+from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
 from vaiom.training.distillation import mean_probs, teachers_of
 from vaiom.training.experiment import Experiment
 from vaiom.training.scoring import Scorer
@@ -70,11 +71,15 @@ def train(
     purpose: str = EVIDENCE,
 ) -> TrainResult:
     """Train an experiment on a corpus into a run folder, its teachers first; with `resume`, go on where it stopped."""
-    if Run(run).exists and not resume:
-        fix = "pass --resume, or choose another --out"
-        raise ConfigError("the run folder holds a run already", where=run, fix=fix)
-    teachers = teachers_of(experiment)
-    with join_process_group(resolve_device(device)) as (group, own_device):
+    with ExitStack() as stack:
+        if is_rank_0():
+            ensure_folder(run if run.exists() else run.parent)
+            stack.enter_context(hold_folder(run))
+        if Run(run).exists and not resume:
+            fix = "pass --resume, or choose another --out"
+            raise ConfigError("the run folder holds a run already", where=run, fix=fix)
+        teachers = teachers_of(experiment)
+        group, own_device = stack.enter_context(join_process_group(resolve_device(device)))
         checkpoints, seconds = [], 0.0
         for number, teacher in enumerate(teachers, start=1):
             folder = Run(Run(run).teachers / str(number))
