@@ -73,7 +73,7 @@ class Experiment:
     @property
     def hashed_name(self) -> str:
         """The name as version 0.1 had it."""
-        return self.name.replace(*reversed(RENAMED_EXPERIMENT))
+        return self.name.replace(RENAMED_EXPERIMENT[1], RENAMED_EXPERIMENT[0])
 
     @property
     def sha256(self) -> str:
