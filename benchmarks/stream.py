@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +38,8 @@ SCORED_WINDOWS = 128
 TOLERANCE = 1e-5
 
 
-def streaming_model() -> ModelConfig:
-    return replace(experiment("best").model, positions="rotary", attention_window=256, context=1024)
-
-
 def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
-    return measure(streaming_model())
+    return measure(experiment("best").model)
 
 
 def measure(

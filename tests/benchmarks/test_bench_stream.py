@@ -7,6 +7,7 @@ import pytest
 from benchmarks import stream
 from vaiom.errors import VaiomError
 from vaiom.events.fields import CROSS_FIELDS
+from vaiom.experiments.registry import experiment
 from vaiom.model.config import ModelConfig
 from vaiom.simulate.market import MarketConfig
 
@@ -28,6 +29,6 @@ def test_both_ways_are_measured_and_agree(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_model_measured_is_one_that_streams() -> None:
-    config = stream.streaming_model()
+    config = experiment("best").model
     assert config.receptive_field <= config.context
     assert "cross_abs" in config.fields

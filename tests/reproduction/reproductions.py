@@ -28,6 +28,8 @@ TINY = (
     "micro_batch=4",
     "num_micro_batches=1",
     "context=16",
+    "teachers=0",
+    "teacher_share=0",
 )
 
 

@@ -161,7 +161,7 @@ def test_records_of_another_corpus_are_not_mixed_in(reproduced: Reproduced, tmp_
 
 
 def test_foreign_baselines_are_refused_before_anything_runs(reproduced: Reproduced, tmp_path: Path) -> None:
-    settings = (*TINY[:-1], "context=32")
+    settings = (*TINY, "context=32")
     words = words_of(reproduced.corpus, tmp_path, "main-test", "--baselines", reproduced.baselines, settings=settings)
     require_refusal(vaiom(*words), "stored losses are not of this context", "16", "32")
     assert not (tmp_path / "runs").exists()

@@ -46,14 +46,14 @@ def test_no_record_changes_its_key(records: list[Record]) -> None:
 
 
 def test_a_hash_is_over_the_old_names(records: list[Record]) -> None:
-    stored = next(each for each in records if (each.kind, each.name) == (RUN, "best"))
+    stored = next(each for each in records if (each.kind, each.name) == (RUN, "best-512"))
     read = from_json(Experiment, stored.settings)
     assert (read.train.ema_decay, read.model.stochastic_depth) == (0.998, 0.2)
     assert {key: read.identity()["model"][key] for key in ("drop_layer", "norm")} == {
         "drop_layer": 0.2,
         "norm": "layer",
     }
-    assert read.sha256 == replace(experiment("best"), about="").with_changes(seed=stored.seed).sha256
+    assert read.sha256 == replace(experiment("best-512"), about="").with_changes(seed=stored.seed).sha256
     assert from_json(Experiment, to_json(read)).sha256 == read.sha256
 
 

@@ -104,7 +104,7 @@ class ModelConfig:
     dropout: float = 0.1
     positions: str = "learned"
     attention_window: int = 0
-    """How many positions each layer sees, its own included; 0 is the whole context."""
+    """How many positions each layer sees, its own included and never more than the context; 0 is the whole context."""
     stochastic_depth: float = 0.0
     """How often the last layer is left out in training; earlier ones proportionally less."""
     asset_dropout: float = 0.0
@@ -150,9 +150,14 @@ class ModelConfig:
         return self.fields or (DISC_FIELDS if self.input == "disc" else CONT_FIELDS)
 
     @property
+    def window(self) -> int:
+        """How many positions a layer sees at most."""
+        return min(self.attention_window or self.context, self.context)
+
+    @property
     def receptive_field(self) -> int:
         """How many rows an answer depends on."""
-        return 1 + self.num_layers * (self.attention_window - 1) if self.attention_window else self.context
+        return 1 + self.num_layers * (self.window - 1) if self.attention_window else self.context
 
     @property
     def history(self) -> int:

@@ -31,7 +31,7 @@ class Decoder(nn.Module):
         if not self.learned:
             table = rotations(0, max(config.context, _TABLE_ROWS), config.width // config.num_heads)
             self.register_buffer("_table_2TE", table, persistent=False)
-        self.window, self.any_length = config.attention_window, False
+        self.window, self.any_length = config.window if config.attention_window else 0, False
         self.blocks = nn.ModuleList(
             Block(config, config.stochastic_depth * number / config.num_layers)
             for number in range(1, config.num_layers + 1)
@@ -96,7 +96,7 @@ class Block(nn.Module):
         super().__init__()
         width = config.width
         self.num_heads, self.dropout, self.depth_rate = config.num_heads, config.dropout, depth_rate
-        self.window, self.any_length = config.attention_window or config.context, False
+        self.window, self.any_length = config.window, False
         self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)

@@ -66,7 +66,7 @@ class RowStep:
         config, decoder, heads = model.config, model.backbone, model.heads
         assert isinstance(decoder, Decoder)
         assert config.attention_window
-        self.model, self.window = model, config.attention_window
+        self.model, self.window = model, config.window
         self.num_heads, self.width = config.num_heads, config.width
         self.size = config.width // config.num_heads
         self.speeds = rotary_speeds(self.size).numpy()
