@@ -26,18 +26,21 @@ from vaiom.files import (
 )
 
 
-def test_permissions_are_those_of_the_users_other_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_permissions_are_those_of_the_users_other_files(tmp_path: Path, mask: int) -> None:
     """And the umask, which all threads share, is never changed on the way."""
-    plain, folder = tmp_path / "plain", tmp_path / "folder"
-    plain.touch()
-    folder.mkdir()
-    write_bytes(tmp_path / "ours", b"x")
-    with staged_folder(tmp_path / "made"):
-        pass
-    for theirs, ours in ((plain, "ours"), (folder, "made")):
-        assert stat.S_IMODE((tmp_path / ours).stat().st_mode) == stat.S_IMODE(theirs.stat().st_mode)
-    code = "import os; os.umask = None; from vaiom.files import write_bytes; from pathlib import Path; "
-    subprocess.run([sys.executable, "-c", code + f"write_bytes(Path({str(tmp_path / 'again')!r}), b'x')"], check=True)
+    code = f"""
+import os; os.umask({mask}); os.umask = None
+from pathlib import Path
+from vaiom.files import staged_folder, write_bytes
+folder = Path({str(tmp_path)!r})
+write_bytes(folder / "file", b"x")
+with staged_folder(folder / "made"):
+    pass
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for name, all_may in (("file", 0o666), ("made", 0o777)):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == all_may & ~mask
 
 
 def test_the_package_needs_no_unix() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 
 from vaiom.audit.audit import audit_path
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
@@ -18,6 +19,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus
 from vaiom.market.folder import read_file, write_symbol
+from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.run import Run
 
 QUICK = AuditConfig(cuts=1, baselines=("frequency",))
@@ -107,6 +109,18 @@ def test_what_does_not_belong_together_is_found(tamper: Callable[[Path], None], 
     tamper(place)
     model = ModelPredictor.load(Run(run).best, "cpu")
     assert prove_provenance(open_corpus(place / "corpus"), None, model, run).num_findings
+
+
+def test_a_best_model_with_other_weights_than_its_kept_checkpoint_is_named(place: Path) -> None:
+    """Its header says the right step and bits."""
+    run = Run(place / "seed17")
+    checkpoint = load_checkpoint(run.best)
+    with torch.no_grad():
+        next(checkpoint.model.parameters()).mul_(1.01)
+    save_checkpoint(run.best, checkpoint.model, checkpoint.tokenizer, checkpoint.provenance)
+    model = ModelPredictor.load(run.best, "cpu")
+    found = prove_provenance(open_corpus(place / "corpus"), None, model, run.path).findings
+    assert any("is not the checkpoint step-" in finding for finding in found)
 
 
 def test_other_bars_are_not_taken_for_those_of_the_corpus(place: Path) -> None:

@@ -213,16 +213,19 @@ def test_drift_raises_an_alert(tiny: TinyRun, tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_forecast_after_a_masked_bar_is_not_scored(tiny: TinyRun, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", ["missing", "unchanged"])
+def test_a_forecast_after_a_masked_bar_is_not_scored(tiny: TinyRun, tmp_path: Path, wrong: str) -> None:
+    """The bar after a close that repeats the one before has a return of its own; its forecast was made blindly."""
     first, masked, last = tiny.later["EURUSD"][:3]
+    masked = {**masked, "close": None if wrong == "missing" else first["close"]}
 
     async def run() -> list[Any]:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
-            pushed = [await push(client, "EURUSD", bar) for bar in (first, {**masked, "close": None}, last)]
-            return [answer.json() for answer in pushed]
+            return [(await push(client, "EURUSD", bar)).json() for bar in (first, masked, last)]
 
     _, blind, after = asyncio.run(run())
     assert blind["forecast"]["stale"]
+    assert (after["scored"]["log_return"] is None) == (wrong == "missing")
     for answer in (blind, after):
         assert answer["scored"]["bucket"] == 0
         assert answer["scored"]["model_bits"] is answer["scored"]["pit"] is None

@@ -236,6 +236,21 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(tiny: TinyRun, tmp_path: 
     asyncio.run(run())
 
 
+def test_a_body_that_trickles_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:
+    """Each chunk in time, all of them not: together they would take four times as long as a body may."""
+
+    async def trickle() -> Any:
+        for _ in range(20):
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path, body_seconds=0.05)) as (client, _):
+            refusal(await client.post("/v1/forecast", content=trickle()), 408)
+
+    asyncio.run(run())
+
+
 @given(st.integers(1, 600), st.lists(st.floats(0, 30), max_size=60))
 def test_no_more_requests_pass_than_the_rate_allows(per_minute: int, waits: list[float]) -> None:
     now = 0.0

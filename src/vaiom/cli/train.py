@@ -64,7 +64,8 @@ def train(
 ) -> Answer | None:
     """Train an experiment and keep the model with the fewest Validation bits per event.
 
-    Several processes share the work under `torchrun --nproc-per-node N --no-python vaiom train ...`.
+    Several processes share the work under `torchrun --nproc-per-node N --no-python vaiom train ...`. Each draws its own
+    dropout and mirrored windows: with these, another number of processes trains another model, as another seed does.
     """
     from vaiom.events.corpus import open_corpus
     from vaiom.experiments.registry import experiment as named
