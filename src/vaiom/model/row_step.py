@@ -9,6 +9,7 @@ Paper: none; it follows from attention over a window of rows and rotary position
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,14 @@ Weights = tuple[Array, Array]
 Probabilities = npt.NDArray[np.float64]
 _EPSILON = np.float32(1e-5)
 """Of PyTorch's layer norms."""
+_GELU = np.float32(0.5**0.5)
+"""GELU of x is c u (1 + erf(u)) where u is c x: products beside it take both factors."""
 MOST_ROWS = 64
 """At once; more are cheaper in a pass of the network."""
 
 
 class _Buffer:
-    """Keys and values (2, layers, heads, rows, size), and whose each row is: the answer that was given after it."""
+    """Keys and values (layers, 2, heads, rows, size), and whose each row is: the answer that was given after it."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.rows: Array = np.empty(shape, np.float32)
@@ -60,7 +63,10 @@ class RowMemory:
 
 
 class RowStep:
-    """The weights of a model, ready for rows; norms and the scale of attention are part of the products after them."""
+    """The weights of a model, ready for rows: whatever is linear is part of the products beside it.
+
+    Hidden states have mean 0 here, which norms would take away; pairs of values that positions turn are neighbours.
+    """
 
     def __init__(self, model: Vaiom) -> None:
         config, decoder, heads = model.config, model.backbone, model.heads
@@ -69,13 +75,20 @@ class RowStep:
         self.model, self.window = model, config.window
         self.num_heads, self.width = config.num_heads, config.width
         self.size = config.width // config.num_heads
-        self.speeds = rotary_speeds(self.size).numpy()
-        self._mean = np.full(self.width, 1 / self.width, np.float32)
-        self.blocks = [_block_weights(block, self.size) for block in decoder.blocks]
+        self.speeds = 1j * rotary_speeds(self.size).numpy()
+        self.pairs = np.arange(self.size).reshape(2, -1).T.ravel()
+        self._ones = np.ones(self.width, np.float32)
+        self.blocks = [self._block(block) for block in decoder.blocks]
         encoder: Any = model.encoder
-        self.first, self.second = _weights(encoder.first), _weights(encoder.second)
-        self.continuous = _weights(encoder.continuous) if config.input == "hybrid" else None
         self.tables = [_array(table.weight) for table in getattr(encoder, "embeddings", {}).values()]
+        first, bias = _weights(encoder.first)
+        self.continuous = None
+        if config.input == "hybrid":
+            weight, own_bias = _weights(encoder.continuous)
+            self.continuous = weight * _GELU, own_bias * _GELU
+            first[: self.width] *= _GELU
+        self.first = first * _GELU, bias * _GELU
+        self.second = _to_hidden(encoder.second, _GELU)
         # State and return come first among the heads; auxiliary ones are for learning alone.
         self.num_states = heads.sizes.get("state", 0)
         used = self.num_states + heads.sizes["return"]
@@ -90,8 +103,9 @@ class RowStep:
         with torch.inference_mode():
             hidden = self.model.backbone(self.model.encoder(*inputs), last_only=True, first=first, kept=kept)
             probs = return_log_probs(self.model.heads(hidden))[0, -1].double().exp().cpu().numpy()
-            # (2, layers, heads, rows, size), as a buffer has them.
-            rows = torch.stack([torch.cat(pair).transpose(1, 2) for pair in kept], dim=1).cpu().numpy()
+            # (layers, 2, heads, rows, size), as a buffer has them.
+            rows = torch.stack([torch.cat(pair).transpose(1, 2) for pair in kept]).cpu().numpy()
+        rows[:, 0] = rows[:, 0][..., self.pairs]
         buffer, answer = self._buffer(rows), np.asarray(probs / probs.sum())
         buffer.answers += [answer] * rows.shape[3]
         return RowMemory(buffer=buffer, end=rows.shape[3], position=first + len(events_TF), probs=answer)
@@ -109,21 +123,23 @@ class RowStep:
             buffer.answers += full.answers[low:end]
             low, end = 0, end - low
         new, seen = slice(end, end + number), slice(low, end + number)
-        distance = np.arange(end, end + number)[:, None] - np.arange(low, end + number)
-        unseen_RN = np.where((distance < 0) | (distance >= self.window), np.float32(-np.inf), np.float32(0))
-        angles = (memory.position + np.arange(number))[:, None, None, None] * self.speeds
-        turn = np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
+        positions = memory.position + np.arange(number)
+        turns = np.exp(positions[:, None, None, None] * self.speeds).astype(np.complex64)
         hidden = self._encode(events_RF, meta_M)
-        for (keys, values), block in zip(buffer.rows.swapaxes(0, 1), self.blocks, strict=True):
-            qkv = _apply(block[0], self._normed(hidden)).reshape(number, 3, self.num_heads, self.size)
-            query, keys[:, new] = _rotate(qkv[:, :2], turn).transpose(1, 2, 0, 3)
-            values[:, new] = qkv[:, 2].swapaxes(0, 1)
-            scores = query @ keys[:, seen].swapaxes(1, 2)
+        for kept, (to_qkv, from_mixed, to_feed, from_feed) in zip(buffer.rows, self.blocks, strict=True):
+            qkv = _apply(to_qkv, self._normed(hidden)).reshape(number, 3, self.num_heads, self.size)
+            qkv.view(np.complex64)[:, :2] *= turns
+            kept[:, :, new] = qkv[:, 1:].transpose(1, 2, 0, 3)
+            keys, values = kept[:, :, seen]
+            scores = qkv[:, 0].swapaxes(0, 1) @ keys.swapaxes(1, 2)
             if number > 1:
-                scores += unseen_RN
-            mixed = (_softmax(scores) @ values[:, seen]).swapaxes(0, 1).reshape(number, self.width)
-            hidden = hidden + _apply(block[1], mixed)
-            hidden = hidden + _apply(block[3], _gelu(_apply(block[2], self._normed(hidden))))
+                scores += _unseen(end - low, number, self.window)
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            mixed = scores @ values
+            mixed /= scores.sum(axis=-1, keepdims=True)
+            hidden += _apply(from_mixed, mixed.swapaxes(0, 1).reshape(number, self.width))
+            hidden += _apply(from_feed, _gelu(_apply(to_feed, self._normed(hidden))))
         probs = self._probs(_apply(self.projection, self._normed(hidden)))
         buffer.answers[end:] = list(probs)
         return [
@@ -133,27 +149,44 @@ class RowStep:
 
     def _buffer(self, rows: Array | None) -> _Buffer:
         """Room for a window of rows, which come first in it, and for those that follow; then it is copied."""
-        buffer = _Buffer((2, len(self.blocks), self.num_heads, self.window + MOST_ROWS, self.size))
+        buffer = _Buffer((len(self.blocks), 2, self.num_heads, self.window + MOST_ROWS, self.size))
         if rows is not None:
             buffer.rows[:, :, :, : rows.shape[3]] = rows
         return buffer
 
+    def _block(self, block: Any) -> tuple[Weights, Weights, Weights, Weights]:
+        """To queries, keys and values; from what attention gives; to the feed-forward network, and from it."""
+        weight, bias = (each.copy() for each in _after_norm(block.attention_norm, block.query_key_value))
+        for each in (weight, bias):
+            each[..., : self.width] *= self.size**-0.5
+            turned = each[..., : 2 * self.width].reshape(*each.shape[:-1], -1, self.size)
+            each[..., : 2 * self.width] = turned[..., self.pairs].reshape(*each.shape[:-1], -1)
+        feed_weight, feed_bias = _after_norm(block.feed_norm, block.feed_in)
+        return (
+            (weight, bias),
+            _to_hidden(block.attention_out),
+            (feed_weight * _GELU, feed_bias * _GELU),
+            _to_hidden(block.feed_out, _GELU),
+        )
+
     def _encode(self, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> Array:
+        weight, bias = self.first
         if self.model.config.input == "disc":
             ids = events_RF.T.astype(np.int64)
             inputs = np.concatenate([table[at] for table, at in zip(self.tables, ids, strict=True)], axis=1)
         else:
-            inputs = np.clip(events_RF, -INPUT_LIMIT, INPUT_LIMIT)
+            inputs = np.minimum(np.maximum(events_RF, -INPUT_LIMIT), INPUT_LIMIT)
         if self.continuous is not None:
             embedded = np.concatenate([table[at] for table, at in zip(self.tables, meta_M, strict=True)])
-            repeated = np.broadcast_to(embedded, (len(events_RF), len(embedded)))
-            inputs = np.concatenate([_gelu(_apply(self.continuous, inputs)), repeated], axis=1)
-        return _apply(self.second, _gelu(_apply(self.first, inputs)))
+            inputs = _gelu(_apply(self.continuous, inputs))
+            weight, bias = weight[: self.width], embedded.dot(weight[self.width :]) + bias
+        return _apply(self.second, _gelu(_apply((weight, bias), inputs)))
 
     def _normed(self, hidden: Array) -> Array:
-        centred = hidden - (hidden @ self._mean)[:, None]
-        variance = (centred * centred) @ self._mean
-        return np.asarray(centred / np.sqrt(variance + _EPSILON)[:, None])
+        """With what `_after_norm` has made of the norm."""
+        squares = (hidden * hidden).dot(self._ones)
+        squares += self.width * _EPSILON
+        return np.asarray(hidden / np.sqrt(squares)[:, None])
 
     def _probs(self, logits_RK: Array) -> Probabilities:
         logits = logits_RK.astype(np.float64)
@@ -163,23 +196,24 @@ class RowStep:
         return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
-def _block_weights(block: Any, size: int) -> tuple[Weights, Weights, Weights, Weights]:
-    """Queries, keys and values; what attention gives; the feed-forward network, in and out."""
-    weight, bias = _after_norm(block.attention_norm, block.query_key_value)
-    scale = np.ones(len(bias), np.float32)
-    scale[: len(bias) // 3] = size**-0.5
-    return (
-        (weight * scale, bias * scale),
-        _weights(block.attention_out),
-        _after_norm(block.feed_norm, block.feed_in),
-        _weights(block.feed_out),
-    )
+@lru_cache
+def _unseen(before: int, number: int, window: int) -> Array:
+    """(number, before + number): what each new row does not see of those before and of the new ones."""
+    distance = before + np.arange(number)[:, None] - np.arange(before + number)
+    return np.where((distance < 0) | (distance >= window), np.float32(-np.inf), np.float32(0))
 
 
 def _after_norm(norm: nn.LayerNorm, linear: nn.Linear) -> Weights:
-    """A product that takes normed values before the norm's own scale and shift, which it includes."""
+    """A product of values over the root of their sum of squares that includes the rest of the norm."""
     weight, bias = _weights(linear)
-    return weight * _array(norm.weight)[:, None], bias + _array(norm.bias) @ weight
+    scale = _array(norm.weight)[:, None] * np.float32(len(weight) ** 0.5)
+    return weight * scale, bias + _array(norm.bias) @ weight
+
+
+def _to_hidden(linear: nn.Linear, scale: float = 1.0) -> Weights:
+    """A product that adds to hidden states of mean 0."""
+    weight, bias = _weights(linear)
+    return (weight - weight.mean(axis=1, keepdims=True)) * np.float32(scale), bias - bias.mean()
 
 
 def _weights(linear: nn.Linear) -> Weights:
@@ -188,21 +222,12 @@ def _weights(linear: nn.Linear) -> Weights:
 
 
 def _array(tensor: Tensor) -> Array:
-    return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+    return np.array(tensor.detach().float().cpu().numpy(), order="C")
 
 
 def _apply(weights: Weights, values: Array) -> Array:
-    out: Array = values @ weights[0]
+    out: Array = values.dot(weights[0])
     out += weights[1]
-    return out
-
-
-def _rotate(parts: Array, turn: Array) -> Array:
-    """`decoder.rotate`."""
-    half, (cos, sin) = parts.shape[-1] // 2, turn
-    first, second, out = parts[..., :half], parts[..., half:], np.empty_like(parts)
-    out[..., :half] = first * cos - second * sin
-    out[..., half:] = first * sin + second * cos
     return out
 
 
@@ -212,4 +237,8 @@ def _softmax(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _gelu(values: Array) -> Array:
-    return np.asarray(values * (0.5 + 0.5 * erf(values * np.float32(0.5**0.5))), np.float32)
+    """Of what it is asked for times `_GELU`, and to be multiplied by it again."""
+    out: Array = erf(values)
+    out += 1
+    out *= values
+    return out
