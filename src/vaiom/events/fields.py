@@ -8,8 +8,9 @@ Input Schemas". The extra fields are not the paper's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -187,6 +188,8 @@ _PAPER = tuple(field for field in FIELDS if field.kind == "cont" and field.formu
 _OWN = tuple(field for field in FIELDS if field.kind == "extra" and field.formula)
 _CROSS = tuple(field for field in FIELDS if field.others)
 OWN_FIELDS, CROSS_FIELDS = _names(_OWN), _names(_CROSS)
+CROSS_SOURCES = ("flags", "ret_z", "relative_log_vol")
+"""Columns of an asset that others read."""
 
 COLUMN_TYPES = {
     "timestamp": "<u4",  # seconds of the stored clock since 1970
@@ -273,43 +276,68 @@ def to_half(values: Floats) -> npt.NDArray[np.float16]:
     return np.minimum(np.maximum(defined, -EXTRA_LIMIT), EXTRA_LIMIT).astype(np.float16)
 
 
-def cross_columns(assets: Mapping[str, Columns]) -> dict[str, dict[str, npt.NDArray[np.float16]]]:
+def cross_columns(
+    assets: Mapping[str, Columns], known: Sequence[str] | None = None
+) -> dict[str, dict[str, npt.NDArray[np.float16]]]:
     """The stored columns that rows read of the other assets at their stamps, per symbol; 0 where there is no other.
 
     They depend on which assets have a bar at a stamp, and on nothing of another stamp, so that a history and a live
     hour are one. Late bars of an asset change what the others read at those stamps, and an append makes them anew.
+    Of assets that are not among the `known` nothing is read.
     """
     # Always in the order of the symbols: the order of a sum is part of its bits.
     symbols = sorted(assets)
     times = [assets[symbol]["timestamp"] for symbol in symbols]
-    dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
+    if all(len(at) == 1 and at[0] == times[0][0] for at in times):  # as they are in a live hour
+        values = [np.array([assets[symbol][name] for symbol in symbols]) for name in CROSS_SOURCES]
+        means = _means_of_others(symbols, known, *values)
+        return {symbol: dict(zip(CROSS_FIELDS, means[:, number], strict=True)) for number, symbol in enumerate(symbols)}
     out = {symbol: np.empty((len(_CROSS), len(at)), np.float16) for symbol, at in zip(symbols, times, strict=True)}
     stamps = np.unique(np.concatenate(times))
     for start in range(0, len(stamps), BLOCK_ROWS):
         part = stamps[start : start + BLOCK_ROWS]
-        rows: list[slice] = [slice(None)] * len(symbols)
-        places: list[Any] = rows
-        if not all(len(at) == len(stamps) == len(part) for at in times):  # as they are in a live hour
-            rows = [slice(np.searchsorted(at, part[0]), np.searchsorted(at, part[-1], "right")) for at in times]
-            places = [np.searchsorted(part, at[own]) for at, own in zip(times, rows, strict=True)]
-        values = np.zeros((3, len(symbols), len(part)))  # (., assets, stamps); what is absent counts nothing
+        rows = [slice(np.searchsorted(at, part[0]), np.searchsorted(at, part[-1], "right")) for at in times]
+        places = [np.searchsorted(part, at[own]) for at, own in zip(times, rows, strict=True)]
+        values = [np.zeros((len(symbols), len(part)), COLUMN_TYPES[name]) for name in CROSS_SOURCES]
+        values[0][:] = ANY_MASK
         for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
-            of = assets[symbol]
-            values[0, number, at] = ~has_flag(of["flags"][own], ANY_MASK)
-            values[1, number, at], values[2, number, at] = of["ret_z"][own], of["relative_log_vol"][own]
-        counted, ret_z, relative_log_vol = values
-        ret_z = np.clip(ret_z, -OTHERS_LIMIT, OTHERS_LIMIT)
-        other = Other(ret_z=ret_z, relative_log_vol=relative_log_vol, dollar=dollar)
-        terms = [field.others(other) for field in _CROSS if field.others]
-        sums, weights = (np.stack([counted * each for each in side]) for side in zip(*terms, strict=True))
-        for side in (sums, weights):
-            np.subtract(sum(side.swapaxes(0, 1))[:, None], side, out=side)
-        means = to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0))
+            for name, value in zip(CROSS_SOURCES, values, strict=True):
+                value[number, at] = assets[symbol][name][own]
+        means = _means_of_others(symbols, known, *values)
         for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
             out[symbol][:, own] = means[:, number, at]
     return {symbol: dict(zip(CROSS_FIELDS, columns, strict=True)) for symbol, columns in out.items()}
 
 
+def _means_of_others(
+    symbols: Sequence[str],
+    known: Sequence[str] | None,
+    flags: npt.NDArray[np.uint8],
+    ret_z: npt.NDArray[np.float32],
+    relative_log_vol: npt.NDArray[np.float32],
+) -> npt.NDArray[np.float16]:
+    """(cross fields, assets, stamps) of values (assets, stamps); a masked row, as one that is not there, is not read."""
+    counted = (~has_flag(flags, ANY_MASK)).astype(np.float64)
+    for number, symbol in enumerate(symbols):
+        if known is not None and symbol not in known:
+            counted[number] = 0
+    other = Other(
+        ret_z=np.minimum(np.maximum(ret_z.astype(np.float64), -OTHERS_LIMIT), OTHERS_LIMIT),
+        relative_log_vol=relative_log_vol.astype(np.float64),
+        dollar=np.array([dollar_sign(symbol) for symbol in symbols])[:, None],
+    )
+    # (assets, sums and weights, fields, stamps)
+    sides = np.empty((len(symbols), 2, len(_CROSS), flags.shape[1]))
+    for index, field in enumerate(_CROSS):
+        assert field.others
+        values, weight = field.others(other)
+        np.multiply(counted, values, out=sides[:, 0, index])
+        np.multiply(counted, weight, out=sides[:, 1, index])
+    sums, weights = np.subtract(sum(sides), sides, out=sides).swapaxes(0, 1)
+    return to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0)).swapaxes(0, 1)
+
+
+@cache
 def dollar_sign(symbol: str) -> int:
     """1 where the quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
     name = symbol.upper()
@@ -337,7 +365,10 @@ def inputs_of(config: InputConfig, columns: Columns, meta: npt.NDArray[np.intege
     if fields == CONT_FIELDS:
         return continuous
     named: dict[str, npt.NDArray[Any]] = dict(zip(CONT_FIELDS, continuous.T, strict=True))
-    return np.stack([named[n] if n in named else columns[n].astype(np.float32) for n in fields], axis=1)
+    out = np.empty((len(continuous), len(fields)), np.float32)
+    for index, name in enumerate(fields):
+        out[:, index] = named[name] if name in named else columns[name]
+    return out
 
 
 def continuous_inputs(columns: Columns) -> npt.NDArray[np.float32]:

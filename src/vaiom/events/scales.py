@@ -49,7 +49,6 @@ _WEEK = 7 * _DAY
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday; weeks start on Monday
 _NEVER = -(10**6)  # a week long before any that can be stored
 _SLOT_ALPHA = 2 / (SLOT_WEEKS + 1)
-_LOG_SLOT_KEPT = np.log1p(-_SLOT_ALPHA)
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -328,13 +327,22 @@ def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]
     """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it as it is."""
     seen = ~np.isnan(values)
     levels, _ = average(np.asarray(values)[seen] if _many(values) else values, span, Ewma(state.level))
-    counts = state.num_values + np.arange(len(levels))
-    mean = levels / -np.expm1(counts * math.log1p(-2 / (span + 1)))
     if not _many(values):
-        last = int(seen)
-        return Running(mean[last], mean[0]), Mean(float(levels[last]), state.num_values + last)
-    at = _running_count(seen)
+        last, before = int(seen), state.num_values
+        through = levels[last] / _known_weight(before + last, span)
+        return Running(through, levels[0] / _known_weight(before, span)), Mean(float(levels[last]), before + last)
+    counts = state.num_values + np.arange(len(levels))
+    mean, at = levels / _weight_of(counts, span), _running_count(seen)
     return Running(mean[at], mean[at - seen]), Mean(float(levels[-1]), int(counts[-1]))
+
+
+def _weight_of(counts: Ints, span: int) -> Floats:
+    """What so many values weigh in an EWMA started at 0."""
+    weights: Floats = -np.expm1(counts * math.log1p(-2 / (span + 1)))
+    return weights
+
+
+_known_weight = lru_cache(maxsize=1024)(_weight_of)
 
 
 def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
@@ -359,13 +367,14 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
 
 
 def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
-    level, count, last_week = state.level[:, slot], state.count[:, slot], state.last_week[:, slot]
+    own: Any = slice(slot[0], slot[0] + 1) if len(slot) == 1 else slot  # which costs less
+    level, count, last_week = state.level[:, own], state.count[:, own], state.last_week[:, own]
     own_prev = _slot_mean(level, count)
     fed = ~np.isnan(values)
     after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
-    after.level[:, slot] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
-    after.count[:, slot] = count + fed
-    after.last_week[:, slot] = np.where(fed, np.maximum(last_week, week), last_week)
+    after.level[:, own] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
+    after.count[:, own] = count + fed
+    after.last_week[:, own] = np.where(fed, np.maximum(last_week, week), last_week)
 
     # Of the slots after the row's own the table before the sweep is what is known, of the others the one after it.
     num_quantities, num_slots = state.level.shape
@@ -384,7 +393,7 @@ def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Flo
 
 def _slot_mean(level: Floats, count: Ints) -> Floats:
     """An EWMA that started at 0 over the weight that its values have in it; NaN where there are none."""
-    mean: Floats = level / -np.expm1(count * _LOG_SLOT_KEPT)
+    mean: Floats = level / _weight_of(count, SLOT_WEEKS)
     return mean
 
 

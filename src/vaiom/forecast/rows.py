@@ -18,7 +18,7 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, cross_columns, has_flag, timestamps_of
+from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, CROSS_SOURCES, cross_columns, has_flag, timestamps_of
 from vaiom.events.rows import Columns
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
@@ -27,7 +27,7 @@ from vaiom.forecast.engine import Probabilities
 if TYPE_CHECKING:
     from vaiom.forecast.forecaster import Forecaster
 
-_READ = ("timestamp", "ret_z", "relative_log_vol", "flags")
+_READ = ("timestamp", *CROSS_SOURCES)
 
 Stamps = npt.NDArray[Any]
 
@@ -123,24 +123,24 @@ def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str,
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
     """Rows of assets with what each reads of the others, of which only the known ones are read."""
-    read = {symbol: columns for symbol, columns in assets.items() if symbol in known}
-    fields = cross_columns(read) if read else {}
-    for symbol in assets.keys() - read.keys():
-        fields[symbol] = cross_columns({**read, symbol: assets[symbol]})[symbol]
+    fields = cross_columns(assets, known)
     return {symbol: {**columns, **fields[symbol]} for symbol, columns in assets.items()}
 
 
 def refresh_cross_fields(assets: Mapping[str, Columns], known: Sequence[str], stamps: Stamps) -> dict[str, Columns]:
     """Assets with a row at one of these stamps, what those rows read of each other made anew."""
-    found = {symbol: _find(columns["timestamp"], stamps) for symbol, columns in assets.items()}
-    touched = {symbol: at[there] for symbol, (at, there) in found.items() if there.any()}
-    fresh = add_cross_fields({s: {name: assets[s][name][at] for name in _READ} for s, at in touched.items()}, known)
+    touched: dict[str, Any] = {}
+    for symbol, columns in assets.items():
+        at, there = _find(columns["timestamp"], stamps)
+        if there.any():
+            touched[symbol] = at[there]
+    read = {symbol: {name: assets[symbol][name][at] for name in _READ} for symbol, at in touched.items()}
     out = {}
-    for symbol, at in touched.items():
+    for symbol, fields in cross_columns(read, known).items():
         # Copies: a window that was handed out must stay what it was.
         out[symbol] = {**assets[symbol], **{name: assets[symbol][name].copy() for name in CROSS_FIELDS}}
-        for name in CROSS_FIELDS:
-            out[symbol][name][at] = fresh[symbol][name]
+        for name, values in fields.items():
+            out[symbol][name][touched[symbol]] = values
     return out
 
 

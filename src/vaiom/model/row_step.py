@@ -29,7 +29,7 @@ Weights = tuple[Array, Array]
 Probabilities = npt.NDArray[np.float64]
 _EPSILON = np.float32(1e-5)
 """Of PyTorch's layer norms."""
-_GELU = np.float32(0.5**0.5)
+_ONE, _GELU = np.float32(1), np.float32(0.5**0.5)
 """GELU of x is c u (1 + erf(u)) where u is c x: products beside it take both factors."""
 MOST_ROWS = 64
 """At once; more are cheaper in a pass of the network."""
@@ -210,10 +210,10 @@ def _after_norm(norm: nn.LayerNorm, linear: nn.Linear) -> Weights:
     return weight * scale, bias + _array(norm.bias) @ weight
 
 
-def _to_hidden(linear: nn.Linear, scale: float = 1.0) -> Weights:
+def _to_hidden(linear: nn.Linear, scale: np.float32 = _ONE) -> Weights:
     """A product that adds to hidden states of mean 0."""
     weight, bias = _weights(linear)
-    return (weight - weight.mean(axis=1, keepdims=True)) * np.float32(scale), bias - bias.mean()
+    return (weight - weight.mean(axis=1, keepdims=True)) * scale, bias - bias.mean()
 
 
 def _weights(linear: nn.Linear) -> Weights:
