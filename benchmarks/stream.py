@@ -1,7 +1,7 @@
 """A live bar to its forecast where layers see a window of rows: one row, against a pass over its whole window.
 
-Enters: nothing; the best model's fields and a window of 256 rows, with random weights, which cost the same as trained
-ones, and a simulated market whose assets read each other. Leaves: a `Measurement` of taking a bar and forecasting, on
+Enters: nothing; the best model with random weights, which cost the same as trained ones, and a simulated market whose
+assets read each other. Leaves: a `Measurement` of taking a bar and forecasting, on
 one thread. `extra` has the spread of its time, and how much faster all Validation events are scored in stretches than
 window by window on the same threads. Both ways must give the same probabilities.
 """
@@ -45,7 +45,7 @@ def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
 def measure(
     config: ModelConfig, market: MarketConfig = MARKET, pushed: int = PUSHED_BARS, scored: int = SCORED_WINDOWS
 ) -> Measurement:
-    """Take bars one by one, each followed by both forecasts."""
+    """Take bars one by one, as they come in a live hour; then forecast from the windows that they left."""
     assets = simulate(market)
     with tempfile.TemporaryDirectory() as folder:
         write_market(assets, market, Path(folder) / "bars")
@@ -80,20 +80,22 @@ def _race(bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int) ->
     for symbol in bars:
         online.forecast(symbol)
     later = pl.concat([frame.tail(each).with_columns(symbol=pl.lit(symbol)) for symbol, frame in bars.items()])
-    ours, windows = [], []
+    ours, taken, made = [], [], []
     for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True):
         symbol = bar.pop("symbol")
         start = time.perf_counter()
         dist = online.push(symbol, bar)
         ours.append(time.perf_counter() - start)
+        made.append((dist, online.window(symbol)))
+    for dist, window in made:
         start = time.perf_counter()
-        [expected] = forecaster.forecast([online.window(symbol)])
-        windows.append(time.perf_counter() - start)
+        [expected] = forecaster.forecast([window])
+        taken.append(time.perf_counter() - start)
         assert dist is not None
         worst = max(worst, float(np.abs(dist.probs - expected.probs).max()))
     if not worst <= TOLERANCE:
         raise VaiomError(f"the stream differs from the window by {worst:.2g} in a probability")
-    return worst, ours, windows
+    return worst, ours, taken
 
 
 def _score(corpus: Corpus, model: Vaiom, windows: int) -> dict[str, Any]:

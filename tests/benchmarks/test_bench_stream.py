@@ -30,5 +30,6 @@ def test_both_ways_are_measured_and_agree(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_model_measured_is_one_that_streams() -> None:
     config = experiment("best").model
+    assert config.attention_window
     assert config.receptive_field <= config.context
     assert "cross_abs" in config.fields

@@ -316,7 +316,7 @@ def _means_of_others(
     ret_z: npt.NDArray[np.float32],
     relative_log_vol: npt.NDArray[np.float32],
 ) -> npt.NDArray[np.float16]:
-    """(cross fields, assets, stamps) of values (assets, stamps); a masked row, as one that is not there, is not read."""
+    """(cross fields, assets, stamps) of values (assets, stamps); what is masked or not there adds nothing."""
     counted = (~has_flag(flags, ANY_MASK)).astype(np.float64)
     for number, symbol in enumerate(symbols):
         if known is not None and symbol not in known:
@@ -364,11 +364,19 @@ def inputs_of(config: InputConfig, columns: Columns, meta: npt.NDArray[np.intege
     continuous = continuous_inputs(columns)
     if fields == CONT_FIELDS:
         return continuous
-    named: dict[str, npt.NDArray[Any]] = dict(zip(CONT_FIELDS, continuous.T, strict=True))
-    out = np.empty((len(continuous), len(fields)), np.float32)
-    for index, name in enumerate(fields):
-        out[:, index] = named[name] if name in named else columns[name]
+    out, (places, sources, others) = np.empty((len(continuous), len(fields)), np.float32), _places(fields)
+    out[:, places] = continuous.take(sources, axis=1)
+    for index in others:
+        out[:, index] = columns[fields[index]]
     return out
+
+
+@cache
+def _places(fields: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[int]]:
+    """Where among a model's fields those of `continuous_inputs` are, where among these, and where the others are."""
+    places = [index for index, name in enumerate(fields) if name in CONT_FIELDS]
+    sources = [CONT_FIELDS.index(fields[index]) for index in places]
+    return np.array(places, np.int64), np.array(sources, np.int64), sorted({*range(len(fields))} - {*places})
 
 
 def continuous_inputs(columns: Columns) -> npt.NDArray[np.float32]:

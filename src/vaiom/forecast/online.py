@@ -184,26 +184,25 @@ class OnlineForecaster:
         for symbol, stamp in first.items():
             self._require_next(symbol, stamp)
         streams, arrived, cross = dict(self.streams), [], self.forecaster.reads_other_assets
-        for symbol, new in bars.items():
+        for symbol, each in bars.items():
             old = streams.get(symbol)
-            columns, recursion = self.forecaster.rows(new, *((old.recursion, old.seconds) if old else ()))
+            columns, recursion = self.forecaster.rows(each, *((old.recursion, old.seconds) if old else ()))
             arrived.append(columns["timestamp"])
-            num_bars = len(arrived[-1])
             if cross:  # what the rows read of others is made below
-                columns |= {name: np.zeros(num_bars, ROW_TYPES[name]) for name in CROSS_FIELDS}
+                columns |= {name: np.zeros(len(arrived[-1]), ROW_TYPES[name]) for name in CROSS_FIELDS}
+            num_bars, memories = len(arrived[-1]), list[RowMemory]()
             if old:
-                before = {name: column[1 - self._kept :] for name, column in old.columns.items()}
-                columns = {name: np.concatenate([before[name], column]) for name, column in columns.items()}
-                num_bars += old.num_bars
-            memories = list(old.memories) if old else []
+                before = slice(1 - self._kept, None)
+                columns = {name: np.concatenate([old.columns[name][before], new]) for name, new in columns.items()}
+                num_bars, memories = num_bars + old.num_bars, list(old.memories)
             streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=num_bars, memories=memories)
         if cross and arrived:
             every = {symbol: stream.columns for symbol, stream in streams.items()}
-            stamps = np.unique(np.concatenate(arrived))
+            stamps = arrived[0] if len(arrived) == 1 else np.unique(np.concatenate(arrived))
             for symbol, columns in refresh_cross_fields(every, self.forecaster.symbols, stamps).items():
-                stream = streams[symbol]
-                changed = len(columns["timestamp"]) - int(np.searchsorted(columns["timestamp"], stamps[0]))
-                memories = [each for each in stream.memories if each.position <= stream.num_bars - changed]
+                stream, times = streams[symbol], columns["timestamp"]
+                final = stream.num_bars - len(times) + int(times.searchsorted(stamps[0]))
+                memories = [each for each in stream.memories if each.position <= final]
                 streams[symbol] = replace(stream, columns=columns, memories=memories)
         for symbol in bars:
             columns = streams[symbol].columns

@@ -116,9 +116,16 @@ class History:
 
 def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str, context: int) -> Window:
     """The last rows of an asset; `known` are the assets that the model reads."""
-    [absent] = find_absent(assets, known, symbol, assets[symbol]["timestamp"][-1:])
     columns = {name: column[-context:] for name, column in assets[symbol].items()}
-    return Window(symbol=symbol, columns=columns, missing_assets=tuple(compress(known, absent)))
+    return Window(symbol=symbol, columns=columns, missing_assets=find_missing(assets, known, symbol))
+
+
+def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: str) -> tuple[str, ...]:
+    """The known assets that have no bar at the last stamp of an asset."""
+    last = assets[symbol]["timestamp"][-1]
+    there = {other for other in known if other in assets and assets[other]["timestamp"][-1] == last}
+    absent = [other for other in known if other not in there and other != symbol]
+    return tuple(compress(absent, find_absent(assets, absent, symbol, np.array([last]))[0])) if absent else ()
 
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
@@ -129,11 +136,8 @@ def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dic
 
 def refresh_cross_fields(assets: Mapping[str, Columns], known: Sequence[str], stamps: Stamps) -> dict[str, Columns]:
     """Assets with a row at one of these stamps, what those rows read of each other made anew."""
-    touched: dict[str, Any] = {}
-    for symbol, columns in assets.items():
-        at, there = _find(columns["timestamp"], stamps)
-        if there.any():
-            touched[symbol] = at[there]
+    found = {symbol: _find(columns["timestamp"], stamps) for symbol, columns in assets.items()}
+    touched = {symbol: at[there] for symbol, (at, there) in found.items() if there.any()}
     read = {symbol: {name: assets[symbol][name][at] for name in _READ} for symbol, at in touched.items()}
     out = {}
     for symbol, fields in cross_columns(read, known).items():
@@ -157,5 +161,6 @@ def find_absent(
 
 def _find(ordered: Stamps, stamps: Stamps) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Where each stamp would be among the ordered ones, and whether it is there."""
-    at = np.minimum(np.searchsorted(ordered, stamps), len(ordered) - 1)
+    at = ordered.searchsorted(stamps)
+    np.minimum(at, len(ordered) - 1, out=at)
     return at, np.asarray(ordered[at] == stamps)

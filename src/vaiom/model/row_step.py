@@ -82,7 +82,7 @@ class RowStep:
         encoder: Any = model.encoder
         self.tables = [_array(table.weight) for table in getattr(encoder, "embeddings", {}).values()]
         first, bias = _weights(encoder.first)
-        self.continuous = None
+        self.continuous, self._biases = None, dict[tuple[int, ...], Array]()
         if config.input == "hybrid":
             weight, own_bias = _weights(encoder.continuous)
             self.continuous = weight * _GELU, own_bias * _GELU
@@ -128,16 +128,16 @@ class RowStep:
         hidden = self._encode(events_RF, meta_M)
         for kept, (to_qkv, from_mixed, to_feed, from_feed) in zip(buffer.rows, self.blocks, strict=True):
             qkv = _apply(to_qkv, self._normed(hidden)).reshape(number, 3, self.num_heads, self.size)
-            qkv.view(np.complex64)[:, :2] *= turns
+            turned = qkv.view(np.complex64)[:, :2]
+            turned *= turns
             kept[:, :, new] = qkv[:, 1:].transpose(1, 2, 0, 3)
             keys, values = kept[:, :, seen]
             scores = qkv[:, 0].swapaxes(0, 1) @ keys.swapaxes(1, 2)
             if number > 1:
                 scores += _unseen(end - low, number, self.window)
-            scores -= scores.max(axis=-1, keepdims=True)
-            np.exp(scores, out=scores)
-            mixed = scores @ values
-            mixed /= scores.sum(axis=-1, keepdims=True)
+            weights = _powers(scores)
+            mixed = weights @ values
+            mixed /= weights.sum(axis=-1, keepdims=True)
             hidden += _apply(from_mixed, mixed.swapaxes(0, 1).reshape(number, self.width))
             hidden += _apply(from_feed, _gelu(_apply(to_feed, self._normed(hidden))))
         probs = self._probs(_apply(self.projection, self._normed(hidden)))
@@ -170,17 +170,24 @@ class RowStep:
         )
 
     def _encode(self, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> Array:
-        weight, bias = self.first
+        first = weight, _ = self.first
         if self.model.config.input == "disc":
             ids = events_RF.T.astype(np.int64)
             inputs = np.concatenate([table[at] for table, at in zip(self.tables, ids, strict=True)], axis=1)
         else:
             inputs = np.minimum(np.maximum(events_RF, -INPUT_LIMIT), INPUT_LIMIT)
         if self.continuous is not None:
-            embedded = np.concatenate([table[at] for table, at in zip(self.tables, meta_M, strict=True)])
             inputs = _gelu(_apply(self.continuous, inputs))
-            weight, bias = weight[: self.width], embedded.dot(weight[self.width :]) + bias
-        return _apply(self.second, _gelu(_apply((weight, bias), inputs)))
+            first = weight[: self.width], self._bias_of(*meta_M.tolist())
+        return _apply(self.second, _gelu(_apply(first, inputs)))
+
+    def _bias_of(self, *meta: int) -> Array:
+        """What an asset's metadata add to the fused product, the same at every row."""
+        if meta not in self._biases:
+            embedded = np.concatenate([table[at] for table, at in zip(self.tables, meta, strict=True)])
+            weight, bias = self.first
+            self._biases[meta] = embedded @ weight[self.width :] + bias
+        return self._biases[meta]
 
     def _normed(self, hidden: Array) -> Array:
         """With what `_after_norm` has made of the norm."""
@@ -190,10 +197,13 @@ class RowStep:
 
     def _probs(self, logits_RK: Array) -> Probabilities:
         logits = logits_RK.astype(np.float64)
-        components = _softmax(logits[:, self.num_states :].reshape(len(logits), -1, NUM_RETURN_BUCKETS))
-        weights = _softmax(logits[:, : self.num_states]) if self.num_states else np.ones((len(logits), 1))
-        probs = (weights[:, None] @ components)[:, 0]
-        return np.asarray(probs / probs.sum(axis=1, keepdims=True))
+        components = _powers(logits[:, self.num_states :].reshape(len(logits), -1, NUM_RETURN_BUCKETS))
+        weights = 1 / components.sum(axis=-1)
+        if self.num_states:
+            weights *= _powers(logits[:, : self.num_states])
+        probs: Probabilities = (weights[:, None] @ components)[:, 0]
+        probs /= probs.sum(axis=1, keepdims=True)
+        return probs
 
 
 @lru_cache
@@ -231,9 +241,10 @@ def _apply(weights: Weights, values: Array) -> Array:
     return out
 
 
-def _softmax(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+def _powers(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Softmax but for a factor, in place."""
+    logits -= logits.max(axis=-1, keepdims=True)
+    return np.asarray(np.exp(logits, out=logits))
 
 
 def _gelu(values: Array) -> Array:
