@@ -7,17 +7,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from vaiom.audit.figures import prove_figures
 from vaiom.audit.proof import PASSED, Proof
+from vaiom.audit.rescoring import Rescorer
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import open_corpus
 from vaiom.report.page import write_report
 from vaiom.run import Run
+from vaiom.training.scoring import Scorer
+from vaiom.training.windows import DeviceCorpus
 
 ELSEWHERE = ("seed", "step", "looks")
 """Numbers of the file that are no figures of events: proof (f) holds them to checkpoint and ledger."""
@@ -47,10 +50,10 @@ def all_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vaiom.audit.proof.MAX_FINDINGS", 10**6)
 
 
-def proof_of(place: Path, model: ModelPredictor | None = None, **words: Any) -> Proof:
+def proof_of(place: Path, model: ModelPredictor | None = None, rescore: int | None = None) -> Proof:
     run = place / "seed17"
     model = model or ModelPredictor.load(Run(run).best, "cpu")
-    return prove_figures(run, open_corpus(place / "corpus"), model, **words)
+    return prove_figures(run, Rescorer(model, open_corpus(place / "corpus"), rescore=rescore, seed=3))
 
 
 def keep_only(place: Path, split: str) -> Path:
@@ -115,25 +118,67 @@ def test_events_that_are_not_in_the_corpus_are_found(spoiled: Path) -> None:
     assert any("events that the corpus does not have" in finding for finding in proof_of(spoiled).findings)
 
 
-class Elsewhere(ModelPredictor):
-    """The same model on a machine that rounds otherwise, so much that ranks change."""
+class InHalfPrecision(ModelPredictor):
+    """The model on a GPU, as far as rounding goes."""
 
     def predict_proba(self, corpus: Any, rows: Any) -> Any:
-        probs = super().predict_proba(corpus, rows)
-        return probs * (1 + 1e-3 * np.sin(np.arange(probs.size)).reshape(probs.shape))
+        network = self.checkpoint.model
+        data = DeviceCorpus(corpus, network.config, self.device)
+        return Scorer(network, data, self.device, torch.float16).log_probs(rows).double().exp().numpy()
 
 
-def test_another_machine_holds_means_to_its_own_difference(spoiled: Path) -> None:
-    file = keep_only(spoiled, "validation")
-    model = Elsewhere.load(Run(spoiled / "seed17").best, "cpu")
-    proof = proof_of(spoiled, model)
+def scored_in_half_precision(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Validation as a GPU would have scored it."""
+    with monkeypatch.context() as patched:
+        patched.setattr("vaiom.evaluation.evaluate.ModelPredictor", InHalfPrecision)
+        patched.setattr("vaiom.evaluation.evaluate.resolve_type", lambda *_: torch.float16)
+        evaluate_run(place / "seed17", open_corpus(place / "corpus"), "validation", device="cpu")
+    return keep_only(place, "validation")
+
+
+def test_half_precision_is_explained_by_the_checkpoint(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = scored_in_half_precision(spoiled, monkeypatch)
+    proof = proof_of(spoiled)
     assert proof.findings == []
-    assert "not recomputed: PIT and its tests" in proof.notes[0]
-    stored = json.loads(file.read_text())
-    stored["calibration"]["overall"]["brier"] += 1e-2
-    stored["calibration_by"]["hour"][3]["entropy_bits"] -= 1e-2
+    assert "float16 arithmetic explains" in proof.notes[0]
+    assert not any("not recomputed" in note for note in proof.notes)
+    # Who claims FP32 is held to it.
+    file.write_text(file.read_text().replace('"float16"', '"float32"'))
+    assert "losses that are not the checkpoint's" in proof_of(spoiled).findings[0]
+
+
+def test_no_forecast_and_no_risk_figure_of_another_machine_can_be_changed(
+    spoiled: Path, monkeypatch: pytest.MonkeyPatch, all_findings: None
+) -> None:
+    file = scored_in_half_precision(spoiled, monkeypatch)
+    stored, paths = json.loads(file.read_text()), []
+    parts = {name: stored[name] for name in ("calibration", "calibration_by", "backtests", "backtests_by")}
+    file.write_text(json.dumps(stored | changed(parts, "validation", paths)))
+    found = {finding.split(":")[0] for finding in proof_of(spoiled).findings}
+    assert set(paths) - found == set()
+    assert len(paths) > 1_000
     file.write_text(json.dumps(stored))
-    assert proof_of(spoiled, model).num_findings == 2
+    events = spoiled / "seed17/events-validation.parquet"
+    pl.read_parquet(events).rename({"prob_1": "prob_16", "prob_16": "prob_1"}).write_parquet(events)
+    assert any("a probability differs" in finding for finding in proof_of(spoiled).findings)
+
+
+def test_an_old_file_without_forecasts_is_scored_again(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = scored_in_half_precision(spoiled, monkeypatch)
+    events = spoiled / "seed17/events-validation.parquet"
+    pl.read_parquet(events).drop(pl.selectors.starts_with("prob_")).write_parquet(events)
+    stored = json.loads(file.read_text())
+    del stored["precision"], stored["ledger_sha256"], stored["baselines"]
+    file.write_text(json.dumps(stored))
+    proof = proof_of(spoiled)
+    assert proof.findings == []
+    assert any("not recomputed: PIT and its tests" in note for note in proof.notes)
+    stored["calibration"]["overall"]["brier"] += 5e-2
+    stored["calibration_by"]["hour"][3]["entropy_bits"] -= 5e-2
+    file.write_text(json.dumps(stored))
+    assert proof_of(spoiled).num_findings == 2
+    note = proof_of(spoiled, rescore=10).notes[1]
+    assert "not recomputed: the PIT" in note
 
 
 def test_what_is_left_out_is_named(reported: Path, spoiled: Path) -> None:
@@ -143,7 +188,7 @@ def test_what_is_left_out_is_named(reported: Path, spoiled: Path) -> None:
     assert proof.findings == []
     seeds, forecasts, page = proof.notes
     assert "not recomputed: seeds (this split of the run has no scored events" in seeds
-    assert "not recomputed: the PIT" in forecasts
+    assert "10 of 982 events scored again" in forecasts
     assert page == "the run has no report.html (vaiom report)"
 
 
@@ -154,4 +199,4 @@ def test_the_page_shows_what_the_files_say(spoiled: Path) -> None:
     assert f"{bits:.4f}" in text
     page.write_text(text.replace(f">{bits:.4f}<", f">{bits - 0.1:.4f}<"))
     (finding,) = proof_of(spoiled).findings
-    assert finding.startswith("report.html shows another table, or none: test-h1")
+    assert finding.startswith("report.html, headline: says")

@@ -52,8 +52,8 @@ def test_it_passes_what_applies_and_says_what_does_not(refitted: Path, vaiom: Va
     (left_out,) = (proof for proof in got["proofs"] if proof["verdict"] == NOT_RUN)
     assert left_out["name"] == "e. figures"
     assert left_out["notes"] == ["not run: a refit is for use, and nothing was held out of it"]
-    (provenance,) = (proof for proof in got["proofs"] if proof["name"] == "f. provenance")
-    assert any("holds out as sealed" in note for note in provenance["notes"])
+    (selection,) = (proof for proof in got["proofs"] if proof["name"] == "g. selection")
+    assert any("holds out as sealed" in note for note in selection["notes"])
     assert failed(refitted, "run") == set()
 
 
@@ -74,7 +74,7 @@ def test_it_is_still_its_own_when_the_corpus_has_grown(place: Path) -> None:
 
 def test_looks_that_are_not_recorded_are_found(place: Path) -> None:
     (place / "corpus/ledger.jsonl").unlink()
-    assert failed(place) == {"f. provenance"}
+    assert failed(place) == {"g. selection"}
 
 
 def test_a_model_of_other_bars_is_not_its_own(place: Path) -> None:

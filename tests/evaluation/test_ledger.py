@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +15,7 @@ from simulated_market import TinyRuns
 
 from vaiom.baselines.store import load_losses
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.ledger import LEDGER_NAME, count_looks, is_recorded, read_ledger, record_look
+from vaiom.evaluation.ledger import LEDGER_NAME, count_looks, is_recorded, ledger_heads, read_ledger, record_look
 from vaiom.evaluation.predictor import score_baselines
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import Corpus, open_corpus
@@ -74,6 +76,21 @@ def test_the_corpus_opens_packs_and_grows_as_before(corpus: Corpus, tiny: TinyRu
     grown = append_bars(corpus.path, tmp_path / "later")
     assert len(grown) == len(corpus) + 30
     assert count_looks(grown, "test-h1") == 1
+
+
+def test_each_line_names_all_before_it_and_older_lines_are_the_first_link(corpus: Corpus) -> None:
+    assert corpus.path is not None
+    file = corpus.path / LEDGER_NAME
+    look(corpus, "test-h1")
+    old = json.loads(file.read_text())
+    assert old.pop("previous") == hashlib.sha256(b"").hexdigest()
+    file.write_text(json.dumps(old) + "\n")
+    for split in ("test-h2", "test-h1"):
+        before = hashlib.sha256(file.read_bytes()).hexdigest()
+        look(corpus, split)
+        assert read_ledger(corpus)[-1].previous == before
+        assert ledger_heads(corpus)[-2:] == [before, hashlib.sha256(file.read_bytes()).hexdigest()]
+    assert [each.previous is None for each in read_ledger(corpus)] == [True, False, False]
 
 
 def test_a_damaged_ledger_is_neither_read_nor_added_to(corpus: Corpus) -> None:

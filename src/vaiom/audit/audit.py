@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vaiom.audit import figures, leakage, provenance
+from vaiom.audit import figures, leakage, provenance, selection
 from vaiom.audit.pipeline import Bars, MovedPipeline, Pipeline, ProductPipeline, seen_by, widest_model
 from vaiom.audit.proof import AuditConfig, Proof, not_run
+from vaiom.audit.rescoring import Rescorer
 from vaiom.errors import DataError
+from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.corpus import DEFAULT_CONTEXT, MANIFEST_NAME, Corpus, open_corpus
+from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, Corpus, open_corpus
+from vaiom.files import sha256_file
 from vaiom.market.folder import read_bars
-from vaiom.model.checkpoint import USE
+from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import CONFIG_NAME, Run
 from vaiom.training.experiment import experiment_of_checkpoint
 
@@ -59,6 +62,7 @@ def audit_path(
     model = ModelPredictor.load(Run(run).best, "cpu") if run else None
     seen = opened if model is None else seen_by(model.checkpoint, opened)
     pipeline = _pipeline_of(seen, model, config, moved=seen is not opened)
+    rescorer: Rescorer | None = None
     steps: dict[str, Callable[[], Proof]] = {}
     if bars:
         frames = read_bars(bars)
@@ -78,8 +82,10 @@ def audit_path(
     steps["the splits and the sampler's stream"] = lambda: leakage.prove_chronology(events, pipeline.train_end)
     if model is not None and run is not None:
         steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, seed=config.seed)
-        steps["the figures of its evaluations"] = lambda: _figures(run, seen, model, config)
+        rescorer = Rescorer(model, seen, rescore=config.rescore, seed=config.seed)
+        steps["the figures of its evaluations"] = lambda: _figures(run, rescorer, config)
     steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, model, run, seen)
+    steps["the selection"] = lambda: selection.prove_selection(opened, rescorer, run)
     need_bars = () if bars else (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
     proofs = [not_run(claim, "needs --bars") for claim in need_bars]
     for text, prove in steps.items():
@@ -88,10 +94,23 @@ def audit_path(
     return proofs
 
 
-def _figures(run: Path, seen: Corpus, model: ModelPredictor, config: AuditConfig) -> Proof:
+def _figures(run: Path, rescorer: Rescorer, config: AuditConfig) -> Proof:
     if Run(run).evaluated_splits():
-        return figures.prove_figures(run, seen, model, rescore=config.rescore)
-    return not_run(figures.FIGURES, _FOR_USE if model.checkpoint.provenance.purpose == USE else _NOT_EVALUATED)
+        return figures.prove_figures(run, rescorer, baselines=config.baselines)
+    for_use = rescorer.model.checkpoint.provenance.purpose == USE
+    return not_run(figures.FIGURES, _FOR_USE if for_use else _NOT_EVALUATED)
+
+
+def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
+    """SHA-256 of everything that a claim rests on: whoever has published them cannot rewrite it unnoticed."""
+    run = Run(path) if Run(path).config.is_file() else None
+    opened = open_corpus((corpus or run.corpus_path()) if run else path, verify=False)
+    found = {"corpus": opened.sha256, LEDGER_NAME: ledger_heads(opened)[-1]}
+    if run:
+        found |= {"checkpoint": load_checkpoint(run.best).sha256}
+        files = (run.config, run.metrics, run.best, *sorted(path.glob("evaluation-*")), *sorted(path.glob("events-*")))
+        found |= {file.name: sha256_file(file) for file in (*files, run.report) if file.is_file()}
+    return found
 
 
 def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool) -> ProductPipeline:

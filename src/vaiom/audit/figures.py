@@ -1,51 +1,67 @@
 """Proof (e): the figures of an evaluation, and of the report, are those of its per-event file.
 
 Enters: a run folder with `evaluation-<split>.json` and `events-<split>`, its corpus and its model. Leaves: a `Proof`.
-What follows from the events is computed again from them and the corpus; what needs whole forecasts, which the events
-file does not hold, from the checkpoint's own answers where the split is small enough to be scored once more. The notes
-name every figure that was left out. That the computation itself is right is shown by tests, against plain loops.
+What follows from the events is computed again from them and the corpus; their losses and forecasts are held to what the
+checkpoint answers now and the baselines that Train fits, within what arithmetic explains. The notes name every figure
+that was left out. That the computation itself is right is shown by tests, against plain loops.
 Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vaiom.audit.proof import AuditConfig, Claim, Proof, proving
-from vaiom.baselines.base import Rows
+from vaiom.audit.proof import QUICK_BASELINES, Claim, Proof, proving
+from vaiom.audit.rescoring import Rescorer
+from vaiom.baselines.base import Baseline, Rows
+from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
+from vaiom.baselines.store import load_fit
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
-from vaiom.evaluation.evaluate import figures_of_events, figures_of_forecasts, share_of_zeros
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events
-from vaiom.evaluation.inference import compare, compare_seeds
-from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.evaluate import compare_tests, figures_of_events, figures_of_forecasts, share_of_zeros
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
+from vaiom.evaluation.inference import compare_seeds
+from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
+from vaiom.events.splits import TRAIN
 from vaiom.files import read_json
 from vaiom.report.contents import read_run
-from vaiom.report.results import headline_tables, tables_of
+from vaiom.report.page import render
 from vaiom.run import REPORT_NAME, Run
 
 FIGURES = Claim(
     "e. figures",
-    "every figure of evaluation-*.json from the per-event files, the corpus and the model; report.html shows them",
+    "losses scored again; every figure of evaluation-*.json from the events, the corpus and the model; report.html",
 )
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
 SAME_BITS = 1e-9
 """Up to here the checkpoint answers as it did; beyond, another machine or precision answered, and ranks may differ."""
+BASELINE_BITS = 1e-6
+"""Largest difference of a baseline's loss: other libraries end a fit in other last digits."""
+FLIPPED_STATES = 8
+"""Events whose heaviest latent state may be another one where the answers are rounded otherwise."""
 RANKED = (
     *("pit", "pit_histogram", "pit_p_value", "bins", "error", "backtests", "backtests_by"),
     *("heaviest_share", "persistence", "persistence_if_independent"),
 )
 """Figures that can jump where forecasts move a little."""
+CHANGING = ("quality", "provenance")
+"""Sections of a report that say what the corpus is now."""
 
 
-def prove_figures(run: Path, corpus: Corpus, model: ModelPredictor, *, rescore: int = AuditConfig.rescore) -> Proof:
+def prove_figures(run: Path, rescorer: Rescorer, *, baselines: Sequence[str] = QUICK_BASELINES) -> Proof:
+    corpus = rescorer.corpus
     with proving(FIGURES) as proof:
+        fits = cache(partial(_fitted, rescorer, baselines))
         for split in Run(run).evaluated_splits():
             stored, events = read_json(Run(run).evaluation(split)), read_events(run, split)
             named = list(stored.get("bits") or ())
@@ -61,7 +77,8 @@ def prove_figures(run: Path, corpus: Corpus, model: ModelPredictor, *, rescore: 
                     proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
                 figures |= _compared_with_others(proof, run, split, stored, events)
                 compare_figures(proof, to_json(figures), stored, split)
-                _compare_forecasts(proof, corpus, model, rows, split, stored, events, rescore)
+                _compare_forecasts(proof, rescorer, rows, split, stored, events)
+                _compare_baselines(proof, run, corpus, rows, split, stored, events, fits)
         _compare_page(proof, run, corpus)
     return proof
 
@@ -91,9 +108,7 @@ def _compared_with_others(
     figures: dict[str, Any] = {}
     if stored.get("all_tests"):
         tests = [name for name in Run(run).evaluated_splits() if name.startswith("test-")]
-        # Where a test was scored again beside other baselines since, the lists differ and the proof says so.
-        parts = [read_events(run, name) for name in tests]
-        figures["all_tests"] = compare(join_events(parts, predictors=list(parts[0].bits)))
+        figures["all_tests"] = compare_tests(run, tests, list(events.bits))
     if stored.get("seeds"):
         runs = {}
         try:
@@ -120,34 +135,43 @@ def _rows_of(corpus: Corpus, events: ScoredEvents) -> Rows | None:
 
 
 def _compare_forecasts(
-    proof: Proof,
-    corpus: Corpus,
-    model: ModelPredictor,
-    rows: Rows,
-    split: str,
-    stored: dict[str, Any],
-    events: ScoredEvents,
-    rescore: int,
+    proof: Proof, rescorer: Rescorer, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
 ) -> None:
-    """What needs whole forecasts: the checkpoint gives them once more."""
-    if len(rows) > rescore:
+    """The checkpoint answers once more; what needs whole forecasts follows from those of the file if it has them."""
+    model, corpus = rescorer.model, rescorer.corpus
+    chosen = rescorer.draw(rows, whole=events.probs is None)
+    probs = model.predict_proba(corpus, rows[chosen])
+    rounding = rescorer.rounding(split, stored.get("precision"))
+    difference = events.bits[MODEL][chosen] - event_bits(probs, events.buckets[chosen])
+    largest, mean = float(np.abs(difference).max(initial=0)), float(difference.mean()) if len(chosen) else 0.0
+    some = f"all {len(rows):,}" if len(chosen) == len(rows) else f"{len(chosen):,} of {len(rows):,}"
+    said = f"{split}: {some} events scored again, largest difference {largest:.1e} bits, mean {mean:+.1e}; {rounding}"
+    proof.notes.append(said)
+    otherwise = f"{split}: losses that are not the checkpoint's: {largest:.1e} bits off, {mean:+.1e} in the mean"
+    proof.check(largest <= rounding.bits and abs(mean) <= rounding.mean_bits, otherwise, len(chosen))
+    if events.probs is not None:
+        own = np.abs(event_bits(events.probs, events.buckets) - events.bits[MODEL]).max(initial=0)
+        proof.check(own <= SAME_BITS, f"{split}: losses and probabilities of the events disagree", len(rows))
+        moved = float(np.abs(events.probs[chosen] - probs).max(initial=0))
+        otherwise = f"{split}: a probability differs by {moved:.1e} from the checkpoint's"
+        proof.check(moved <= rounding.probability, otherwise, probs.size)
+        probs = events.probs
+    elif len(chosen) < len(rows):
         proof.notes.append(
-            f"{split}: {len(rows):,} events, more than are scored again; not recomputed: the PIT and its tests, "
-            "reliability, Brier, RPS, entropy, forecast tails, value-at-risk and shortfall backtests, latent states"
+            f"{split}: the file holds no forecasts; not recomputed: the PIT and its tests, reliability, Brier, RPS, "
+            "entropy, forecast tails, value-at-risk and shortfall backtests, latent states"
         )
         return
-    probs = model.predict_proba(corpus, rows)
-    largest = float(np.abs(event_bits(probs, events.buckets) - events.bits[MODEL]).max())
     figures = to_json(figures_of_forecasts(model, corpus, rows, probs, events))
-    note = f"{split}: all {len(rows):,} events scored again, largest difference {largest:.1e} bits"
     if largest > SAME_BITS:
-        note += (
-            ": means over the forecasts are held to that; not recomputed: PIT and its tests, bins and errors of "
-            "reliability, backtests, heaviest states"
-        )
-        figures = _without_ranks(figures)
-    proof.notes.append(note)
-    compare_figures(proof, figures, stored, split, absolute=largest if largest > SAME_BITS else ABSOLUTE)
+        states = {"mixture": figures.pop("mixture")}
+        compare_figures(proof, _without_ranks(states), stored, split, rounding.bits)
+        compare_figures(proof, states, stored, split, max(rounding.bits, FLIPPED_STATES / len(rows)))
+        if events.probs is None:
+            proof.notes.append(f"{split}: not recomputed: PIT and its tests, bins and errors of reliability, backtests")
+            compare_figures(proof, _without_ranks(figures), stored, split, rounding.bits)
+            return
+    compare_figures(proof, figures, stored, split)
 
 
 def _without_ranks(figures: Any) -> Any:
@@ -156,21 +180,75 @@ def _without_ranks(figures: Any) -> Any:
     return [_without_ranks(value) for value in figures] if isinstance(figures, list) else figures
 
 
+def _fitted(rescorer: Rescorer, names: Sequence[str], name: str, folder: Path | None) -> Baseline | None:
+    """A baseline fitted again on Train, or its stored fit; None where neither can be had."""
+    corpus, context = rescorer.corpus, rescorer.model.checkpoint.model.config.history
+    if name in names:
+        return baseline(name).fit(corpus, corpus.endpoints(TRAIN, context))
+    return load_fit(baseline(name), corpus, context, folder) if name in BASELINES and folder else None
+
+
+def _compare_baselines(
+    proof: Proof,
+    run: Path,
+    corpus: Corpus,
+    rows: Rows,
+    split: str,
+    stored: dict[str, Any],
+    events: ScoredEvents,
+    fits: Callable[[str, Path | None], Baseline | None],
+) -> None:
+    """Their losses are those that baselines give which Train fits, or which were stored."""
+    left_out = []
+    where = Path(stored["baselines"]) if stored.get("baselines") else None
+    folder = next((each for each in (where, where and run.parent / where.name) if each and each.is_dir()), None)
+    for name, losses in events.bits.items():
+        fitted = fits(name, folder) if name != MODEL and name not in FOR_GPUS else None
+        if fitted is not None:
+            largest = np.abs(event_bits(fitted.predict_proba(corpus, rows), events.buckets) - losses).max(initial=0)
+            otherwise = f"{split}: {name} gives an event {largest:.1e} bits more or fewer than the file"
+            proof.check(largest <= BASELINE_BITS, otherwise, len(rows))
+        elif name != MODEL:
+            left_out.append(name)
+    if left_out:
+        how = "--baselines refits those that are named"
+        proof.notes.append(f"{split}: losses not computed again: {', '.join(left_out)} ({how})")
+
+
 def _compare_page(proof: Proof, run: Path, corpus: Corpus) -> None:
-    """Every table of results on the page is the one that the run's evaluations give."""
+    """The page is the one that is written from these files, apart from where they lie."""
     if not Run(run).report.is_file():
         proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
         return
+    page, heads = Run(run).report.read_text(), ledger_heads(corpus)
+    # Looks that came after the page are not on it.
+    head = next((each for each in reversed(heads) if each in page), heads[-1])
     try:
-        contents = read_run(run, corpus.path)
+        contents = read_run(run, corpus.path, head)
     except UserError as error:
         proof.check(False, f"{REPORT_NAME} cannot be of these files: {error.problem}")
         return
-    page = Run(run).report.read_text()
-    # What the corpus says of itself may have grown since the page was written.
-    tables = headline_tables(contents)
-    for split in contents.splits:
-        parts = tables_of(split.evaluation, split.label)
-        tables += [table for part in parts if part not in ("headline", "all_tests") for table in parts[part]]
-    for table in tables:
-        proof.check(table.to_html() in page, f"{REPORT_NAME} shows another table, or none: {table.caption}")
+    (ours, drawn), (theirs, shown) = _parts(render(contents)), _parts(page)
+    proof.check(ours.keys() == theirs.keys(), f"{REPORT_NAME} has other sections than `vaiom report` writes")
+    grown = corpus.sha256 != contents.checkpoint.provenance.corpus_sha256
+    for name, text in ours.items():
+        if grown and name in CHANGING:
+            proof.notes.append(f"{REPORT_NAME}, {name}: not compared, the corpus has grown since training")
+            continue
+        pairs = zip_longest(text.splitlines(), theirs.get(name, "").splitlines(), fillvalue="")
+        other = next((pair for pair in pairs if pair[0] != pair[1]), None)
+        otherwise = f"{REPORT_NAME}, {name}: says {other and other[1][:200]!r}, the files {other and other[0][:200]!r}"
+        proof.check(other is None, otherwise, text.count("\n") + 1)
+    same = [mine == yours for mine, yours in zip_longest(drawn, shown)]
+    if any(same):
+        proof.check(all(same), f"{REPORT_NAME}: figure {same.index(min(same)) + 1} shows something else", len(same))
+    else:
+        proof.notes.append(f"{REPORT_NAME}: figures not compared, another version of matplotlib drew them")
+
+
+def _parts(page: str) -> tuple[dict[str, str], list[str]]:
+    """The text of each section of a page, without the commands and their paths, and its figures."""
+    figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    text = re.sub(r"<svg.*?</svg>|<pre>.*?</pre>", "", page, flags=re.DOTALL)
+    first, *rest = re.split(r'<section id="(\w+)"', text)
+    return {"top": first, **dict(zip(rest[::2], rest[1::2], strict=True))}, figures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +19,14 @@ QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")
 class AuditConfig:
     cuts: int = 6
     """Random moments after which the bars are damaged."""
-    seed: int = 17
+    seed: int = field(default_factory=lambda: secrets.randbelow(2**32))
+    """Of cuts, damage and the events that are scored again: nobody can prepare for one that the auditor draws."""
     context: int | None = None
     """Rows of a window where there is no model to say it; None is the corpus's default."""
     baselines: Sequence[str] = QUICK_BASELINES
     """Which baselines are fitted again."""
-    rescore: int = 8_192
-    """Splits with up to so many events are scored again, for figures that need whole forecasts."""
+    rescore: int | None = None
+    """How many events of a split are scored again; None is all where that is cheap, and some thousands elsewhere."""
 
 
 class Claim(NamedTuple):

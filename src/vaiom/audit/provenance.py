@@ -2,31 +2,32 @@
 
 Enters: an open corpus (its own files were checked when it was opened), the bars it was built from if they are there, a
 run, and the corpus under the run's own boundaries where they are others. Leaves: a `Proof` each. Bars -> manifest ->
-arrays and tokenizer -> checkpoint header -> selected step -> evaluation -> events, whose buckets are the corpus's and
-whose bits a fresh scoring of some of them gives again. Bars give the corpus again; a run's configuration trained twice
-gives the same bytes on a CPU, while a GPU adds in an order of its own and is held to a tolerance.
+arrays and tokenizer -> checkpoint header -> evaluation -> events, which are all valid targets of the split. Bars give
+the corpus again; a run's configuration trained twice gives the same bytes on a CPU, while a GPU adds in an order of its
+own and is held to a tolerance.
 """
 
 from __future__ import annotations
 
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
-from vaiom.audit.pipeline import Bars, Fitted, ProductPipeline, seen_by
+from vaiom.audit.pipeline import Bars, Fitted, ProductPipeline, Rows, seen_by
 from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import MODEL, read_events, require_same_events, score_events
-from vaiom.evaluation.ledger import is_recorded, model_looks, read_ledger
+from vaiom.evaluation.events_file import read_events, require_same_events, score_events
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import STATE_NAME, Corpus
+from vaiom.events.fields import ANY_MASK, MASK_BITS
+from vaiom.events.scales import MAX_LOG_MOVE
 from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import read_json, sha256_file
 from vaiom.market.folder import symbols_in
-from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, Run
 from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment, experiment_of_checkpoint, experiment_of_run
@@ -36,17 +37,13 @@ REBUILD = Claim(
     "rebuild", "building the corpus again from these bars gives its hash, and the examined pipeline its columns"
 )
 PROVENANCE = Claim(
-    "f. provenance", "hashes from bars to manifest, arrays, tokenizer, checkpoint, selected step, evaluation and events"
+    "f. provenance",
+    "hashes from bars to manifest, arrays, tokenizer, checkpoint, evaluation; every valid target is an event",
 )
 REPEAT = Claim("repeat", "the run's configuration trained twice with one seed: the same parameters")
 FIRST_STEPS = 20
 GPU_TOLERANCE = 1e-2
 """Largest difference of one parameter after the first steps on a GPU."""
-
-RESCORED = 64
-"""Events of an evaluation that are scored again."""
-BITS_TOLERANCE = 0.1
-"""Of one event scored again: a GPU may have scored it in half precision, we score in FP32."""
 
 
 def prove_provenance(
@@ -61,8 +58,6 @@ def prove_provenance(
             proof.notes.append("the bars' own hashes need --bars")
         if model is not None and run is not None:
             _run_links(proof, seen, model.checkpoint, run)
-            if model.checkpoint.provenance.purpose == USE:
-                _selecting_looks(proof, corpus, seen, model.checkpoint)
             for split in Run(run).evaluated_splits():
                 _evaluation_links(proof, seen, model, run, split)
     return proof
@@ -104,30 +99,6 @@ def _run_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path) -> Non
     # The hash leaves out what may change when a run is resumed.
     same = experiment_of_run(run).sha256 == experiment_of_checkpoint(best).sha256
     proof.check(same, f"{CONFIG_NAME} describes another experiment")
-    # The selected model is a recorded step, and none has fewer Validation bits.
-    try:
-        bits = Run(run).validation_bits()
-    except DataError:
-        bits = {}  # no checkpoint agrees with a log that cannot be read
-    step, own = origin.step, origin.validation_bits
-    proof.check(own == bits.get(step), f"{BEST_NAME} says step {step} with {own} bits, the run otherwise")
-    fewest = min(bits, key=lambda key: bits[key], default=None)
-    better = f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}"
-    proof.check(fewest == step, better, len(bits))
-    kept = Run(run).checkpoint(step)
-    if kept.is_file():
-        proof.check(load_checkpoint(kept).sha256 == best.sha256, f"{BEST_NAME} is not the checkpoint {kept.name}")
-
-
-def _selecting_looks(proof: Proof, corpus: Corpus, seen: Corpus, best: Checkpoint) -> None:
-    """A refit is selected on the newest events: those that its corpus holds out were looked at."""
-    selected_on = seen.endpoints(VALIDATION, best.model.config.history)
-    for code, split in enumerate(corpus.splits.names):
-        count = int((corpus.split_codes[selected_on] == code).sum())
-        if count and is_recorded(corpus, split):
-            looked = any(look.split == split and look.num_events == count for look in read_ledger(corpus))
-            proof.check(looked, f"{split}: selected on {count} of its events, but the look is not in the ledger")
-            proof.notes.append(f"selected on {count:,} events that the corpus holds out as {split}")
 
 
 def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: Path, split: str) -> None:
@@ -139,30 +110,28 @@ def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: 
     proof.check(same, f"{split}: says another experiment, seed or step than the checkpoint", len(facts))
     origins = {corpus.sha256, best.provenance.corpus_sha256}
     proof.check(stored.get("corpus_sha256") in origins, f"{split}: evaluated on another corpus")
-    rows = corpus.endpoints(split, best.model.config.history, unseal=split == SEALED)
-    events = read_events(run, split)
+    rows = valid_targets(corpus, split, best.model.config.history)
     try:
-        require_same_events(score_events(corpus, rows, {}), events, where=run)
-    except DataError:
-        same = False
-    else:
-        same = True
-    proof.check(same, f"{split}: the events file holds other events than the corpus", len(events))
-    if is_recorded(corpus, split):
-        models = model_looks(corpus, split)
-        own = [number for number, look in enumerate(models, start=1) if look.checkpoint_sha256 == best.sha256]
-        proof.check(bool(own), f"{split}: scored, but the look is not in the corpus's ledger")
-        # Whoever scores at the same time may have been counted too.
-        counted = bool(own) and own[0] <= (stored.get("looks") or 0) <= len(models)
-        proof.check(counted, f"{split}: scored {stored.get('looks')} times by then, the ledger says otherwise")
-    if same and len(events):
-        # Some of the stored bits once more; what was looked at before is no new look.
-        chosen = np.unique(np.linspace(0, len(rows) - 1, RESCORED).astype(np.int64))
-        bits = event_bits(model.predict_proba(corpus, rows[chosen]), events.buckets[chosen])
-        largest = float(np.abs(bits - events.bits[MODEL][chosen]).max())
-        otherwise = f"{split}: the checkpoint gives an event {largest:.3f} bits more or fewer"
-        proof.check(largest <= BITS_TOLERANCE, otherwise, len(chosen))
-        proof.notes.append(f"{split}: {len(chosen)} events scored again, largest difference {largest:.1e} bits")
+        require_same_events(score_events(corpus, rows, {}), read_events(run, split), where=run)
+    except DataError as error:
+        proof.check(False, f"{split}: the events file does not hold every valid target of the split: {error.got}")
+    proof.count += len(rows)
+
+
+def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
+    """Row numbers of the events that a split must hold, from the stored columns and not by the code that evaluates."""
+    columns, start = corpus.columns, {VALIDATION: corpus.splits.validation, SEALED: (corpus.splits.seal, datetime.max)}
+    begin, end = start.get(split) or corpus.splits.tests[corpus.splits.test_names.index(split)]
+    found = []
+    for rows in corpus.asset_slices.values():
+        row = np.arange(rows.start + history - 1, rows.stop - 1)
+        ret, stamps = columns["log_ret"][row + 1], corpus.timestamps[row + 1]
+        with np.errstate(invalid="ignore"):
+            moved = np.isfinite(ret) & (ret != 0) & (np.abs(ret) <= MAX_LOG_MOVE)
+        known = (columns["flags"][row] & ANY_MASK == 0) & (columns["flags"][row + 1] & MASK_BITS["missing"] == 0)
+        inside = (stamps >= np.datetime64(begin)) & (stamps < np.datetime64(end))
+        found.append(row[moved & known & inside])
+    return np.concatenate(found)
 
 
 def config_of(corpus: Corpus) -> CorpusConfig:
@@ -205,8 +174,9 @@ def prove_repeat(run: Path, corpus: Corpus, *, full: bool = False, device: str =
             f"{experiment.train.steps} steps: {said}; Validation {first_bits!r} and {second_bits!r} bits"
         )
         if full and on_cpu:
-            same = own.sha256 == first.sha256
-            proof.notes.append(f"the run's own {BEST_NAME} {'is the same' if same else 'is another'}")
+            otherwise = f"the run's own {BEST_NAME} is another: it was not trained so, or not with these threads"
+            if proof.check(own.sha256 == first.sha256, otherwise):
+                proof.notes.append(f"the run's own {BEST_NAME} is the same")
     return proof
 
 

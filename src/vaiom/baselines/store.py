@@ -46,6 +46,30 @@ B = TypeVar("B", bound=Baseline)
 
 def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B:
     """The baseline fitted on the corpus's Train events, from the fits in `directory` if it is there."""
+    if load_fit(baseline, corpus, context, directory) is not None:
+        return baseline
+    baseline.fit(corpus, corpus.endpoints(TRAIN, context))
+    folder, key = _fit_folder(baseline, corpus, context, directory)
+    # Another process may have fitted it meanwhile, or be storing it.
+    if not folder.exists():
+        with suppress(FolderInUseError), staged_folder(folder) as staged:
+            baseline.save(staged)
+            write_json(staged / KEY_NAME, key)
+    return baseline
+
+
+def load_fit(baseline: B, corpus: Corpus, context: int, directory: Path) -> B | None:
+    """The baseline with the fit that is stored in `directory`, or None where there is none."""
+    folder, key = _fit_folder(baseline, corpus, context, directory)
+    if not folder.exists():
+        return None
+    if read_json(folder / KEY_NAME) != key:
+        raise DataError("a stored fit is not what its name says", where=folder, fix="remove it and fit again")
+    return baseline.load(folder)
+
+
+def _fit_folder(baseline: Baseline, corpus: Corpus, context: int, directory: Path) -> tuple[Path, dict[str, Any]]:
+    """Where a fit is kept, and what decides it."""
     key = {
         "baseline": baseline.name,
         "corpus_sha256": corpus.sha256,
@@ -53,18 +77,7 @@ def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B
         "config": baseline.config(),
         "fit_version": FIT_VERSION,
     }
-    folder = directory / FITS_FOLDER / f"{baseline.name}-{sha256_of(canonical_json(key))[:16]}"
-    if folder.exists():
-        if read_json(folder / KEY_NAME) != key:
-            raise DataError("a stored fit is not what its name says", where=folder, fix="remove it and fit again")
-        return baseline.load(folder)
-    baseline.fit(corpus, corpus.endpoints(TRAIN, context))
-    # Another process may have fitted it meanwhile, or be storing it.
-    if not folder.exists():
-        with suppress(FolderInUseError), staged_folder(folder) as staged:
-            baseline.save(staged)
-            write_json(staged / KEY_NAME, key)
-    return baseline
+    return directory / FITS_FOLDER / f"{baseline.name}-{sha256_of(canonical_json(key))[:16]}", key
 
 
 def losses_file(directory: Path, split: str) -> Path:

@@ -10,10 +10,10 @@ import typer
 
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Split, Unseal, answers, note, progress_bar
-from vaiom.report.tables import Column, Table, bits, count, prose, signed
+from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run
 
-CUTS, SEED, RESCORE, QUICK = AuditConfig.cuts, AuditConfig.seed, AuditConfig.rescore, ",".join(QUICK_BASELINES)
+CUTS, QUICK = AuditConfig.cuts, ",".join(QUICK_BASELINES)
 
 
 @answers
@@ -122,27 +122,30 @@ def audit(
     bars: Annotated[Path | None, typer.Option(help="The bars of the corpus; without them less is proven.")] = None,
     corpus: RunCorpus = None,
     cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = CUTS,
-    seed: Annotated[int, typer.Option(min=0, help="Of the cuts and the damage.")] = SEED,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of cuts and rescored events; drawn unless told.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Rows of a corpus window; a run has its own.")] = None,
     baselines: Annotated[str, typer.Option(help="Which are fitted again; trees and GARCH take minutes.")] = QUICK,
-    rescore: Annotated[int, typer.Option(min=0, help="Splits of up to so many events are scored again.")] = RESCORE,
+    rescore: Annotated[int | None, typer.Option(min=1, help="How many events of a split are scored again.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train a run's first steps twice.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --repeat: all its steps.")] = False,
     device: Annotated[str, typer.Option(help="With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> Answer:
     """Prove that nothing leaked from the future and that every number has a known origin; exit 1 if a proof fails."""
-    from vaiom.audit.audit import audit_path
+    from vaiom.audit.audit import audit_path, hashes_of
     from vaiom.audit.proof import FAILED
     from vaiom.audit.provenance import prove_repeat
     from vaiom.baselines.registry import require_known
     from vaiom.events.corpus import open_corpus
 
+    hashes: dict[str, str] = {}
+    chosen = {} if seed is None else {"seed": seed}
+    config = AuditConfig(cuts=cuts, context=context, rescore=rescore, baselines=baselines.split(","), **chosen)
     if repeat:
         proofs = [prove_repeat(path, open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
     else:
-        names = require_known(baselines.split(","))
-        config = AuditConfig(cuts=cuts, seed=seed, context=context, baselines=names, rescore=rescore)
+        require_known(list(config.baselines))
         proofs = audit_path(path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}"))
+        hashes = hashes_of(path, corpus)
     passed = all(proof.verdict != FAILED for proof in proofs)
     columns = [Column("proof"), Column("verdict"), Column("checks", count), Column("seconds", "{:.1f}".format)]
     columns.append(Column("what, and what was found", prose))
@@ -151,7 +154,16 @@ def audit(
         for each in proofs
     ]
     return Answer(
-        json={"path": str(path), "passed": passed, "proofs": [proof.summary() for proof in proofs]},
-        shown=[Table(f"Audit of {path}", columns, rows)],
+        json={
+            "path": str(path),
+            "passed": passed,
+            "seed": config.seed,
+            "proofs": [proof.summary() for proof in proofs],
+            "hashes": hashes,
+        },
+        shown=[
+            Table(f"Audit of {path}, --seed {config.seed}", columns, rows),
+            *([facts("What was audited, SHA-256: publish these before anyone asks", hashes)] if hashes else ()),
+        ],
         failed=not passed,
     )

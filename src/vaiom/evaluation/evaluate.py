@@ -31,7 +31,7 @@ from vaiom.evaluation.inference import (
     compare_seeds,
     confidence_set,
 )
-from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.ledger import ledger_heads, record_look
 from vaiom.evaluation.mixture import MixtureReport, diagnose_mixture
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import GroupBits, bits_by_group, event_bits, losses_of
@@ -42,6 +42,7 @@ from vaiom.events.splits import SEALED
 from vaiom.files import read_json, write_json
 from vaiom.model.checkpoint import USE
 from vaiom.run import Run
+from vaiom.training.devices import resolve_type
 from vaiom.training.scoring import Progress
 
 FEW_MONTHS = 6
@@ -96,6 +97,12 @@ class Evaluation:
     """What weakens these figures, in words."""
     sample: SampleSize | None = None
     """None in files of version 0.1."""
+    ledger_sha256: str | None = None
+    """Of the corpus's ledger after this look; None, as the two below, in files of version 0.2 and before."""
+    precision: str | None = None
+    """In which matrices were multiplied."""
+    baselines: str | None = None
+    """The folder of stored losses; None also where the plain baselines were fitted on the spot."""
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
@@ -141,7 +148,7 @@ def evaluate_run(
     # Whatever can be refused has been: from here on it is a look.
     looks = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
     probs = model.predict_proba(corpus, rows)
-    events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses})
+    events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses}, probs=probs)
     write_events(run, split, events)
     figures = figures_of_events(corpus, rows, events)
     result = Evaluation(
@@ -158,10 +165,14 @@ def evaluate_run(
         all_tests=_all_tests(run, corpus, split, checkpoint.sha256, events),
         seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
         caveats=_caveats(figures["sample"], checkpoint.provenance.purpose),
+        ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
+        precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
+        baselines=str(baselines) if baselines else None,
         **figures,
         **figures_of_forecasts(model, corpus, rows, probs, events),
     )
     write_json(Run(run).evaluation(split), to_json(result))
+    _renew_all_tests(run, corpus.splits.test_names, result)
     return result
 
 
@@ -228,8 +239,22 @@ def _all_tests(
         file = Run(run).evaluation(name)
         if name != split and not (file.is_file() and read_json(file).get("checkpoint_sha256") == checkpoint_sha256):
             return None
-    parts = [events if name == split else read_events(run, name) for name in names]
-    return compare(join_events(parts, predictors=list(events.bits)))
+    return compare_tests(run, names, list(events.bits))
+
+
+def _renew_all_tests(run: Path, tests: Sequence[str], latest: Evaluation) -> None:
+    """What the other tests say of all of them together rested on events that were just replaced."""
+    for split in tests:
+        file = Run(run).evaluation(split)
+        stored = read_json(file) if split != latest.split and latest.split in tests and file.is_file() else {}
+        if stored.get("all_tests"):
+            renewed = compare_tests(run, tests, list(stored["bits"])) if latest.all_tests else None
+            write_json(file, {**stored, "all_tests": to_json(renewed)})
+
+
+def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) -> list[PairedComparison]:
+    """The model against baselines over several splits together."""
+    return compare(join_events([read_events(run, split) for split in tests], predictors))
 
 
 def _other_seeds(run: Path, others: Sequence[Path], split: str, events: ScoredEvents) -> dict[str, Floats]:

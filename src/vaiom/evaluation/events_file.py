@@ -1,7 +1,8 @@
 """The loss of every event as a file, so that anyone can compare without running a model.
 
-Enters: symbols, target times, buckets and bits of each predictor on one split. Leaves: `events-<split>.parquet` in the
-run folder, or `.npz` with the same columns where no Parquet writer is installed; either is read back the same.
+Enters: symbols, target times, buckets, bits of each predictor and the model's probabilities on one split. Leaves:
+`events-<split>.parquet` in the run folder, or `.npz` with the same columns where no Parquet writer is installed; either
+is read back the same.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import Buckets
 from vaiom.events.corpus import Corpus
+from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 from vaiom.run import Run
 
 MODEL = "model"
 
+_PROB_PREFIX = "prob_"
 _COLUMNS = ("symbol", "target_time", "bucket", BITS_PREFIX + MODEL)
 
 
@@ -35,9 +38,13 @@ class ScoredEvents:
     target_times: npt.NDArray[np.datetime64]
     buckets: Buckets
     bits: dict[str, Floats]
+    probs: Floats | None = None
+    """(n, K) of the model; None in files of version 0.2 and before."""
 
     def __post_init__(self) -> None:
         columns = {"symbols": self.symbols, "target times": self.target_times, **self.bits}
+        if self.probs is not None:
+            columns["probabilities"] = self.probs
         sizes = {name: len(column) for name, column in columns.items() if len(column) != len(self.buckets)}
         if sizes:
             raise DataError(
@@ -81,6 +88,8 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
         "bucket": events.buckets,
         **{BITS_PREFIX + name: losses for name, losses in events.bits.items()},
     }
+    if events.probs is not None:
+        columns |= {f"{_PROB_PREFIX}{bucket}": each for bucket, each in enumerate(events.probs.T, start=1)}
     file, other = Run(run).events(split), Run(run).events(split, ".npz")
     try:
         import polars
@@ -115,6 +124,7 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
             target_times=columns["target_time"].astype("datetime64[s]"),
             buckets=columns["bucket"],
             bits=bits_of_columns(columns),
+            probs=_probs_of_columns(columns),
         )
     except BAD_ARRAYS as error:
         got = str(error).splitlines()[0]
@@ -122,6 +132,18 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
     if same_as is not None:
         require_same_events(same_as, events, where=run)
     return events
+
+
+def _probs_of_columns(columns: dict[str, npt.NDArray[Any]]) -> Floats | None:
+    names = [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
+    if names[0] not in columns:
+        return None
+    if missing := [name for name in names if name not in columns]:
+        raise ValueError(f"no column {missing[0]}")
+    probs = np.stack([columns[name] for name in names], axis=1)
+    if probs.dtype != np.float64 or not (probs >= 0).all() or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
+        raise ValueError("probabilities that are none")
+    return probs
 
 
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:

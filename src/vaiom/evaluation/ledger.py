@@ -2,12 +2,14 @@
 
 A test split is evidence only as long as nobody chose anything by it, so each look is counted where the data lies, for
 all who use that corpus, before the first event is scored. Validation is there to be looked at and is not recorded.
+The lines are a hash chain: each names the SHA-256 of all before it, so that none can be taken out unnoticed.
 
 Enters: an open corpus, a checkpoint's hash and run. Leaves: lines in `ledger.jsonl` in the corpus folder, and counts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ class Look:
     checkpoint_sha256: str
     corpus_sha256: str
     num_events: int
+    previous: str | None = None
+    """SHA-256 of the ledger when the look was recorded; None in lines of version 0.2 and before."""
 
 
 def is_recorded(corpus: Corpus, split: str) -> bool:
@@ -52,6 +56,7 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
         checkpoint_sha256=checkpoint_sha256,
         corpus_sha256=corpus.sha256,
         num_events=num_events,
+        previous=ledger_heads(corpus)[-1],
     )
     file = _file_of(corpus)
     read_ledger(corpus)  # never add to a ledger that cannot be read
@@ -71,15 +76,20 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
     return count_looks(corpus, split)
 
 
+def ledger_heads(corpus: Corpus) -> list[str]:
+    """SHA-256 of the file before its first look and after each: the last is what `sha256sum` says of it."""
+    digest = hashlib.sha256()
+    heads = [digest.hexdigest()]
+    for line in _lines(corpus):
+        digest.update(line)
+        heads.append(digest.hexdigest())
+    return heads
+
+
 def read_ledger(corpus: Corpus) -> list[Look]:
     """All looks, oldest first."""
-    file = _file_of(corpus)
-    try:
-        lines = file.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    looks = []
-    for number, line in enumerate(lines, start=1):
+    file, looks = _file_of(corpus), []
+    for number, line in enumerate(_lines(corpus), start=1):
         try:
             looks.append(from_json(Look, json.loads(line)))
         except (ValueError, RecursionError) as error:
@@ -102,6 +112,13 @@ def model_looks(corpus: Corpus, split: str) -> list[Look]:
 def count_looks(corpus: Corpus, split: str) -> int:
     """How often a split was scored with a model."""
     return len(model_looks(corpus, split))
+
+
+def _lines(corpus: Corpus) -> list[bytes]:
+    try:
+        return _file_of(corpus).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
 
 
 def _file_of(corpus: Corpus) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
-from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, read_ledger
+from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, ledger_heads, read_ledger
 from vaiom.evaluation.predictor import require_tokenizer
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
@@ -67,6 +67,8 @@ class RunContents:
     corpus: Corpus | None
     corpus_problem: str | None
     """Why the corpus could not be read."""
+    ledger_sha256: str | None
+    """Of the corpus's ledger, up to the last look that is told of."""
 
     @property
     def judged(self) -> list[Split]:
@@ -76,12 +78,17 @@ class RunContents:
     @property
     def looks(self) -> list[Look]:
         """When a test split of the corpus was scored by a model, whichever it was."""
-        looks = read_ledger(self.corpus) if self.corpus is not None else []
+        if self.corpus is None or self.ledger_sha256 is None:
+            return []
+        looks = read_ledger(self.corpus)[: ledger_heads(self.corpus).index(self.ledger_sha256)]
         return [look for look in looks if look.checkpoint_sha256 != NO_CHECKPOINT]
 
 
-def read_run(run: Path, corpus: Path | None = None) -> RunContents:
-    """Everything that the report of a run is made of; a corpus that is not named and not there is no error."""
+def read_run(run: Path, corpus: Path | None = None, ledger_sha256: str | None = None) -> RunContents:
+    """Everything that the report of a run is made of; a corpus that is not named and not there is no error.
+
+    `ledger_sha256` is of the ledger as it once was, where later looks are not to be told of.
+    """
     folder = Run(run)
     checkpoint = load_checkpoint(folder.best)
     opened, problem = _read_corpus(folder, corpus, checkpoint)
@@ -92,6 +99,7 @@ def read_run(run: Path, corpus: Path | None = None) -> RunContents:
         splits=_read_splits(folder, checkpoint),
         corpus=opened,
         corpus_problem=problem,
+        ledger_sha256=ledger_sha256 or (ledger_heads(opened)[-1] if opened is not None else None),
     )
 
 

@@ -175,6 +175,7 @@ def provenance(contents: RunContents) -> Table:
             "corpus at training": origin.corpus_sha256,
             "corpus now": f"{now.sha256}{grown}" if now is not None else f"not reachable: {contents.corpus_problem}",
             "tokenizer": tokenizer.sha256,
+            "ledger of looks": contents.ledger_sha256 or NOTHING,
             "assets": ", ".join(tokenizer.symbols),
             "timeframe": now.tokenizer.timeframe if now is not None else NOTHING,
             "Train ends before": str(origin.splits["train_end"]).replace("T", " "),

@@ -1,0 +1,109 @@
+"""What the checkpoint answers now, and how far honest arithmetic may lie from it.
+
+Enters: a model, a corpus, row numbers of events, the auditor's seed. Leaves: probabilities of all events, or of some
+that the seed draws, and a `Rounding`, measured on the checkpoint itself and never on the file that is judged.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+
+from vaiom.baselines.base import Floats, Rows
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import class_ids
+from vaiom.events.corpus import Corpus
+from vaiom.model.vaiom import Vaiom
+from vaiom.training.scoring import Scorer
+from vaiom.training.windows import DeviceCorpus
+
+SAMPLED = 4_096
+"""Events that are scored again where each costs a window of its own; where rows share their passes, all are."""
+MEASURED_WINDOWS, MEASURED_IN_STRETCHES = 64, 1_024
+"""Events on which rounding is measured."""
+MARGIN = 8
+"""How much farther than measured another machine may be: the sample is small, and other kernels round elsewhere."""
+UNIT = 2**-23
+"""Relative distance of neighbouring FP32 numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounding:
+    """The largest differences that arithmetic explains, margin included."""
+
+    precision: str
+    bits: float
+    """Of one event."""
+    mean_bits: float
+    """Of the mean: rounding errors have no preferred sign."""
+    probability: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.precision} arithmetic explains {self.bits:.1e} bits of an event, {self.mean_bits:.1e} of their mean"
+        )
+
+
+class Rescorer:
+    """Scores events of one corpus with one model; which of them, the seed says."""
+
+    def __init__(self, model: ModelPredictor, corpus: Corpus, *, rescore: int | None, seed: int) -> None:
+        self.model, self.corpus, self.seed = model, corpus, seed
+        self.in_stretches = bool(model.checkpoint.model.config.attention_window)
+        self.limit = rescore
+        self.rounding = cache(self._measure)
+
+    def draw(self, rows: Rows, *, whole: bool = False) -> Rows:
+        """Which of the events are scored again; `whole` asks for all of them, unless the user set a limit."""
+        limit = self.limit if self.limit is not None else len(rows) if whole or self.in_stretches else SAMPLED
+        if len(rows) <= limit:
+            return np.arange(len(rows))
+        return np.sort(np.random.default_rng(self.seed).choice(len(rows), limit, replace=False))
+
+    def _measure(self, split: str, precision: str | None) -> Rounding:
+        """Score a sample on other threads, with parameters moved in their last digit and, unless `precision` is FP32,
+        in FP16; None stands for a file that does not say."""
+        network = self.model.checkpoint.model
+        rows = self.corpus.endpoints(split, network.config.history, unseal=True)
+        rng = np.random.default_rng(self.seed)
+        if self.in_stretches:
+            start = int(rng.integers(max(1, len(rows) - MEASURED_IN_STRETCHES)))
+            rows = rows[start : start + MEASURED_IN_STRETCHES]
+        else:
+            rows = np.sort(rng.choice(rows, min(MEASURED_WINDOWS, len(rows)), replace=False))
+        cpu = torch.device("cpu")
+        data = DeviceCorpus(self.corpus, network.config, cpu)
+
+        def score(scored: Vaiom, dtype: torch.dtype = torch.float32) -> Floats:
+            log_probs: Floats = Scorer(scored, data, cpu, dtype).log_probs(rows).double().numpy()
+            return log_probs
+
+        now, others = score(network), [score(_in_the_last_digit(network, self.seed))]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1 if threads > 1 else 2)
+        others.append(score(network))
+        torch.set_num_threads(threads)
+        if precision != "float32":
+            others.append(score(network, torch.float16))
+        ids = class_ids(self.corpus.target_return[rows], now.shape[1])[:, None]
+        bits = [(now - other) / np.log(2) for other in others]
+        means = [abs(np.take_along_axis(each, ids, 1).mean()) + each.std() / np.sqrt(len(rows)) for each in bits]
+        return Rounding(
+            precision=precision or "float16",
+            bits=MARGIN * max(float(np.abs(each).max()) for each in bits),
+            mean_bits=MARGIN * float(max(means)),
+            probability=MARGIN * max(float(np.abs(np.exp(now) - np.exp(other)).max()) for other in others),
+        )
+
+
+def _in_the_last_digit(network: Vaiom, seed: int) -> Vaiom:
+    """The same model with each parameter moved to about its neighbour, as other orders of adding would move sums."""
+    moved, generator = copy.deepcopy(network), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            parameter.mul_(1 + UNIT * (2 * torch.rand(parameter.shape, generator=generator) - 1))
+    return moved

@@ -1,0 +1,218 @@
+"""Forgeries that agree with themselves: whoever makes one rewrites every file that follows from it, as far as told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from cli.command_line import Vaiom
+from vaiom.codec import to_json
+from vaiom.evaluation.evaluate import evaluate_run, figures_of_events
+from vaiom.evaluation.events_file import read_events
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.corpus import open_corpus
+from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
+from vaiom.report.page import write_report
+from vaiom.run import Run
+
+SPLIT = "validation"
+
+
+def restate(place: Path, change: Callable[[pl.DataFrame], pl.DataFrame], precision: str | None = None) -> None:
+    """Change the stored losses, and every figure of the evaluation that follows from them.
+
+    The forecasts beside the losses go, as if the evaluation were an old one.
+    """
+    run, corpus = place / "seed17", open_corpus(place / "corpus")
+    file, evaluation = Run(run).events(SPLIT), Run(run).evaluation(SPLIT)
+    change(pl.read_parquet(file).drop(pl.selectors.starts_with("prob_"))).write_parquet(file)
+    figures = to_json(figures_of_events(corpus, corpus.endpoints(SPLIT, 16), read_events(run, SPLIT)))
+    evaluation.write_text(json.dumps({**json.loads(evaluation.read_text()), **figures, "precision": precision}))
+
+
+def improve_most_losses(place: Path) -> None:
+    """By 0.8 bits, but for the 64 events that everyone knows to be scored again."""
+
+    def change(events: pl.DataFrame) -> pl.DataFrame:
+        gain = np.full(len(events), 0.8)
+        gain[np.unique(np.linspace(0, len(events) - 1, 64).astype(int))] = 0
+        return events.with_columns(pl.col("bits_model") - gain)
+
+    restate(place, change)
+
+
+def improve_all_losses_a_little(place: Path) -> None:
+    restate(place, lambda events: events.with_columns(pl.col("bits_model") - 0.09))
+
+
+def improve_all_losses_by_less_than_half_precision(place: Path) -> None:
+    """Each by what FP16 may do to one event, all of them in the same direction."""
+    restate(place, lambda events: events.with_columns(pl.col("bits_model") - 2e-3), precision="float16")
+
+
+def worsen_a_baseline(place: Path) -> None:
+    restate(place, lambda events: events.with_columns(pl.col("bits_markov") + 0.2))
+
+
+def edit_the_headline(place: Path) -> None:
+    page = Run(place / "seed17").report
+    text = page.read_text()
+    edited = re.sub(r"the model needs [\d.]+ bits", "the model needs 2.1000 bits", text, count=1)
+    assert edited != text
+    page.write_text(edited)
+
+
+def add_a_sentence(place: Path) -> None:
+    page = Run(place / "seed17").report
+    page.write_text(page.read_text().replace('<div class="verdict">', '<div class="verdict"><p>Sharpe ratio: 3.1</p>'))
+
+
+def edit_a_figure(place: Path) -> None:
+    page = Run(place / "seed17").report
+    page.write_text(page.read_text().replace("</svg>", '<path d="M 0 0 L 9 9"/></svg>', 1))
+
+
+def forge_risk_figures(place: Path) -> None:
+    file = Run(place / "seed17").evaluation(SPLIT)
+    stored = json.loads(file.read_text())
+    for test in stored["backtests"]:
+        test["exceedance_rate"], test["kupiec_p"] = test["level"], 1.0
+    file.write_text(json.dumps(stored))
+
+
+def rewrite_log(run: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    lines = [change(json.loads(line)) for line in Run(run).metrics.read_text().splitlines()]
+    Run(run).metrics.write_text("".join(json.dumps(line) + "\n" for line in lines if line))
+
+
+def claim_bits(file: Path, bits: float) -> None:
+    checkpoint = load_checkpoint(file)
+    provenance = replace(checkpoint.provenance, validation_bits=bits)
+    save_checkpoint(file, checkpoint.model, checkpoint.tokenizer, provenance)
+
+
+def claim_a_better_validation(place: Path) -> None:
+    run = place / "seed29"
+    bits = Run(run).validation_bits()
+    rewrite_log(run, lambda line: {k: v - 0.5 if k == "validation_bits" else v for k, v in line.items()})
+    for file in (Run(run).best, *map(Run(run).checkpoint, bits)):
+        claim_bits(file, bits[load_checkpoint(file).provenance.step] - 0.5)
+
+
+def worse_step(run: Path) -> int:
+    bits = Run(run).validation_bits()
+    return max(bits, key=lambda step: bits[step])
+
+
+def select_on_test(place: Path) -> None:
+    """The step that does better on Test, with its Test bits in the place of its Validation bits."""
+    run = place / "seed29"
+    step, bits = worse_step(run), min(Run(run).validation_bits().values()) - 0.01
+    rewrite_log(run, lambda line: line | ({"validation_bits": bits} if line["step"] == step else {}))
+    claim_bits(Run(run).checkpoint(step), bits)
+    Run(run).best.write_bytes(Run(run).checkpoint(step).read_bytes())
+
+
+def remove_what_was_better(place: Path) -> None:
+    """Another step than the selected one, and the log without those that beat it."""
+    run = place / "seed29"
+    step = worse_step(run)
+    Run(run).best.write_bytes(Run(run).checkpoint(step).read_bytes())
+    for other in set(Run(run).validation_bits()) - {step}:
+        Run(run).checkpoint(other).unlink()
+        Run(run).state(other).unlink()
+    rewrite_log(run, lambda line: line if line["step"] == step or "validation_bits" not in line else None)
+
+
+def remove_an_evaluation(place: Path) -> None:
+    Run(place / "seed17").evaluation("test-h2").unlink()
+    Run(place / "seed17").events("test-h2").unlink()
+
+
+def forget_a_rejected_seed(place: Path) -> None:
+    """Both seeds were scored on a test, this one was kept, and the line of the other goes."""
+    corpus = open_corpus(place / "corpus")
+    evaluate_run(place / "seed29", corpus, "test-h1", device="cpu")
+    evaluate_run(place / "seed17", corpus, "test-h2", device="cpu")
+    ledger = place / "corpus/ledger.jsonl"
+    ledger.write_text("".join(line for line in ledger.read_text().splitlines(True) if '"seed29"' not in line))
+
+
+def forget_it_and_mend_the_chain(place: Path) -> None:
+    forget_a_rejected_seed(place)
+    ledger, mended = place / "corpus/ledger.jsonl", b""
+    for line in ledger.read_bytes().splitlines():
+        look = json.loads(line) | {"previous": hashlib.sha256(mended).hexdigest()}
+        mended += json.dumps(look).encode() + b"\n"
+    ledger.write_bytes(mended)
+
+
+# What is audited, with which options, and what the audit says then.
+FORGERIES: dict[Callable[[Path], None], tuple[str, list[Any], str]] = {
+    improve_most_losses: ("seed17", [], "losses that are not the checkpoint's"),
+    improve_all_losses_a_little: ("seed17", [], "losses that are not the checkpoint's"),
+    improve_all_losses_by_less_than_half_precision: ("seed17", [], "-2.0e-03 in the mean"),
+    worsen_a_baseline: ("seed17", [], "markov gives an event 2.0e-01 bits"),
+    edit_the_headline: ("seed17", [], "report.html, top: says"),
+    add_a_sentence: ("seed17", [], "Sharpe ratio"),
+    edit_a_figure: ("seed17", [], "figure 1 shows something else"),
+    forge_risk_figures: ("seed17", ["--rescore", 10], "kupiec_p: the file says 1.0"),
+    claim_a_better_validation: ("seed29", [], "its events cost"),
+    select_on_test: ("seed29", [], "its events cost"),
+    remove_what_was_better: ("seed29", [], "metrics.jsonl"),
+    remove_an_evaluation: ("seed17", [], "its evaluation is gone"),
+    forget_a_rejected_seed: ("corpus", [], "lines before it were changed or removed"),
+    forget_it_and_mend_the_chain: ("seed17", [], "evaluated on another ledger"),
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
+def test_a_forgery_is_refused(forge: Callable[[Path], None], place: Path, vaiom: Vaiom) -> None:
+    what, options, says = FORGERIES[forge]
+    options = ["--context", 16] if what == "corpus" else [*options, "--corpus", place / "corpus"]
+    if what == "seed17":
+        write_report(place / what, corpus=place / "corpus")
+    forge(place)
+    if forge not in (edit_the_headline, add_a_sentence, edit_a_figure):
+        Run(place / what).report.unlink(missing_ok=True)
+    ran = vaiom("audit", place / what, *options, "--json")
+    assert ran.code == 1
+    assert any(says in finding for proof in json.loads(ran.out)["proofs"] for finding in proof["findings"])
+
+
+def test_another_thread_count_is_no_forgery(place: Path, vaiom: Vaiom, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test is scored again, and sums are added in another order."""
+
+    class OnOtherThreads(ModelPredictor):
+        def predict_proba(self, corpus: Any, rows: Any) -> Any:
+            probs = super().predict_proba(corpus, rows)
+            return probs * (1 + 1e-7 * torch.sin(torch.arange(probs.size)).numpy().reshape(probs.shape))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("vaiom.evaluation.evaluate.ModelPredictor", OnOtherThreads)
+        evaluate_run(place / "seed17", open_corpus(place / "corpus"), "test-h1", device="cpu")
+    ran = vaiom("audit", place / "seed17", "--corpus", place / "corpus", "--json")
+    assert [proof["findings"] for proof in json.loads(ran.out)["proofs"] if proof["findings"]] == []
+    assert ran.code == 0
+
+
+def test_the_seed_is_drawn_and_printed_with_what_can_be_published(place: Path, vaiom: Vaiom) -> None:
+    words = ["audit", place / "seed17", "--corpus", place / "corpus", "--rescore", 10]
+    first, second = (vaiom(*words, "--json").json() for _ in range(2))
+    assert first["seed"] != second["seed"]
+    ledger = place / "corpus/ledger.jsonl"
+    assert first["hashes"]["ledger.jsonl"] == hashlib.sha256(ledger.read_bytes()).hexdigest()
+    assert first["hashes"].keys() >= {"corpus", "checkpoint", "best.safetensors", "evaluation-test-h1.json"}
+    shown = vaiom(*words, "--seed", 5).out
+    assert "--seed 5" in shown
+    assert first["hashes"]["checkpoint"] in shown
