@@ -20,11 +20,14 @@ from vaiom.audit.audit import audit_pipeline
 from vaiom.audit.pipeline import Bars, Events, Fitted, Pipeline, ProductPipeline, widest_model
 from vaiom.audit.proof import FAILED, AuditConfig
 from vaiom.events.build import CorpusConfig
+from vaiom.events.fields import EXTRA_FIELDS
 from vaiom.events.splits import SplitConfig
 from vaiom.files import sha256_of
+from vaiom.market.folder import PRICE_COLUMNS
 
 CONTEXT = 32
-AUDIT = AuditConfig(cuts=2, seed=5)
+AUDIT = AuditConfig(cuts=2, rare_cuts=0, seed=5)
+RARE = AuditConfig(cuts=0, seed=5)
 
 
 class Honest(ProductPipeline):
@@ -246,6 +249,80 @@ class LongerTarget(Honest):
         return replace(events, targets={**events.targets, "log_ret_next": target + next_of(events, target)})
 
 
+def thinned(bars: Bars) -> dict[str, pl.DataFrame]:
+    """Two bars of a hundred have no prices, and as many are not there at all."""
+    out = {}
+    for number, (symbol, frame) in enumerate(bars.items()):
+        drawn = np.random.default_rng(number).random(len(frame))
+        prices = pl.when(pl.Series(drawn > 0.02)).then(pl.col(PRICE_COLUMNS))
+        out[symbol] = frame.with_columns(prices).filter(pl.Series(drawn < 0.98))
+    return out
+
+
+class BackFilledPrices(Honest):
+    """A bar without prices gets those of the next one."""
+
+    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+        filled = pl.col(PRICE_COLUMNS).fill_null(strategy="backward")
+        return super().transform({s: f.with_columns(filled) for s, f in bars.items()}, fitted)
+
+
+class BackFilledStamps(Honest):
+    """A bar that is not there is made from the next one."""
+
+    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+        out = {}
+        for symbol, frame in bars.items():
+            hourly = frame.upsample("Datetime", every="1h")
+            near = hourly.with_columns(pl.all().exclude("Datetime").fill_null(strategy="backward", limit=1))
+            out[symbol] = near.filter(pl.col("Volume").is_not_null())
+        return super().transform(out, fitted)
+
+
+class FridaysAtNoon(Honest):
+    """What other assets did is known an hour early, once a week."""
+
+    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+        events = super().transform(bars, fitted)
+        extra, hours = events.known["extra"].copy(), events.timestamps.astype("datetime64[h]").astype(np.int64)
+        friday_noon = (hours + 3 * 24) % 168 == 4 * 24 + 12  # the epoch was a Thursday
+        cross = EXTRA_FIELDS.index("cross_abs")
+        extra[friday_noon, cross] = next_of(events, extra)[friday_noon, cross]
+        return with_known(events, extra=extra)
+
+
+class LargeMovesDropped(Honest):
+    """Test events beyond two sigmas are not scored."""
+
+    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+        events = super().transform(bars, fitted)
+        test = events.splits["test-h1"]
+        move = np.abs(events.targets["log_ret_next"][test] / events.known["sigma20"][test])
+        return replace(events, splits={**events.splits, "test-h1": test[move <= 2]})
+
+
+def held_out_bars_a_year_before(bars: Bars) -> dict[str, pl.DataFrame]:
+    """Later bars of an asset again, under another symbol, at the same hours 364 days before."""
+    frame = bars[min(bars)]
+    later = frame[int(0.7 * len(frame)) :].with_columns(pl.col("Datetime") - timedelta(days=364))
+    noise = pl.Series(1 + 1e-5 * np.sin(np.arange(len(later))))
+    return {**bars, "ZZZUSD": later.with_columns(pl.col(PRICE_COLUMNS) * noise * 3)}
+
+
+def tied(bars: Bars) -> dict[str, pl.DataFrame]:
+    """Two assets that move together, as real ones do."""
+    one, two = min(bars), max(bars)
+    other = bars[one].select("Datetime", (pl.col("Close") / pl.col("Close").first()).alias("factor"))
+    joined = bars[two].join(other, on="Datetime", how="inner", maintain_order="left")
+    return {one: bars[one], two: joined.with_columns(pl.col(PRICE_COLUMNS) * pl.col("factor")).drop("factor")}
+
+
+def one_asset_early(bars: Bars) -> dict[str, pl.DataFrame]:
+    """One of them is stamped an hour early, in the source's file."""
+    out = tied(bars)
+    return out | {max(out): out[max(out)].with_columns(pl.col("Datetime") - timedelta(hours=1))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Leak:
     name: str
@@ -253,6 +330,7 @@ class Leak:
     caught_by: str
     spoil: Callable[[Bars], Bars] = lambda bars: bars
     """What was done to the bars before anyone saw them."""
+    config: AuditConfig = AUDIT
 
 
 LEAKS = (
@@ -275,11 +353,17 @@ LEAKS = (
     Leak(name="a target longer than its stamp says", pipeline=LongerTarget, caught_by="a. future"),
     Leak(name="a model that reads one row too many", pipeline=PeekingModel, caught_by="a. future"),
     Leak(name="a model that normalises over its batch", pipeline=BatchNormalisedModel, caught_by="d. neighbours"),
+    Leak(name="prices back-filled", pipeline=BackFilledPrices, caught_by="a. future", spoil=thinned, config=RARE),
+    Leak(name="bars back-filled", pipeline=BackFilledStamps, caught_by="a. future", spoil=thinned, config=RARE),
+    Leak(name="a look ahead on Fridays at noon", pipeline=FridaysAtNoon, caught_by="a. future", config=RARE),
+    Leak(name="large test moves dropped", pipeline=LargeMovesDropped, caught_by="c. chronology"),
+    Leak(name="test bars a year before", pipeline=Honest, caught_by="duplicates", spoil=held_out_bars_a_year_before),
+    Leak(name="one asset stamped early", pipeline=Honest, caught_by="lead-lag", spoil=one_asset_early),
 )
 
 
 def failed_proofs(market: Market, leak: Leak) -> list[str]:
-    proofs = audit_pipeline(leak.pipeline(market.splits), leak.spoil(market.bars), AUDIT)
+    proofs = audit_pipeline(leak.pipeline(market.splits), leak.spoil(market.bars), leak.config)
     return [proof.name for proof in proofs if proof.verdict == FAILED]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from vaiom.audit import figures, leakage, provenance, selection
+from vaiom.audit import figures, leakage, provenance, returns, selection
 from vaiom.audit.pipeline import Bars, MovedPipeline, Pipeline, ProductPipeline, seen_by, widest_model
 from vaiom.audit.proof import AuditConfig, Proof, not_run
 from vaiom.audit.rescoring import Rescorer
@@ -36,7 +36,9 @@ def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig | None = 
     events = pipeline.transform(bars, fitted)
     proofs = [
         leakage.prove_prices(bars),
-        leakage.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed),
+        returns.prove_lead_lag(returns.returns_of_bars(bars)),
+        returns.prove_duplicates(returns.returns_of_bars(bars), returns.spans_of(events)),
+        leakage.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed, rare_cuts=config.rare_cuts),
         leakage.prove_refit(pipeline, bars, fitted, seed=config.seed),
         leakage.prove_chronology(events, pipeline.train_end),
     ]
@@ -72,13 +74,15 @@ def audit_path(
             "rebuilding the corpus": lambda: provenance.prove_rebuild(opened, seen, bars, frames, pipeline, fitted),
             "the prices": lambda: leakage.prove_prices(frames),
             f"the future after {config.cuts} cuts": lambda: leakage.prove_future(
-                pipeline, frames, fitted, cuts=config.cuts, seed=config.seed
+                pipeline, frames, fitted, cuts=config.cuts, seed=config.seed, rare_cuts=config.rare_cuts
             ),
             "fitting again without what came after Train": lambda: leakage.prove_refit(
                 pipeline, frames, fitted, seed=config.seed
             ),
         }
-    events = pipeline.events(seen)
+    events, moves = pipeline.events(seen), returns.returns_of_corpus(seen)
+    steps["copies of held-out stretches"] = lambda: returns.prove_duplicates(moves, returns.spans_of(events))
+    steps["assets that run ahead of others"] = lambda: returns.prove_lead_lag(moves)
     steps["the splits and the sampler's stream"] = lambda: leakage.prove_chronology(events, pipeline.train_end)
     if model is not None and run is not None:
         steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, seed=config.seed)

@@ -8,6 +8,7 @@ Train, never refitted) and "Supervision Scope".
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ import polars as pl
 
 from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
 from vaiom.audit.proof import Claim, Proof, proving
+from vaiom.events.scales import MAX_LOG_MOVE
 from vaiom.events.splits import TRAIN
 from vaiom.market.check import check_bars
 from vaiom.market.folder import PRICE_COLUMNS
@@ -23,11 +25,12 @@ from vaiom.market.folder import PRICE_COLUMNS
 PRICES = Claim("prices", "no bar holds the range of the hours, days or weeks that follow it")
 FUTURE = Claim(
     "a. future",
-    "bars after random cuts scrambled, deleted, shifted: features, masks, targets, windows, probabilities up to there",
+    "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything known up to there",
 )
 REFIT = Claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
 CHRONOLOGY = Claim(
-    "c. chronology", "splits follow each other, no event is in two, no sampled window holds a target outside Train"
+    "c. chronology",
+    "splits follow each other and hold every valid target once; no sampled window holds a target outside Train",
 )
 NEIGHBOURS = Claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
 
@@ -36,6 +39,10 @@ LEAKS = ("hidden_higher_timeframe_bar",)
 ROWS_SHOWN = 8
 """Rows of each asset whose windows and answers are compared: those next to the cut, and as many anywhere before."""
 MAX_SHIFT_HOURS = 1_000
+LEARNING_ROWS, FUTURE_ROWS = 64, 48
+"""Of each asset around a short cut: rows before the first whole window, rows after the cut."""
+DAY, LONG_WEEKEND = np.timedelta64(1, "D"), np.timedelta64(84, "h")
+HOURS_OF_WEEK = 168
 SAMPLED_STEPS = 200
 """Steps of the sampler's stream that are drawn."""
 PROBABILITY_TOLERANCE = 1e-5
@@ -80,7 +87,7 @@ def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Genera
     return out
 
 
-def prove_future(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, seed: int) -> Proof:
+def prove_future(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, seed: int, rare_cuts: int = 1) -> Proof:
     """Whatever happens to the bars of all assets after a cut, everything up to it stays the same to the bit."""
     rng = np.random.default_rng(seed)
     with proving(FUTURE) as proof:
@@ -91,7 +98,60 @@ def prove_future(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, s
                 after = pipeline.transform(damage_after(bars, cut, how, rng), fitted)
                 _compare(proof, before, after, cut, f"{how} after {cut}", rng)
         proof.notes.append(f"{len(moments)} cuts, {len(DAMAGES)} kinds of damage")
+        short = 0
+        for kind, places in rare_moments(bars).items() if rare_cuts else ():
+            for cut in rng.choice(places, min(rare_cuts, len(places)), replace=False):
+                near = _bars_near(bars, cut, before.context + LEARNING_ROWS)
+                how = rng.choice(list(DAMAGES))
+                old = replace(pipeline.transform(near, fitted), predict=None)
+                new = pipeline.transform(damage_after(near, cut, how, rng), fitted)
+                _compare(proof, old, new, cut, f"{how} after {cut} ({kind})", rng)
+                short += 1
+        proof.notes.append(f"{short} short cuts: hours of the week, missing bars, week ends, holidays, ends of assets")
     return proof
+
+
+def rare_moments(bars: Bars) -> dict[str, Array]:
+    """Moments where a leak of few rows would live, by what is there."""
+    found: dict[str, list[Array]] = {}
+    for symbol, frame in bars.items():
+        stamps = frame["Datetime"].to_numpy()
+        if len(stamps) < FUTURE_ROWS:
+            continue
+        waits = np.diff(stamps)
+        step, last, first = np.median(waits), stamps[:-1], stamps[1:]
+        missing = ~np.isfinite(frame.select(PRICE_COLUMNS).to_numpy()).all(axis=1)
+        gap, closed = (waits > step) & (waits <= DAY), waits > DAY
+        weekend = closed & (waits <= LONG_WEEKEND)
+        places = {
+            "a bar without prices": stamps[missing],
+            "before a missing bar": last[gap],
+            "at a missing bar": last[gap] + step,
+            "a week's last bar": last[weekend],
+            "a week's first bar": first[weekend],
+            "before a holiday": last[closed & ~weekend],
+            "after a holiday": first[closed & ~weekend],
+            "the asset's start": stamps[FUTURE_ROWS // 2 : FUTURE_ROWS // 2 + 1],
+            "the asset's end": stamps[-2:-1],
+        }
+        for kind, each in places.items():
+            found[f"{symbol}, {kind}"] = [each]
+        hours = stamps.astype("datetime64[h]").astype(np.int64) % HOURS_OF_WEEK
+        for hour in np.unique(hours):
+            found.setdefault(f"hour {hour} of the week", []).append(stamps[hours == hour])
+    end = max(frame["Datetime"].to_numpy()[-1] for frame in bars.values())
+    moments = {kind: np.unique(np.concatenate(each)) for kind, each in found.items()}
+    return {kind: each[each < end] for kind, each in moments.items() if (each < end).any()}
+
+
+def _bars_near(bars: Bars, cut: np.datetime64, rows: int) -> dict[str, pl.DataFrame]:
+    """Some bars before the cut and a few after it, of each asset that has begun."""
+    out = {}
+    for symbol, frame in bars.items():
+        known = int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right"))
+        if known:
+            out[symbol] = frame[max(0, known - rows) : known + FUTURE_ROWS]
+    return out
 
 
 def _draw_cuts(events: Events, pipeline: Pipeline, cuts: int, rng: np.random.Generator) -> list[np.datetime64]:
@@ -204,10 +264,28 @@ def prove_chronology(events: Events, train_end: datetime) -> Proof:
         outside = events.target_timestamps[events.splits[TRAIN]] >= end
         problem = f"{outside.sum()} Train events have a target at or after {train_end}"
         proof.check(not outside.any(), problem, len(outside))
+        _require_all_targets(proof, events)
         for step in range(1, SAMPLED_STEPS + 1):
             _require_inside_train(proof, events, events.draw(step), end, step)
         proof.notes.append(f"{SAMPLED_STEPS} steps of the sampler")
     return proof
+
+
+def _require_all_targets(proof: Proof, events: Events) -> None:
+    """A split holds each row between its first and last target that has a whole window and a clean, non-zero return."""
+    if not {"log_ret_next", "mask_any"} <= {*events.targets, *events.known}:
+        return
+    masked, ret, times = events.known["mask_any"].astype(bool), events.targets["log_ret_next"], events.target_timestamps
+    with np.errstate(invalid="ignore"):
+        usable = ~masked & ~np.append(masked[1:], True) & (np.abs(ret) <= MAX_LOG_MOVE) & (ret != 0)
+    for asset in events.asset_slices.values():
+        usable[asset.start : min(asset.start + events.context - 1, asset.stop)] = False
+    for name, rows in events.splits.items():
+        if len(rows):
+            inside = usable & (times >= times[rows].min()) & (times <= times[rows].max())
+            lacking = np.setdiff1d(np.flatnonzero(inside), rows)
+            at = times[lacking[0]] if len(lacking) else ""
+            proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
 
 
 def _require_inside_train(proof: Proof, events: Events, ends: Rows, end: np.datetime64, step: int) -> None:

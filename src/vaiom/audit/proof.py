@@ -19,6 +19,8 @@ QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")
 class AuditConfig:
     cuts: int = 6
     """Random moments after which the bars are damaged."""
+    rare_cuts: int = 1
+    """Moments at each hour of the week and each asset's missing bars, week ends, holidays, start and end."""
     seed: int = field(default_factory=lambda: secrets.randbelow(2**32))
     """Of cuts, damage and the events that are scored again: nobody can prepare for one that the auditor draws."""
     context: int | None = None

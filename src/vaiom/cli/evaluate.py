@@ -13,7 +13,7 @@ from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Sp
 from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run
 
-CUTS, QUICK = AuditConfig.cuts, ",".join(QUICK_BASELINES)
+CUTS, RARE_CUTS, QUICK = AuditConfig.cuts, AuditConfig.rare_cuts, ",".join(QUICK_BASELINES)
 
 
 @answers
@@ -122,6 +122,7 @@ def audit(
     bars: Annotated[Path | None, typer.Option(help="The bars of the corpus; without them less is proven.")] = None,
     corpus: RunCorpus = None,
     cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = CUTS,
+    rare_cuts: Annotated[int, typer.Option(min=0, help="Short cuts at each hour of the week and place.")] = RARE_CUTS,
     seed: Annotated[int | None, typer.Option(min=0, help="Of cuts and rescored events; drawn unless told.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Rows of a corpus window; a run has its own.")] = None,
     baselines: Annotated[str, typer.Option(help="Which are fitted again; trees and GARCH take minutes.")] = QUICK,
@@ -139,11 +140,12 @@ def audit(
 
     hashes: dict[str, str] = {}
     chosen = {} if seed is None else {"seed": seed}
-    config = AuditConfig(cuts=cuts, context=context, rescore=rescore, baselines=baselines.split(","), **chosen)
+    names = baselines.split(",")
+    config = AuditConfig(cuts=cuts, rare_cuts=rare_cuts, context=context, rescore=rescore, baselines=names, **chosen)
     if repeat:
         proofs = [prove_repeat(path, open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
     else:
-        require_known(list(config.baselines))
+        require_known(names)
         proofs = audit_path(path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}"))
         hashes = hashes_of(path, corpus)
     passed = all(proof.verdict != FAILED for proof in proofs)
