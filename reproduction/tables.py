@@ -341,7 +341,7 @@ def _baselines(records: Records) -> list[Noted]:
 def walked_baselines(walked: Mapping[int, Record]) -> list[str]:
     """The baselines that every year has, in their order."""
     years = [record.scored[YEAR].gains for record in walked.values()]
-    return [name for name in years[0] if all(name in gains for gains in years)]
+    return [name for name in years[0] if all(name in gains for gains in years)] if years else []
 
 
 def _walk_forward(records: Records) -> list[Noted]:
@@ -353,11 +353,14 @@ def _walk(records: Records, model: str) -> Noted:
     names = walked_baselines(walked)
     strongest = min(names, key=lambda name: mean(record.scored[YEAR].bits[name] for record in walked.values()))
     gains = {year: record.scored[YEAR].gains[strongest] for year, record in walked.items()}
-    others = [MAIN] if model != MAIN and main else []
+    # What the paper's model was walked beside stands for the same events.
+    others = (
+        {} if model == MAIN else {MAIN: MODEL} | {name: name for name in walked_baselines(main) if name not in names}
+    )
     rows = [
         [
             *(year, gain.num_events, *(walked[year].scored[YEAR].bits[name] for name in (MODEL, *names))),
-            *(main[year].scored[YEAR].bits[MODEL] if year in main else None for _ in others),
+            *(main[year].scored[YEAR].bits[name] if year in main else None for name in others.values()),
             *(gain.gain_bits, interval(gain.asset_months.interval), *_wins(gain)),
         ]
         for year, gain in gains.items()

@@ -32,7 +32,7 @@ def test_every_run_of_the_search_has_a_figure_of_its_own_curve_and_settings_that
     assert len(runs) >= 30
     removed = tuple(f"{name}=" for name in REMOVED)
     for each, run in runs:
-        assert run["bits"] == min(run["validation"].values())
-        assert run["validation"][str(run["step"])] == run["bits"]
+        if run["validation"]:  # of some only the figure was kept
+            assert run["bits"] == min(run["validation"].values()) == run["validation"][str(run["step"])]
         kept = [setting for setting in (*each["common"], *run["settings"]) if not setting.startswith(removed)]
-        experiment("main").with_settings(kept)
+        experiment(each.get("experiment", "main")).with_settings(kept)

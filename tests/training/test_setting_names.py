@@ -67,7 +67,7 @@ def test_the_search_is_read_and_runs_but_for_what_is_gone() -> None:
                 with pytest.raises(ConfigError, match="a setting that is gone"):
                     experiment("main").with_settings(settings)
             elif not any("fields=" in each or "drop_field" in each for each in settings):
-                changed = experiment("main").with_settings(settings)
+                changed = experiment(found.get("experiment", "main")).with_settings(settings)
                 assert changed.train.ema_decay > 0, number
     assert gone
 
