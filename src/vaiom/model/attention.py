@@ -6,6 +6,8 @@ Paper: Methods, "VAIOM Backbone" (strictly causal mask; dropout on attention wei
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -13,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 if torch.cuda.is_available():
     from vaiom.model import attention_gpu
 
-_QUERY_BLOCK = 128
+_QUERY_BLOCK = 64
 # Odd multipliers without structure, as signed 32-bit numbers.
 _SPREAD, _MIX = -1640531535, 739982445
 
@@ -47,15 +49,24 @@ def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float
         stop = min(start + _QUERY_BLOCK, length)
         first = max(0, start - window + 1)
         q, k, v = q_BHTE[..., start:stop, :], k_BHTE[..., first:stop, :], v_BHTE[..., first:stop, :]
-        keys = torch.arange(first, stop, device=q.device)
-        distance = keys[start - first :, None] - keys
-        seen = (distance >= 0) & (distance < window)
+        unseen = _unseen(stop - start, start - first, window, q.dtype, q.device)
         if rate:
-            scores = (q * size**-0.5 @ k.transpose(-1, -2)).masked_fill_(~seen, float("-inf"))
+            scores = (q * size**-0.5 @ k.transpose(-1, -2)).add_(unseen)
             out.append(drop(scores.softmax(dim=-1), rate) @ v)
         else:
-            out.append(scaled_dot_product_attention(q, k, v, attn_mask=seen))
+            out.append(scaled_dot_product_attention(q, k, v, attn_mask=unseen))
     return torch.cat(out, dim=-2)
+
+
+@lru_cache(maxsize=32)
+def _unseen(length: int, before: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(length, before + length): -inf where a query does not see a key, of those before the block and in it."""
+    with torch.inference_mode(False):  # or a pass that learns could not use it
+        keys = torch.arange(before + length, device=device)
+        distance = keys[before:, None] - keys
+        return torch.zeros(distance.shape, dtype=dtype, device=device).masked_fill_(
+            (distance < 0) | (distance >= window), float("-inf")
+        )
 
 
 def drop(values: Tensor, rate: float) -> Tensor:

@@ -117,10 +117,11 @@ class Block(nn.Module):
             mixed = self._attend_last(normed, rotated, rate, kept)
             h_BTD = h_BTD[:, -1:]
         else:
-            qkv = self.query_key_value(normed).unflatten(-1, (3, self.num_heads, -1))
+            qkv = self.query_key_value(normed).unflatten(-1, (3 * self.num_heads, -1))
             if rotated is not None:
-                q, k, v = qkv.unbind(2)
-                qkv = torch.stack([rotate(q, rotated), rotate(k, rotated), v], dim=2)
+                turned, v = qkv.split([2 * self.num_heads, self.num_heads], dim=2)
+                qkv = torch.cat([rotate(turned, rotated), v], dim=2)
+            qkv = qkv.unflatten(2, (3, self.num_heads))
             if kept is not None:
                 kept.append((qkv[:, -self.window :, 1], qkv[:, -self.window :, 2]))
             attend = attend_any_length if self.any_length else causal_attention
