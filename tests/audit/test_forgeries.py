@@ -165,7 +165,7 @@ FORGERIES: dict[Callable[[Path], None], tuple[str, list[Any], str]] = {
     worsen_a_baseline: ("seed17", [], "markov gives an event 2.0e-01 bits"),
     edit_the_headline: ("seed17", [], "report.html, top: says"),
     add_a_sentence: ("seed17", [], "Sharpe ratio"),
-    edit_a_figure: ("seed17", [], "figure 1 shows something else"),
+    edit_a_figure: ("seed17", [], "other figures: [1]"),
     forge_risk_figures: ("seed17", ["--rescore", 10], "kupiec_p: the file says 1.0"),
     claim_a_better_validation: ("seed29", [], "its events cost"),
     select_on_test: ("seed29", [], "its events cost"),

@@ -133,6 +133,8 @@ def _check_looks(
             models = [look for look in before if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT]
             numbers = [number for number, look in enumerate(models, start=1) if look.checkpoint_sha256 == own]
             proof.check(bool(numbers), f"{split}: scored, but the look is not in the corpus's ledger")
+            chained = bool(numbers) and models[numbers[0] - 1].previous is not None
+            proof.check(head is not None or not chained, f"{split}: the evaluation names no ledger, as newer ones do")
             # Whoever scores at the same time may have been counted too.
             counted = bool(numbers) and numbers[0] <= (each.get("looks") or 0) <= len(models)
             proof.check(counted, f"{split}: scored {each.get('looks')} times by then, the ledger says otherwise")

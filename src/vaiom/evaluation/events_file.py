@@ -135,13 +135,12 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
 
 
 def _probs_of_columns(columns: dict[str, npt.NDArray[Any]]) -> Floats | None:
-    names = [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
-    if names[0] not in columns:
+    named = [columns.get(f"{_PROB_PREFIX}{bucket}") for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
+    found = [each for each in named if each is not None]
+    if not found:
         return None
-    if missing := [name for name in names if name not in columns]:
-        raise ValueError(f"no column {missing[0]}")
-    probs = np.stack([columns[name] for name in names], axis=1)
-    if probs.dtype != np.float64 or not (probs >= 0).all() or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
+    probs = np.stack(found, axis=1)
+    if probs.shape[1] < len(named) or probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
         raise ValueError("probabilities that are none")
     return probs
 
