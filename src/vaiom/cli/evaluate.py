@@ -10,6 +10,7 @@ import typer
 
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Split, Unseal, answers, note, progress_bar
+from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run
 
@@ -127,6 +128,7 @@ def audit(
     context: Annotated[int | None, typer.Option(min=1, help="Rows of a corpus window; a run has its own.")] = None,
     baselines: Annotated[str, typer.Option(help="Which are fitted again; trees and GARCH take minutes.")] = QUICK,
     rescore: Annotated[int | None, typer.Option(min=1, help="How many events of a split are scored again.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Instead, a service's ledger; --bars has the bars.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train a run's first steps twice.")] = False,
     full: Annotated[bool, typer.Option("--full", help="With --repeat: all its steps.")] = False,
     device: Annotated[str, typer.Option(help="With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
@@ -142,7 +144,13 @@ def audit(
     chosen = {} if seed is None else {"seed": seed}
     names = baselines.split(",")
     config = AuditConfig(cuts=cuts, rare_cuts=rare_cuts, context=context, rescore=rescore, baselines=names, **chosen)
-    if repeat:
+    if ledger:
+        from vaiom.audit.forecasts import prove_ledger
+
+        if bars is None:
+            raise ConfigError("forecasts are made again from bars", expected="--bars with those that the service had")
+        proofs = [prove_ledger(ledger, path, bars)]
+    elif repeat:
         proofs = [prove_repeat(path, open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
     else:
         require_known(names)

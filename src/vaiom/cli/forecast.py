@@ -79,6 +79,7 @@ def serve(
     body_seconds: Annotated[float, typer.Option(help="Time for a request to arrive.")] = 10.0,
     alert_bits: Annotated[float, typer.Option(help="Alert where the model loses to Frequency by more.")] = 0.0,
     backfill: Annotated[int, typer.Option(min=0, help="Bars of --bars whose forecasts are made again.")] = 96,
+    ledger: Annotated[Path | None, typer.Option(help="Put each forecast on record here before its bar.")] = None,
     device: Device = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the model.")] = None,
 ) -> None:
@@ -92,6 +93,7 @@ def serve(
         run=run,
         state=state or default_state(run),
         bars=bars,
+        ledger=ledger,
         device=device,
         threads=threads,
         api_keys=read_keys(api_key_file) if api_key_file else (),

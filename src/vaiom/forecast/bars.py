@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,11 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
         raise DataError(f"{missing[0]!r} is missing", where=where, expected=", ".join(("Datetime", *PRICE_COLUMNS)))
     one: Any = [_number(values.get(name.lower()), where, name) for name in (*PRICE_COLUMNS, "Volume")]
     return Bars(_seconds(values["datetime"], where), *one)
+
+
+def utc_now() -> datetime:
+    """The clock of this machine, without a zone, as stamps are."""
+    return datetime.now(UTC).replace(tzinfo=None)
 
 
 def moment_of(seconds: int) -> datetime:

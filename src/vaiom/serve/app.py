@@ -33,6 +33,7 @@ from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.engine import EXPORTED_SUFFIX
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.ledger import ForecastLedger
 from vaiom.forecast.rows import Window
 from vaiom.serve import schemas
 from vaiom.serve.batching import MAX_BATCH, Batcher
@@ -75,7 +76,8 @@ class Service:
         self.forecaster = Forecaster.load(config.run, config.device, threads)
         self.model_card = schemas.ModelCard.of(self.forecaster)
         self.store = Store(config.state, self.forecaster.card.sha256)
-        self.live = LiveAssets(self.forecaster, self.store, config.alert_bits)
+        self.ledger = ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
+        self.live = LiveAssets(self.forecaster, self.store, config.alert_bits, self.ledger)
         self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
         """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
         self.posted = PostedHistories(self.forecaster) if self.forecaster.engine.row_step else None
@@ -103,6 +105,8 @@ class Service:
         self._state.shutdown()
         self.live.try_snapshot()
         self.store.close()
+        if self.ledger:
+            self.ledger.close()
 
     async def forecast(self, body: schemas.ForecastRequest) -> schemas.ForecastAnswer:
         """Forecast the bar after the last of the bars in the body."""
@@ -193,6 +197,8 @@ class Service:
         """Counts, times and drift for Prometheus."""
         self.metrics.ready.set(self.is_ready)
         self.metrics.waiting.set(len(self.batcher.waiting))
+        if self.ledger:
+            self.metrics.e_value.labels("frequency").set(self.ledger.e_value or 1)
         for symbol, stream in self.live.online.streams.items():
             self.metrics.show(symbol, seconds_of(stream.last), self.live.drift(symbol))
         return PlainTextResponse(generate_latest(self.metrics.registry), media_type=_METRICS_TYPE)

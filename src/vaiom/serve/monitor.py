@@ -133,6 +133,7 @@ class Metrics:
         self.bars = counter("bars", "Acknowledged bars since the start.", ["asset"])
         self.waiting = gauge("waiting_forecasts", "Forecasts that wait for the model.")
         self.ready = gauge("ready", "1 where the service can forecast.")
+        self.e_value = gauge("ledger_e_value", "Evidence on record that the model beats it; 1 is none.", ["baseline"])
         self.model = gauge("model_info", "The model that is served.", ["sha256", "experiment"])
         self.last_bar = gauge("last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"])
         self.drift = {field: gauge(name, words, ["asset"]) for field, (name, words) in _DRIFT_GAUGES.items()}

@@ -35,6 +35,8 @@ class ServeConfig:
     """Folder of what must survive a restart."""
     bars: Path | None = None
     """Bar folder whose assets are live from the start."""
+    ledger: Path | None = None
+    """File that every live forecast is put on record in, before its bar comes."""
     device: str = "cpu"
     threads: int | None = None
     api_keys: tuple[str, ...] = ()

@@ -217,6 +217,8 @@ class AssetsAnswer(BaseModel):
     frequency: str
     alert_bits: float
     window: int
+    e_value: float | None = None
+    """Of the forecasts on record: evidence that the model is better than Frequency."""
     assets: list[AssetAnswer]
 
 

@@ -12,7 +12,8 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -25,9 +26,10 @@ from fastapi import Query
 from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
 from vaiom.events.rows import bars_of
-from vaiom.forecast.bars import moment_of, seconds_of
+from vaiom.forecast.bars import moment_of, seconds_of, utc_now
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.ledger import ForecastLedger, Settlement
 from vaiom.forecast.online import AssetStream, OnlineForecaster
 from vaiom.forecast.rows import Window
 from vaiom.market.folder import read_bars
@@ -47,17 +49,19 @@ _HOUR = 3_600
 _log = logging.getLogger("vaiom.serve")
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
-
-
 class LiveAssets:
     """Pushes come one at a time; readers see all of one or nothing of it."""
 
     def __init__(
-        self, forecaster: Forecaster, store: Store, alert_bits: float, clock: Callable[[], datetime] = utc_now
+        self,
+        forecaster: Forecaster,
+        store: Store,
+        alert_bits: float,
+        ledger: ForecastLedger | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.forecaster, self.store, self.alert_bits, self.clock = forecaster, store, alert_bits, clock
+        self.forecaster, self.store, self.alert_bits = forecaster, store, alert_bits
+        self.ledger, self.clock = ledger, clock
         self.num_buckets = forecaster.tokenizer.num_buckets["return"]
         end = forecaster.card.provenance.splits.get("train_end")
         self.train_end = datetime.fromisoformat(end) if end else None
@@ -94,7 +98,13 @@ class LiveAssets:
         return dist if stream is self.online.streams.get(symbol) else None
 
     def keep(self, stream: AssetStream, dist: ReturnDistribution) -> None:
-        """Remember what was forecast from a stream."""
+        """Remember what was forecast from a stream, and put it on record."""
+        if self.ledger:
+            try:
+                self.ledger.commit(dist)
+            except OSError as error:
+                problem, fix = "the forecast could not be put on record", "look at the disk of the ledger"
+                raise RefusalError(503, problem, got=error.strerror, retry_after=10, fix=fix) from error
         self._forecasts[dist.symbol] = (stream, dist)
 
     def newest(self, symbol: str) -> ReturnDistribution | None:
@@ -115,7 +125,9 @@ class LiveAssets:
         self.store.append([(symbol, bar) for bar in bars], [(symbol, each) for each in settled])
         stored = time.perf_counter()
         self._show(symbol, after, bars)
-        self.newest(symbol)
+        self._record(symbol, settled)
+        with suppress(RefusalError):  # the bars are taken
+            self.newest(symbol)
         self._remember(symbol, settled)
         if self.store.num_since_snapshot >= self._next_snapshot:
             self.try_snapshot()
@@ -138,7 +150,7 @@ class LiveAssets:
         """Remove an asset's bars after a moment, how many; everything is then as if they had never come."""
         removed = self.store.cut([symbol], after)
         # Made anew beside this one and taken over at once, for readers' sake.
-        vars(self).update(vars(LiveAssets(self.forecaster, self.store, self.alert_bits, self.clock)))
+        vars(self).update(vars(LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)))
         self.try_snapshot()
         return removed
 
@@ -163,6 +175,7 @@ class LiveAssets:
             frequency=self.frequency.name,
             alert_bits=self.alert_bits,
             window=monitor.WINDOW,
+            e_value=self.ledger.e_value if self.ledger else None,
             assets=[self._asset(symbol) for symbol in self.symbols],
         )
 
@@ -245,6 +258,16 @@ class LiveAssets:
         """Let readers see what the store has."""
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
         self.online = after
+
+    def _record(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
+        for each in settled:
+            bits = {"model_bits": each.model_bits, "frequency_bits": each.frequency_bits}
+            entry = Settlement(symbol=symbol, as_of=each.as_of, target_time=each.target_time, **bits)
+            try:
+                if self.ledger:
+                    self.ledger.settle(entry)
+            except OSError as error:  # the forecast itself is on record
+                _log.error("what became of a forecast of %s could not be put on record: %s", symbol, error.strerror)
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
         # Those that are made again come late: order is that of time. Replaced at once, for readers' sake.

@@ -1,0 +1,125 @@
+"""The ledger of a service's forecasts: in order, made again from model and bars, and what they were worth.
+
+Enters: a ledger, the model and the bars that the service had, up to today. Leaves: a proof, whose notes have the
+evidence against the baselines. When a line was written only others can witness: publish the hash, or have it signed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from vaiom.audit.proof import Claim, Proof, proving
+from vaiom.baselines.base import Rows
+from vaiom.baselines.registry import baseline
+from vaiom.errors import DataError
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.corpus import Corpus
+from vaiom.events.fields import INVALID
+from vaiom.events.splits import SplitConfig
+from vaiom.files import sha256_file
+from vaiom.forecast.ledger import Commitment, Settlement, e_value, read_ledger
+from vaiom.run import Run
+
+CLAIM = Claim("ledger", "every forecast was on record before its bar, and model and bars make it again")
+BASELINES = ("frequency", "hour_of_week")
+_TOLERANCE = 1e-4
+"""Of a probability, between machines and precisions."""
+
+Key = tuple[str, datetime]
+
+
+def prove_ledger(file: Path, run: Path, bars: Path) -> Proof:
+    if not file.is_file():
+        raise DataError("no such ledger", where=file, fix="`vaiom serve --ledger` writes one")
+    model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
+    with proving(CLAIM) as proof:
+        commitments, settled = _in_order(proof, file, model.checkpoint.sha256)
+        tokenizer = model.checkpoint.tokenizer
+        splits = SplitConfig.from_json(model.checkpoint.provenance.splits)
+        config = CorpusConfig(timeframe=tokenizer.timeframe, splits=splits)
+        corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
+        found = {row: key for key in commitments if (row := _row_of(corpus, key)) is not None}
+        absent = f"{len(commitments) - len(found)} forecasts are of bars that the folder does not have"
+        proof.check(len(found) == len(commitments), absent)
+        keys = [found[row] for row in sorted(found)]
+        rows = np.array(sorted(found), np.int64)
+        _made_again(proof, model, corpus, rows, [commitments[key] for key in keys])
+        _score(proof, model, corpus, rows, [commitments[key] for key in keys], [settled.get(key) for key in keys])
+        proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
+    return proof
+
+
+def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitment], dict[Key, Settlement]]:
+    """The last forecast before each bar, and what was recorded of the bar."""
+    commitments: dict[Key, Commitment] = {}
+    settled: dict[Key, Settlement] = {}
+    for number, (_, entry) in enumerate(read_ledger(file), start=1):
+        if not proof.check(entry is not None, f"line {number} is none of those that were written here") or not entry:
+            continue
+        key = (entry.symbol, entry.as_of)
+        if isinstance(entry, Settlement):
+            if proof.check(key in commitments, f"line {number}: a bar without a forecast before it"):
+                settled.setdefault(key, entry)
+        elif key not in settled:  # what was forecast after the bar is no forecast
+            proof.check(entry.model == model, f"line {number}: a forecast of another model, {entry.model[:16]}")
+            commitments[key] = entry
+    return commitments, settled
+
+
+def _row_of(corpus: Corpus, key: Key) -> int | None:
+    if key[0] not in corpus.asset_slices:
+        return None
+    inside, stamp = corpus.asset_slices[key[0]], np.datetime64(key[1], "s")
+    row = inside.start + int(np.searchsorted(corpus.timestamps[inside], stamp))
+    return row if row < inside.stop and corpus.timestamps[row] == stamp else None
+
+
+def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, commitments: list[Commitment]) -> None:
+    """Not those with less history than the model reads, nor those that were made before other assets' bars came."""
+    history = np.concatenate([np.arange(part.stop - part.start) for part in corpus.asset_slices.values()])
+    whole = history[rows] >= model.checkpoint.config.history - 1
+    whole &= [not each.missing_assets for each in commitments]
+    chosen = np.flatnonzero(whole)
+    largest = 0.0
+    for index, probs in zip(chosen, model.predict_proba(corpus, rows[chosen]), strict=True):
+        entry = commitments[index]
+        difference = float(np.abs(probs - entry.probs).max()) if len(entry.probs) == len(probs) else 1.0
+        largest = max(largest, difference)
+        same = difference <= _TOLERANCE and abs(entry.sigma / corpus.sigma20[rows[index]] - 1) <= _TOLERANCE
+        proof.check(same, f"{entry.symbol}, {entry.as_of}: the model forecasts otherwise")
+    proof.notes.append(f"{len(chosen)} of {len(rows)} forecasts made again, largest difference {largest:.1e}")
+
+
+def _score(
+    proof: Proof,
+    model: ModelPredictor,
+    corpus: Corpus,
+    rows: Rows,
+    commitments: list[Commitment],
+    settled: list[Settlement | None],
+) -> None:
+    """By the bars of the folder, whatever the ledger says that came; it must say the same."""
+    valid = np.flatnonzero(corpus.valid_base[rows] & (corpus.target_return[rows] != INVALID))
+    scored = rows[valid]
+    probs = np.array([commitments[index].probs for index in valid]).reshape(len(valid), -1)
+    if not len(valid) or not proof.check(bool(np.isfinite(probs).all() and (probs >= 0).all()), "no probabilities"):
+        return
+    bits = event_bits(probs, corpus.target_return[scored])
+    own = dict(zip(valid.tolist(), bits.tolist(), strict=True))
+    for index, entry in enumerate(settled):
+        if entry and entry.model_bits != own.get(index):
+            near = index in own and entry.model_bits is not None and abs(entry.model_bits - own[index]) <= _TOLERANCE
+            proof.check(near, f"{entry.symbol}, {entry.target_time}: settled with other bits than the bar gives")
+    others = losses_of([baseline(name) for name in BASELINES], corpus, scored, model.checkpoint.config.history)
+    stamps = corpus.target_timestamps[scored].tolist()
+    for name, theirs in others.items():
+        e = e_value(stamps, bits.tolist(), theirs.tolist())
+        gain, number = float((theirs - bits).mean()), len(set(stamps))
+        proof.notes.append(
+            f"against {name}: {gain:+.4f} bits a bar over {len(bits)} bars of {number} stamps, e = {e:.3g}"
+        )

@@ -1,0 +1,169 @@
+"""Live forecasts on record before their bars come, and how much evidence there is that they are worth something.
+
+Enters: forecasts as they are made, bits as bars settle them. Leaves: a file of JSON lines, each with the SHA-256 of all
+bytes before it, so that none can be changed or taken out once a later hash is known to others; an e-value. A model that
+is no better than the baseline brings it above 20 with a probability of 1/20 at most, however often one looks.
+Paper: none; Choe and Ramdas, "Comparing Sequential Forecasters" (bets on mean score differences).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from vaiom.codec import from_json, to_json
+from vaiom.errors import DataError
+from vaiom.files import ensure_folder, hold_folder
+from vaiom.forecast.bars import utc_now
+from vaiom.forecast.distribution import ReturnDistribution
+
+# Part of the baseline in the forecaster that is tested: it then loses no more than six bits to it on any bar.
+_HEDGE = 1 / 64
+# Shares of the wealth that are staked, side by side.
+_STAKES = 0.9 * 0.5 ** np.arange(8)
+_MOST_LOG = 690.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commitment:
+    """A forecast, when it was made."""
+
+    symbol: str
+    as_of: datetime
+    model: str
+    """SHA-256 of its tensors."""
+    sigma: float
+    probs: list[float]
+    missing_assets: list[str]
+    """Assets that the model reads and whose bars had not come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settlement:
+    """The bar that followed."""
+
+    symbol: str
+    as_of: datetime
+    """Of the forecast."""
+    target_time: datetime
+    model_bits: float | None
+    """None where the bar is not scored."""
+    frequency_bits: float | None
+
+
+Entry = Commitment | Settlement
+_KINDS: dict[str, type[Entry]] = {"forecast": Commitment, "settled": Settlement}
+
+
+class ForecastLedger:
+    """An open ledger; a line is on the disk when a method returns."""
+
+    def __init__(self, file: Path, model: str, clock: Callable[[], datetime] = utc_now) -> None:
+        self.file, self.model, self.clock = file, model, clock
+        self._last: dict[str, Entry] = {}
+        self._settled: list[Settlement] = []
+        self._digest, self._size, self._lock = hashlib.sha256(), 0, threading.Lock()
+        ensure_folder(file.parent)
+        with ExitStack() as stack:
+            stack.enter_context(hold_folder(file))
+            self._stream = stack.enter_context(file.open("ab", buffering=0))
+            for line, entry in read_ledger(file):
+                if entry is None:
+                    fix = "name another file; `vaiom audit --ledger` says more"
+                    got = line[:80].decode(errors="replace")
+                    raise DataError("the ledger was changed", where=file, got=got, fix=fix)
+                self._take(line, entry)
+            self._stream.truncate(self._size)  # a line that a kill has torn
+            self._held = stack.pop_all()
+
+    @property
+    def head(self) -> str:
+        """The SHA-256 of the file: whoever knows it knows whether anything before was changed."""
+        return self._digest.hexdigest()
+
+    @property
+    def e_value(self) -> float | None:
+        """The evidence against "no better than Frequency" of all that was settled."""
+        bits = [(each.target_time, each.model_bits, each.frequency_bits) for each in self._settled]
+        return e_value(*zip(*bits, strict=True)) if bits else None
+
+    def commit(self, dist: ReturnDistribution) -> None:
+        """Record a forecast, unless it was just recorded."""
+        entry = Commitment(
+            symbol=dist.symbol,
+            as_of=dist.as_of,
+            model=self.model,
+            sigma=dist.sigma,
+            probs=dist.probs.tolist(),
+            missing_assets=list(dist.missing_assets),
+        )
+        with self._lock:
+            if self._last.get(dist.symbol) != entry:
+                self._append("forecast", entry)
+
+    def settle(self, entry: Settlement) -> None:
+        """Record what became of a forecast."""
+        with self._lock:
+            self._append("settled", entry)
+
+    def close(self) -> None:
+        self._held.close()
+
+    def _append(self, kind: str, entry: Entry) -> None:
+        time = self.clock().isoformat(timespec="seconds")
+        line = (json.dumps({"time": time, "kind": kind, **to_json(entry), "previous": self.head}) + "\n").encode()
+        try:
+            if self._stream.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
+            os.fsync(self._stream.fileno())
+        except OSError:
+            with suppress(OSError):
+                self._stream.truncate(self._size)
+            raise
+        self._take(line, entry)
+
+    def _take(self, line: bytes, entry: Entry) -> None:
+        self._digest.update(line)
+        self._size += len(line)
+        self._last[entry.symbol] = entry
+        if isinstance(entry, Settlement) and entry.model_bits is not None:
+            self._settled.append(entry)
+
+
+def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
+    """The whole lines and what they say; None where a line is no entry or does not follow those before it."""
+    digest = hashlib.sha256()
+    for line in file.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            value = json.loads(line)
+            followed, kind, _ = value.pop("previous"), value.pop("kind"), value.pop("time")
+            entry = from_json(_KINDS[kind], value) if followed == digest.hexdigest() else None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            entry = None
+        yield line, entry
+        digest.update(line)
+
+
+def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bits: Sequence[float]) -> float:
+    """What a gambler has made of 1 by betting, stamp after stamp, that the model costs fewer bits than the baseline.
+
+    The assets of a stamp share one bet, because their returns are not independent.
+    """
+    ours, theirs = np.array(model_bits), np.array(baseline_bits)
+    gains = theirs + np.log2((1 - _HEDGE) * 2.0**-ours + _HEDGE * 2.0**-theirs)
+    _, which = np.unique(np.array(stamps, "datetime64[s]"), return_inverse=True)
+    by_stamp = np.bincount(which, gains) / np.bincount(which)
+    log_wealth = np.log1p(_STAKES[:, None] * by_stamp / -np.log2(_HEDGE)).sum(axis=1)
+    return float(np.exp(min(np.logaddexp.reduce(log_wealth) - np.log(len(_STAKES)), _MOST_LOG)))

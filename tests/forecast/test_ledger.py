@@ -1,0 +1,97 @@
+"""Forecasts on record: lines that hold together, and evidence that chance alone does not make."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vaiom.errors import DataError
+from vaiom.files import FolderInUseError, sha256_of
+from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, e_value, read_ledger
+
+NOW = datetime(2025, 1, 6, 10)
+SHARES = st.lists(st.floats(1e-6, 1), min_size=3, max_size=3).map(lambda raw: np.array(raw) / sum(raw))
+
+
+@given(SHARES, SHARES, SHARES)
+def test_a_model_that_knows_nothing_more_gains_nothing_on_average(
+    truth: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> None:
+    """Exactly: over all outcomes of two bars that follow the baseline the mean is 1 at most, whatever it says."""
+    for apart in (timedelta(0), timedelta(hours=1)):  # of one stamp, or of two
+        mean = 0.0
+        for one, other in product(range(3), repeat=2):
+            ours, theirs = (-np.log2([a[one], b[other]]) for a, b in ((first, second), (truth, truth)))
+            mean += truth[one] * truth[other] * e_value([NOW, NOW + apart], ours.tolist(), theirs.tolist())
+        assert mean <= 1 + 1e-9
+
+
+def test_a_better_model_gathers_evidence_and_a_worse_one_none() -> None:
+    draw = np.random.default_rng(0)
+    stamps = [NOW + timedelta(hours=hour) for hour in range(1_000)]
+    better = draw.normal(3.1, 1.0, 1_000).clip(0.01)
+    baseline = draw.normal(3.3, 1.0, 1_000).clip(0.01)
+    assert e_value(stamps, better.tolist(), baseline.tolist()) > 100
+    assert e_value(stamps, baseline.tolist(), better.tolist()) < 1
+    assert e_value(stamps * 9, [0.0] * 9_000, [9.0] * 9_000) < float("inf")
+
+
+def written(file: Path, number: int) -> ForecastLedger:
+    ledger = ForecastLedger(file, "model", clock=lambda: NOW)
+    for hour in range(number):
+        bits = {"model_bits": 3.0, "frequency_bits": 3.25}
+        at, then = (NOW + timedelta(hours=each) for each in (hour, hour + 1))
+        ledger.settle(Settlement(symbol="EURUSD", as_of=at, target_time=then, **bits))
+    return ledger
+
+
+def test_lines_hold_together(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "ledger.jsonl"
+    ledger = written(file, 3)
+    assert ledger.head == sha256_of(file.read_bytes())
+    with pytest.raises(FolderInUseError):
+        ForecastLedger(file, "model")
+    value = ledger.e_value
+    ledger.close()
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    # A kill in the middle of a line: it is cut off, and the ledger goes on.
+    file.write_bytes(whole + lines[0][:40])
+    again = ForecastLedger(file, "model")
+    assert (again.e_value, file.read_bytes()) == (value, whole)
+    again.close()
+    for changed in (
+        whole.replace(b"3.25", b"3.26", 1),
+        b"".join(lines[1:]),
+        b"".join([lines[0], lines[2]]),
+        whole + b"{}\n",
+        whole + b"[]\n",
+        whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, "symbol": 3}).encode() + b"\n",
+    ):
+        file.write_bytes(changed)
+        assert None in [entry for _, entry in read_ledger(file)]
+        with pytest.raises(DataError, match="was changed"):
+            ForecastLedger(file, "model")
+        assert file.read_bytes() == changed
+
+
+def test_a_line_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = written(tmp_path / "ledger.jsonl", 1)
+    before, entry = ledger.file.read_bytes(), next(entry for _, entry in read_ledger(ledger.file))
+    assert isinstance(entry, Settlement)
+    assert not isinstance(entry, Commitment)
+    monkeypatch.setattr("vaiom.forecast.ledger.os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError, match="full"):
+        ledger.settle(entry)
+    assert ledger.file.read_bytes() == before
+    monkeypatch.undo()
+    ledger.settle(entry)
+    assert len([*read_ledger(ledger.file)]) == 2
+    ledger.close()

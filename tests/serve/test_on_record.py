@@ -1,0 +1,164 @@
+"""A service with a ledger: each forecast is on record before its bar, and a stranger can check it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from serve_runs import SYMBOLS, TinyRun, config_of, in_process
+
+from vaiom.audit.forecasts import prove_ledger
+from vaiom.audit.proof import FAILED, PASSED
+from vaiom.cli.main import main
+from vaiom.files import sha256_file, sha256_of
+from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, read_ledger
+from vaiom.market.folder import write_symbol
+
+
+@pytest.fixture(scope="module")
+def ledger(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 12 bars of each asset; the service was started again in between."""
+    folder = tmp_path_factory.mktemp("ledger")
+
+    async def run(start: int) -> None:
+        config = config_of(tiny, folder / "state", bars=tiny.bars, ledger=folder / "ledger.jsonl", backfill=0)
+        async with in_process(config) as (client, service):
+            for number in range(start, start + 6):
+                for symbol in SYMBOLS:
+                    body = {"bars": tiny.later[symbol][number : number + 1]}
+                    assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+            found = (await client.get("/v1/assets")).json()["e_value"]
+            assert service.ledger
+            assert found == service.ledger.e_value
+            assert f'vaiom_ledger_e_value{{baseline="frequency"}} {found}' in (await client.get("/metrics")).text
+
+    asyncio.run(run(0))
+    asyncio.run(run(6))
+    return folder / "ledger.jsonl"
+
+
+def test_each_forecast_is_on_record_before_its_bar(ledger: Path, tiny: TinyRun) -> None:
+    entries: list[Any] = [entry for _, entry in read_ledger(ledger)]
+    assert len(entries) == 2 * (2 * 12 + 1)  # the restart forecast nothing anew
+    for symbol in SYMBOLS:
+        own = [entry for entry in entries if entry.symbol == symbol]
+        assert [type(entry) for entry in own] == [Commitment, Settlement] * 12 + [Commitment]
+        for before, after in zip(own[::2], own[1::2], strict=False):
+            assert before.as_of == after.as_of < after.target_time
+        assert [each.target_time.isoformat() for each in own[1::2]] == [
+            bar["datetime"] for bar in tiny.later[symbol][:12]
+        ]
+
+
+def test_a_ledger_that_cannot_be_written_costs_no_bar(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def run() -> None:
+        config = config_of(tiny, tmp_path / "state", bars=tiny.bars, ledger=tmp_path / "ledger.jsonl", backfill=0)
+        async with in_process(config) as (client, service):
+            first, second = tiny.later["EURUSD"][:2]
+            with monkeypatch.context() as patch:
+                patch.setattr(ForecastLedger, "_append", full)
+                answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [first]})
+                assert (answer.status_code, answer.json()["forecast"]) == (200, None)
+                # No bar is taken that a forecast should have been on record for.
+                answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
+                assert answer.status_code == 503
+            assert (await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})).status_code == 200
+            assert service.live.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def grown(tiny: TinyRun, tmp_path: Path) -> Path:
+    """All bars that the service had."""
+    for symbol, frame in tiny.history.items():
+        later = pl.DataFrame(tiny.later[symbol][:12]).rename(
+            {name: name.capitalize() for name in tiny.later[symbol][0]}
+        )
+        later = later.with_columns(pl.col("Datetime").str.to_datetime(time_unit="us")).select(frame.columns)
+        write_symbol(tmp_path / "bars", symbol, frame.vstack(later.cast(frame.schema)))
+    return tmp_path / "bars"
+
+
+def test_a_stranger_checks_the_ledger(ledger: Path, grown: Path, tiny: TinyRun) -> None:
+    proof = prove_ledger(ledger, tiny.run, grown)
+    assert (proof.verdict, proof.findings) == (PASSED, [])
+    assert "26 of 26 forecasts made again" in proof.notes[0]
+    assert [note.split(":")[0] for note in proof.notes[1:3]] == ["against frequency", "against hour_of_week"]
+    assert sha256_file(ledger) in proof.notes[-1]
+    # The service's own figure, where its Frequency is that of the folder.
+    service = ForecastLedger(ledger, "")
+    assert f"e = {service.e_value:.3g}" in proof.notes[1]
+    service.close()
+
+
+def rewritten(ledger: Path, out: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None]) -> Path:
+    """By somebody who makes the hashes anew, so that only model and bars contradict."""
+    written = b""
+    for number, line in enumerate(ledger.read_bytes().splitlines()):
+        value = change(number, json.loads(line))
+        if value is not None:
+            written += json.dumps(value | {"previous": sha256_of(written)}).encode() + b"\n"
+    out.write_bytes(written)
+    return out
+
+
+def better(number: int, value: dict[str, Any]) -> dict[str, Any]:
+    if value["kind"] == "forecast":
+        probs = np.array(value["probs"]) + 0.01 * (np.arange(16) == 7)
+        return {**value, "probs": (probs / probs.sum()).tolist()}
+    return value
+
+
+FORGERIES: dict[str, tuple[Callable[[int, dict[str, Any]], Any], str]] = {
+    "better forecasts": (better, "forecasts otherwise"),
+    "better bits": (
+        lambda _, value: {**value, "model_bits": 0.5} if value.get("model_bits") else value,
+        "other bits than the bar",
+    ),
+    "another model": (
+        lambda _, value: {**value, "model": "0" * 64} if value["kind"] == "forecast" else value,
+        "of another model",
+    ),
+    "a bar before its forecast": (
+        lambda number, value: None if number == 0 else value, "a bar without a forecast",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_what_was_changed_is_found(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path, forgery: str) -> None:
+    change, words = FORGERIES[forgery]
+    proof = prove_ledger(rewritten(ledger, tmp_path / "forged.jsonl", change), tiny.run, grown)
+    assert proof.verdict == FAILED
+    assert words in proof.findings[0]
+
+
+def test_a_line_that_was_changed_breaks_the_chain(
+    ledger: Path,
+    grown: Path,
+    tiny: TinyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:4] + lines[6:]))
+    command = ["vaiom", "audit", str(tiny.run), "--ledger", str(tmp_path / "cut.jsonl"), "--bars", str(grown), "--json"]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (proof,) = json.loads(capsys.readouterr().out)["proofs"]
+    assert (ended.value.code, proof["verdict"]) == (1, "failed")
+    assert "line 5 is none of those" in proof["findings"][0]
