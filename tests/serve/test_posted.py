@@ -15,7 +15,7 @@ from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
 from training.tiny_runs import TINY
 from vaiom.errors import DataError
 from vaiom.events.fields import CROSS_FIELDS
-from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.engine import TOLERANCE, TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.config import Vocabulary
@@ -132,3 +132,34 @@ def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path
             assert len(service.live.settled["EURUSD"]) >= 6
 
     asyncio.run(serve())
+
+
+def test_past_bars_are_forecast_in_one_pass_of_their_asset(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, number, passes, counted = windowed(tiny, tmp_path, TOGETHER), 20, [], TorchEngine.probs_of_beginnings
+
+    def count(self: TorchEngine, events: Any, meta: Any) -> Any:
+        passes.append(len(events))
+        return counted(self, events, meta)
+
+    monkeypatch.setattr(TorchEngine, "probs_of_beginnings", count)
+    monkeypatch.setattr(TorchEngine, "probs", None)  # a window for each is not asked for
+
+    async def serve() -> dict[str, Any]:
+        async with in_process(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=number)) as (
+            _,
+            service,
+        ):
+            await service._warming_up
+            return {symbol: service.live.settled[symbol] for symbol in tiny.history}
+
+    settled = asyncio.run(serve())
+    assert passes == [CONTEXT + number - 1] * len(tiny.history)
+    monkeypatch.undo()
+    forecaster = Forecaster.load(run)
+    for symbol, each in settled.items():
+        assert [one.as_of for one in each] == tiny.history[symbol]["Datetime"].to_list()[-number - 1 : -1]
+        for back in (1, number):
+            dist = forecaster.predict({name: frame.head(-back) for name, frame in tiny.history.items()}, symbol)
+            assert each[-back].quantiles["0.5"] == pytest.approx(dist.quantile(0.5), rel=1e-4)

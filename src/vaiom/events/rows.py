@@ -8,7 +8,6 @@ Paper: Methods, "Continuous dynamic features" and "Data-quality masks".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -51,7 +50,7 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
             fix="resample the bars with `vaiom data resample`, or check how the stamps were parsed",
         )
     names = ("Open", "High", "Low", "Close", "Volume")
-    return Bars(seconds, *(frame[name].cast(pl.Float64).fill_null(math.nan).to_numpy() for name in names))
+    return Bars(seconds, *(frame[name].cast(pl.Float64).to_numpy() for name in names))
 
 
 def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:

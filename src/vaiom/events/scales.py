@@ -288,10 +288,11 @@ def average(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
         return _average_long(values, span, state)
     alpha = 2 / (span + 1)
     mean, num_missing = state
-    out = [mean]
+    out, usual = [mean], _weight(alpha, 0)
     for value in values.tolist() if _many(values) else [float(values)]:
         if value == value:
-            mean = value if mean != mean else mean + (value - mean) * _weight(alpha, num_missing)
+            weight = _weight(alpha, num_missing) if num_missing else usual
+            mean = value if mean != mean else mean + (value - mean) * weight
             num_missing = 0
         elif mean == mean:
             num_missing += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -68,9 +69,8 @@ class ReturnDistribution(BucketDistribution[float]):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-safe values: times in ISO format, infinite edges null."""
-        edges, return_edges = (
-            [edge if np.isfinite(edge) else None for edge in each.tolist()] for each in (self.edges, self.return_edges)
-        )
+        both = (self.edges.tolist(), self.return_edges.tolist())
+        edges, return_edges = ([edge if math.isfinite(edge) else None for edge in each] for each in both)
         quantiles = np.asarray(self.quantile(SHOWN_LEVELS)).tolist()
         return {
             "symbol": self.symbol,

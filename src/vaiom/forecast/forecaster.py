@@ -190,6 +190,14 @@ class Forecaster:
                 answers |= zip(part, self.engine.probs(np.stack(events), np.stack(metas)), strict=True)
         return [self.distribution(window, answers[index], now) for index, window in enumerate(windows)]
 
+    def forecast_in_turn(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
+        """Forecasts of windows of one asset, each a bar further than the one before; a row is computed once."""
+        meta = meta_of(self.tokenizer, windows[0].symbol)
+        last = [{name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]]
+        events = [inputs_of(self.config, columns, meta) for columns in (windows[0].columns, *last)]
+        probs = self.engine.probs_after_each(np.concatenate(events), meta, self.context)[-len(windows) :]
+        return [self.distribution(window, each) for window, each in zip(windows, probs, strict=True)]
+
     def distribution(
         self, window: Window, probs: Probabilities, now: datetime | None = None, *, context: int | None = None
     ) -> ReturnDistribution:

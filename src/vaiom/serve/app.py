@@ -241,18 +241,26 @@ class Service:
 
     async def _backfill(self) -> None:
         loop, size = asyncio.get_running_loop(), min(MAX_BATCH, self.config.max_waiting)
+        if self.posted:  # an asset at a time, in one pass
+            self.replays.sort(key=lambda each: each[0].symbol)
         while self.replays:
             # The newest first: they are what is looked at.
-            part = self.replays[-size:]
+            last = self.replays[-1][0].symbol
+            part = [each for each in self.replays if each[0].symbol == last] if self.posted else self.replays[-size:]
+            windows = [window for window, _ in part]
             try:
-                made = await asyncio.gather(*(self.batcher.forecast(partial(itemgetter(0), each)) for each in part))
-                await loop.run_in_executor(self._state, self.live.settle_replays, part, [dist for _, dist in made])
+                if self.posted:
+                    dists = await self.batcher.run(partial(self.forecaster.forecast_in_turn, windows))
+                else:
+                    waiting = (self.batcher.forecast(partial(itemgetter(0), each)) for each in part)
+                    dists = [dist for _, dist in await asyncio.gather(*waiting)]
+                await loop.run_in_executor(self._state, self.live.settle_replays, part, dists)
             except RefusalError as busy:  # clients come first, and a disk may have room again
                 await asyncio.sleep(busy.retry_after or 0)
                 continue
             except Exception:
                 _log.exception("forecasts of past bars failed; the others go on")
-            del self.replays[-size:]
+            del self.replays[-len(part) :]
 
 
 def make_app(service: Service) -> FastAPI:

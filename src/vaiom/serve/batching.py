@@ -53,8 +53,9 @@ class Batcher:
         if len(self.waiting) + self._num_making >= self.max_waiting:
             raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
         self._num_making += 1
+        threads = self.num_workers if self._num_making == 1 else 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._maker, make)
+            return await asyncio.get_running_loop().run_in_executor(self._maker, _made, make, threads)
         finally:
             self._num_making -= 1
 
@@ -105,3 +106,8 @@ class Batcher:
         except Exception as error:  # answered to those who asked; the model goes on for the others
             return [error] * len(windows)
         return [self._forecasts([window], threads)[0] for window in windows]
+
+
+def _made(make: Callable[[], Made], threads: int) -> Made:
+    torch.set_num_threads(threads)
+    return make()

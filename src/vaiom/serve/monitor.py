@@ -85,7 +85,7 @@ def settle(
         as_of=dist.as_of,
         target_time=moment_of(int(after["timestamp"][-1])),
         replayed=replayed,
-        quantiles={str(level): dist.quantile(level) for level in FAN_LEVELS},
+        quantiles=dict(zip(map(str, FAN_LEVELS), np.asarray(dist.quantile(FAN_LEVELS)).tolist(), strict=True)),
         log_return=log_ret if math.isfinite(log_ret) else None,
         bucket=bucket if scorable else 0,
         model_bits=-math.log2(max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY)) if scorable else None,

@@ -10,7 +10,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import polars as pl
 
 from vaiom.forecast.bars import MIN_BARS, check_bars
@@ -24,6 +23,7 @@ from vaiom.serve.schemas import Bar
 MOST_ASSETS = 128
 """Assets of all remembered histories together: about 3 MiB each."""
 
+Frames = Mapping[str, pl.DataFrame]
 Lengths = tuple[tuple[str, int], ...]
 """Symbols of a history and how many bars of each there are."""
 
@@ -38,33 +38,31 @@ class PostedHistories:
 
     def forecast(self, bars: Mapping[str, Sequence[Bar]], symbol: str) -> tuple[Window, ReturnDistribution]:
         """The forecast after the last bar of an asset; the other assets are read by a model that reads them."""
-        if not self.forecaster.reads_other_assets:
-            bars = {symbol: bars[symbol]}
-        online = self._longest(bars)
-        new = {each: rows[online.streams[each].num_bars if online.streams else 0 :] for each, rows in bars.items()}
-        frames = frames_of({each: rows for each, rows in new.items() if rows})
-        if not online.streams:
-            # A history alone says how many bars it must have, and what their timeframe is.
-            check_bars(frames[symbol], symbol, self.forecaster.tokenizer.timeframe, MIN_BARS)
-        online.extend_many(frames)
+        frames = frames_of(bars if self.forecaster.reads_other_assets else {symbol: bars[symbol]})
+        online = self._longest(frames)
+        if not online.streams and len(frames[symbol]) < MIN_BARS:
+            check_bars(frames[symbol], symbol, self.forecaster.tokenizer.timeframe)  # says how many there must be
+        had = {each: stream.num_bars for each, stream in online.streams.items()}
+        new = {each: frame[had.get(each, 0) :] for each, frame in frames.items()}
+        online.extend_many({each: frame for each, frame in new.items() if len(frame)})
         window, dist = online.window(symbol), online.forecast(symbol)
-        self._keep(bars, online)
+        self._keep(frames, online)
         return window, dist
 
-    def _longest(self, bars: Mapping[str, Sequence[Bar]]) -> OnlineForecaster:
+    def _longest(self, frames: Frames) -> OnlineForecaster:
         """A copy of what is known of the longest beginning of these bars."""
-        shapes = {lengths for lengths, _ in self._known if {symbol for symbol, _ in lengths} == bars.keys()}
+        shapes = {lengths for lengths, _ in self._known if {symbol for symbol, _ in lengths} == frames.keys()}
         for lengths in sorted(shapes, key=lambda each: sum(number for _, number in each), reverse=True):
-            if all(number <= len(bars[symbol]) for symbol, number in lengths):
-                found = self._known.get(key := _key(bars, lengths))
+            if all(number <= len(frames[symbol]) for symbol, number in lengths):
+                found = self._known.get(key := _key(frames, lengths))
                 if found:
                     self._known.move_to_end(key)
                     return found.copy()
         return self.forecaster.online()
 
-    def _keep(self, bars: Mapping[str, Sequence[Bar]], online: OnlineForecaster) -> None:
-        lengths = tuple(sorted((symbol, len(rows)) for symbol, rows in bars.items()))
-        self._known[_key(bars, lengths)] = online
+    def _keep(self, frames: Frames, online: OnlineForecaster) -> None:
+        lengths = tuple(sorted((symbol, len(frame)) for symbol, frame in frames.items()))
+        self._known[_key(frames, lengths)] = online
         while sum(len(lengths) for lengths, _ in self._known) > MOST_ASSETS and len(self._known) > 1:
             self._known.popitem(last=False)
 
@@ -76,10 +74,9 @@ def frames_of(bars: Mapping[str, Sequence[Bar]]) -> dict[str, pl.DataFrame]:
     }
 
 
-def _key(bars: Mapping[str, Sequence[Bar]], lengths: Lengths) -> tuple[Lengths, bytes]:
+def _key(frames: Frames, lengths: Lengths) -> tuple[Lengths, bytes]:
     digest = hashlib.sha256()
     for symbol, number in lengths:
-        stamps, *values = zip(*(bar.as_row() for bar in bars[symbol][:number]), strict=True)
-        digest.update(np.array(stamps, "datetime64[us]").tobytes())
-        digest.update(np.array(values, np.float64).tobytes())  # what is missing is NaN
+        for column in frames[symbol].head(number):
+            digest.update(column.to_physical().to_numpy().tobytes())  # what is missing is NaN
     return lengths, digest.digest()
