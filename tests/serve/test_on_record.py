@@ -123,13 +123,17 @@ def better(number: int, value: dict[str, Any]) -> dict[str, Any]:
 
 FORGERIES: dict[str, tuple[Callable[[int, dict[str, Any]], Any], str]] = {
     "better forecasts": (better, "forecasts otherwise"),
+    "no distribution": (
+        lambda _, value: {**value, "probs": [0.5, float("nan")]} if value["kind"] == "forecast" else value,
+        "no distribution",
+    ),
     "better bits": (
         lambda _, value: {**value, "model_bits": 0.5} if value.get("model_bits") else value,
         "other bits than the bar",
     ),
     "another model": (
         lambda _, value: {**value, "model": "0" * 64} if value["kind"] == "forecast" else value,
-        "of another model",
+        "no forecast of this model",
     ),
     "a bar before its forecast": (
         lambda number, value: None if number == 0 else value, "a bar without a forecast",
@@ -143,6 +147,18 @@ def test_what_was_changed_is_found(ledger: Path, grown: Path, tiny: TinyRun, tmp
     proof = prove_ledger(rewritten(ledger, tmp_path / "forged.jsonl", change), tiny.run, grown)
     assert proof.verdict == FAILED
     assert words in proof.findings[0]
+
+
+def test_forecasts_of_another_model_are_left_to_its_own_audit(
+    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path
+) -> None:
+    def change(number: int, value: dict[str, Any]) -> dict[str, Any]:
+        return {**value, "model": "0" * 64} if number < 10 and value["kind"] == "forecast" else value
+
+    proof = prove_ledger(rewritten(ledger, tmp_path / "both.jsonl", change), tiny.run, grown)
+    assert proof.verdict == PASSED
+    assert proof.notes[0] == "6 forecasts of other models are not judged"
+    assert "20 of 20" in proof.notes[1]
 
 
 def test_a_line_that_was_changed_breaks_the_chain(

@@ -19,7 +19,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, losses_of
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import INVALID
+from vaiom.events.fields import INVALID, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SplitConfig
 from vaiom.files import sha256_file
 from vaiom.forecast.ledger import Commitment, Settlement, e_value, read_ledger
@@ -66,9 +66,15 @@ def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitmen
             if proof.check(key in commitments, f"line {number}: a bar without a forecast before it"):
                 settled.setdefault(key, entry)
         elif key not in settled:  # what was forecast after the bar is no forecast
-            proof.check(entry.model == model, f"line {number}: a forecast of another model, {entry.model[:16]}")
-            commitments[key] = entry
-    return commitments, settled
+            probs = np.array(entry.probs)
+            whole = len(probs) == NUM_RETURN_BUCKETS and (probs >= 0).all() and abs(probs.sum() - 1) <= _TOLERANCE
+            if proof.check(bool(whole), f"line {number}: no distribution over {NUM_RETURN_BUCKETS} buckets"):
+                commitments[key] = entry
+    own = {key: entry for key, entry in commitments.items() if entry.model == model}
+    proof.check(bool(own), f"no forecast of this model, {model[:16]}")
+    if len(own) < len(commitments):
+        proof.notes.append(f"{len(commitments) - len(own)} forecasts of other models are not judged")
+    return own, settled
 
 
 def _row_of(corpus: Corpus, key: Key) -> int | None:
@@ -83,12 +89,12 @@ def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows,
     """Not those with less history than the model reads, nor those that were made before other assets' bars came."""
     history = np.concatenate([np.arange(part.stop - part.start) for part in corpus.asset_slices.values()])
     whole = history[rows] >= model.checkpoint.config.history - 1
-    whole &= [not each.missing_assets for each in commitments]
-    chosen = np.flatnonzero(whole)
-    largest = 0.0
-    for index, probs in zip(chosen, model.predict_proba(corpus, rows[chosen]), strict=True):
+    whole &= np.array([not each.missing_assets for each in commitments], bool)
+    chosen, largest = np.flatnonzero(whole), 0.0
+    made = model.predict_proba(corpus, rows[chosen]) if len(chosen) else ()
+    for index, probs in zip(chosen, made, strict=True):
         entry = commitments[index]
-        difference = float(np.abs(probs - entry.probs).max()) if len(entry.probs) == len(probs) else 1.0
+        difference = float(np.abs(probs - entry.probs).max())
         largest = max(largest, difference)
         same = difference <= _TOLERANCE and abs(entry.sigma / corpus.sigma20[rows[index]] - 1) <= _TOLERANCE
         proof.check(same, f"{entry.symbol}, {entry.as_of}: the model forecasts otherwise")
@@ -106,10 +112,9 @@ def _score(
     """By the bars of the folder, whatever the ledger says that came; it must say the same."""
     valid = np.flatnonzero(corpus.valid_base[rows] & (corpus.target_return[rows] != INVALID))
     scored = rows[valid]
-    probs = np.array([commitments[index].probs for index in valid]).reshape(len(valid), -1)
-    if not len(valid) or not proof.check(bool(np.isfinite(probs).all() and (probs >= 0).all()), "no probabilities"):
+    if not len(valid):
         return
-    bits = event_bits(probs, corpus.target_return[scored])
+    bits = event_bits(np.array([commitments[index].probs for index in valid]), corpus.target_return[scored])
     own = dict(zip(valid.tolist(), bits.tolist(), strict=True))
     for index, entry in enumerate(settled):
         if entry and entry.model_bits != own.get(index):

@@ -26,7 +26,7 @@ from fastapi import Query
 from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
 from vaiom.events.rows import bars_of
-from vaiom.forecast.bars import moment_of, seconds_of, utc_now
+from vaiom.forecast.bars import seconds_of, utc_now
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger, Settlement
@@ -341,13 +341,14 @@ class LiveAssets:
     def _require_on_grid(self, stamp: datetime, stream: AssetStream | None, where: str) -> None:
         """Bars begin where the asset's last ones did, or an hour off where summer time moves longer ones."""
         step = int(self.forecaster.timeframe.total_seconds())
-        known = stream.columns["timestamp"].astype(np.int64) if stream else np.array([seconds_of(stamp)])
-        off = np.unique((seconds_of(stamp) - known) % step)
-        if not {*off.tolist()} & ({0, _HOUR, step - _HOUR} if step > _HOUR else {0}):
+        allowed = {0, _HOUR, step - _HOUR} if step > _HOUR else {0}
+        if stream is None or (seconds_of(stamp) - stream.seconds) % step in allowed:
+            return
+        if allowed.isdisjoint(((seconds_of(stamp) - stream.columns["timestamp"].astype(np.int64)) % step).tolist()):
             raise DataError(
                 "a bar between the stamps of its asset",
                 where=where,
-                expected=f"a stamp whole {self.forecaster.tokenizer.timeframe} bars from {moment_of(int(known[-1]))}",
+                expected=f"a stamp whole {self.forecaster.tokenizer.timeframe} bars from {stream.last.isoformat()}",
                 got=stamp.isoformat(),
                 fix="resample the bars as those before; DELETE .../bars?after= removes wrong ones that were taken",
             )
