@@ -33,6 +33,20 @@ def test_a_model_that_knows_nothing_more_gains_nothing_on_average(
         assert mean <= 1 + 1e-9
 
 
+@given(*[st.floats(0.01, 9)] * 4)
+def test_assets_that_move_together_make_no_evidence_of_chance(
+    gain: float, loss: float, low: float, high: float
+) -> None:
+    """Two outcomes, of which the model takes one better, so probable that it gains nothing: two assets share each."""
+    ours, theirs = np.array([low, high + loss]), np.array([low + gain, high])
+    gains = theirs + np.log2((1 - 1 / 64) * 2.0**-ours + 1 / 64 * 2.0**-theirs)
+    if gains[0] <= 0 <= gains[1] or gains[0] <= gains[1]:
+        return
+    truth = np.array([-gains[1], gains[0]]) / (gains[0] - gains[1])
+    mean = sum(truth[each] * e_value([NOW, NOW], [ours[each]] * 2, [theirs[each]] * 2) for each in range(2))
+    assert mean <= 1 + 1e-9
+
+
 def test_a_better_model_gathers_evidence_and_a_worse_one_none() -> None:
     draw = np.random.default_rng(0)
     stamps = [NOW + timedelta(hours=hour) for hour in range(1_000)]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import suppress
+import shutil
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,39 +158,34 @@ def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: Tiny
     again.store.close()
 
 
-class Killed(BaseException):
-    """Stands for a kill at one exact moment."""
+def test_what_comes_after_an_asset_was_forgotten_is_kept(tiny: TinyRun, tmp_path: Path) -> None:
+    """Also where the bars that were removed had been the last to arrive."""
+    assets = live(tiny, tmp_path)
+    assets.bring_in(tiny.bars, 0)
+    assets.cut("XAUUSD", datetime(1970, 1, 1))
+    bars = [Bar(**each) for each in tiny.later["EURUSD"][:3]]
+    assets.push("EURUSD", bars)
+    assets.cut("EURUSD", bars[1].datetime)
+    assert assets.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
+    assets.store.close()
 
 
-def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many transactions the start has, a kill before any of them changes nothing in the end."""
+def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(tiny: TinyRun, tmp_path: Path) -> None:
+    """Before and after every transaction of the start the file is set aside, and a service goes on from there."""
+    whole, aside = live(tiny, tmp_path / "whole"), []
 
-    def die(left: list[int], real: Callable[..., Any], *values: Any, **options: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise Killed
-        return real(*values, **options)
+    def keep(statement: str) -> None:
+        if statement.startswith(("BEGIN", "COMMIT")):
+            aside.append(shutil.copytree(tmp_path / "whole", tmp_path / str(len(aside))))
 
-    whole = live(tiny, tmp_path / "whole")
+    whole.store._db.set_trace_callback(keep)
     whole.bring_in(tiny.bars, 0)
-    for number in range(9):
-        state = tmp_path / str(number)
-        begun = live(tiny, state)
-        with monkeypatch.context() as patch:
-            for name in ("append", "put_snapshot", "set_fact"):
-                patch.setattr(begun.store, name, partial(die, left := [number], getattr(begun.store, name)))
-            with suppress(Killed):
-                begun.bring_in(tiny.bars, 0)
-        begun.store.close()
+    assert len(aside) >= 4
+    for state in aside:
         again = live(tiny, state)
         again.bring_in(tiny.bars, 0)
         assert (again.online.to_json() == whole.online.to_json()) is True  # not shown: they are long
         again.store.close()
-        if left[0] > 0:
-            break
-    assert number > 0
     whole.store.close()
 
 
