@@ -20,7 +20,23 @@ METRICS_NAME = "metrics.jsonl"
 BEST_NAME = "best.safetensors"
 REPORT_NAME = "report.html"
 
+MODELS = Path(__file__).parent / "models"
+"""The models inside the package, each a run folder without its training."""
+DEFAULT_MODEL = "fx-1h"
+EVIDENCE_SUFFIX = "-evidence"
+"""Ends the name of the model that a packaged model for use is judged by."""
+
 _STATE = re.compile(r"step-(\d+)\.state\.safetensors")
+
+
+def packaged_models() -> dict[str, Path]:
+    """The run folders inside the package, by their names."""
+    return {best.parent.name: best.parent for best in sorted(MODELS.glob(f"*/{BEST_NAME}"))}
+
+
+def find_run(path: Path) -> Path:
+    """What a path or the name of a packaged model stands for; what lies on the disk comes first."""
+    return path if path.exists() else packaged_models().get(str(path), path)
 
 
 class Run:

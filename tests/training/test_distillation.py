@@ -12,7 +12,7 @@ from tiny_runs import CPU, TINY, assert_same_tensors, state_of
 
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import SIGNED_FIELDS, UNKNOWN_ASSET
+from vaiom.events.fields import CROSS_FIELDS, SIGNED_FIELDS, UNKNOWN_ASSET
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.losses import objective
@@ -136,3 +136,20 @@ def test_the_unknown_asset_is_learned_where_assets_are_dropped(corpus: Corpus) -
         assert torch.equal(saved[1:], table[1:])
         model.eval()
         assert torch.equal(model(x, meta)["return"], model(x, meta)["return"])
+
+
+def test_other_assets_are_left_out_of_whole_windows_in_training_alone(corpus: Corpus) -> None:
+    config = TINY.with_changes(fields=("ret_z", *CROSS_FIELDS), cross_dropout=0.5).model
+    torch.manual_seed(0)
+    model = Vaiom(config, Vocabulary.of(corpus.tokenizer)).train()
+    x, meta = torch.randn(40, 8, len(config.input_fields)).requires_grad_(), torch.tensor([[1, 0, 0]] * 40)
+    model(x, meta)["return"].sum().backward()
+    assert x.grad is not None
+    read = x.grad[:, :, 1:].ne(0).any(dim=-1)
+    assert bool((read.all(dim=1) | ~read.any(dim=1)).all())
+    assert 5 < int(read.all(dim=1).sum()) < 35
+    assert bool(x.grad[:, :, 0].ne(0).all())
+    model.eval()
+    changed = x.detach().clone()
+    changed[:, :, 1:] = 0
+    assert not torch.equal(model(x, meta)["return"], model(changed, meta)["return"])

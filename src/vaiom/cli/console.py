@@ -27,7 +27,10 @@ Progress = Callable[[int, int, str], None]
 """Called with (done, total, what is being done)."""
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a selected model.")]
-ModelPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, a checkpoint or an exported model.")]
+ModelPath = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="A run folder, a packaged model's name, a checkpoint or an exported model."),
+]
 CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")]
 RunCorpus = Annotated[
     Path | None, typer.Option("--corpus", help="The run's corpus or that one grown, where it moved; else where it was.")

@@ -1,18 +1,84 @@
-"""`vaiom predict`, `export`, `serve` and `state`: a trained model in use."""
+"""`vaiom forecast`, `models`, `card`, `predict`, `export`, `serve` and `state`: a trained model in use."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, date, note, print_answer
+from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, date, note, print_answer, progress_bar
 from vaiom.errors import ConfigError
-from vaiom.report.tables import Column, Table, count, text
+from vaiom.files import write_bytes
+from vaiom.report.tables import Column, Table, bits, count, text
+from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
+
+if TYPE_CHECKING:
+    from vaiom.forecast.distribution import ReturnDistribution
+    from vaiom.forecast.forecaster import Forecaster
+    from vaiom.market.findings import Finding
+
+
+@answers
+def forecast(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Any file that `vaiom data import` reads.")],
+    model: Annotated[str, typer.Option(help="A packaged model's name, a run folder or a model file.")] = DEFAULT_MODEL,
+    symbol: Annotated[str | None, typer.Option(help="The asset, where a file does not say it.")] = None,
+    now: Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture of each distribution: .png, .svg or .pdf.")] = None,
+    device: Device = "cpu",
+) -> Answer:
+    """Forecast the bar after the last one of price files, with a model that is part of the package."""
+    from vaiom.forecast.bars import coarsened
+    from vaiom.forecast.forecaster import Forecaster
+    from vaiom.market.check import check_bars
+    from vaiom.market.formats.table import Options
+    from vaiom.market.imports import read_files
+
+    with progress_bar("reading") as progress:
+        read, entries = read_files(files, Options(symbol=symbol, utc=True, repair=True), progress=progress)
+    forecaster = Forecaster.load(model, device)
+    frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
+    dists = forecaster.predict(frames, now=now or datetime.now(UTC).replace(tzinfo=None)).values()
+    notes = [_quality(name, check_bars(name, bars).findings, entries[name]["repairs"]) for name, bars in frames.items()]
+    if plot:
+        _draw(list(dists), plot)
+    return _forecasts(forecaster, list(dists), [words for words in notes if words])
+
+
+@answers
+def models() -> Answer:
+    """List the models that are part of the package."""
+    from vaiom.forecast.forecaster import Forecaster
+
+    known = [{"name": name, **Forecaster.pretrained(name).describe()} for name in packaged_models()]
+    columns = [*map(Column, ("name", "purpose", "bars", "assets", "Train before")), Column("Validation bits", bits)]
+    rows = [
+        [
+            *(each["name"], each["purpose"], each["timeframe"], ", ".join(each["symbols"])),
+            *(each["splits"]["train_end"][:10], each["validation_bits"]),
+        ]
+        for each in known
+    ]
+    return Answer(json={"models": known}, shown=[Table("Models in the package", columns, rows)])
+
+
+@answers
+def card(
+    run: ModelPath,
+    out: Annotated[Path | None, typer.Option(help="The Markdown file to write; else it is printed.")] = None,
+) -> Answer:
+    """Describe a model: what it is, what it was made from, how it scored, its limits."""
+    from vaiom.report.card import render_card
+
+    page = render_card(find_run(run))
+    if out:
+        write_bytes(out, page.encode())
+    return Answer(json={"card": page}, shown=[] if out else [page.removesuffix("\n")])
 
 
 def predict(
@@ -34,17 +100,41 @@ def predict(
     forecaster = Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
     dists = forecaster.forecast(forecaster.windows(frames, symbol), now)
+    answer = _forecasts(forecaster, dists)
+    print_answer(replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[]) if csv else answer, json)
+
+
+def _forecasts(forecaster: Forecaster, dists: Sequence[ReturnDistribution], notes: Sequence[str] = ()) -> Answer:
+    """Forecasts as a table, with what to know about them."""
     rows = [dist.summary() for dist in dists]
     columns = [Column(name, text if index < 4 else str) for index, name in enumerate(rows[0])]
     caption = "The next bar, in basis points of log return, given that it is not zero"
-    table = Table(caption, columns, [list(row.values()) for row in rows])
-    notes = [f"{dist.symbol}: {words}" for dist in dists for words in dist.notes]
-    answer = Answer(
+    notes = [*notes, *(f"{dist.symbol}: {words}" for dist in dists for words in dist.notes)]
+    return Answer(
         json={"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]},
-        shown=[as_csv(dists).removesuffix("\n") if csv else table],
-        notes=["\n" + "\n".join(notes)] if notes and not csv else [],
+        shown=[Table(caption, columns, [list(row.values()) for row in rows])],
+        notes=["\n" + "\n".join(notes)] if notes else [],
     )
-    print_answer(answer, json)
+
+
+def _quality(symbol: str, findings: Sequence[Finding], repairs: Mapping[str, int]) -> str:
+    """What is wrong with an asset's prices, in one line; nothing where nothing is."""
+    found = [f"{each.kind} {each.count:,}" for each in findings if each.severity != "info"]
+    found += [f"{name.replace('_', ' ')} {number:,}" for name, number in repairs.items() if number]
+    return f"{symbol}: quality: {', '.join(found)} (`vaiom data check` says more)" if found else ""
+
+
+def _draw(dists: Sequence[ReturnDistribution], file: Path) -> None:
+    """The distributions below each other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.4 * len(dists)), layout="constrained")
+    for dist, axis in zip(dists, figure.subplots(len(dists), squeeze=False)[:, 0], strict=True):
+        dist.plot(axis)
+    try:
+        figure.savefig(file)
+    except ValueError as error:
+        raise ConfigError("not a picture's name", where=file, expected=".png, .svg or .pdf", got=str(error)) from error
 
 
 @answers

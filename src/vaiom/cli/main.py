@@ -26,7 +26,15 @@ app.add_typer(corpus.app, name="corpus")
 for command in (
     *(demo.demo, train.experiments, train.train, train.refit),
     *(evaluate.baselines, evaluate.evaluate, evaluate.report, evaluate.audit),
-    *(forecast.predict, forecast.export, forecast.serve, forecast.state),
+    *(
+        forecast.forecast,
+        forecast.models,
+        forecast.card,
+        forecast.predict,
+        forecast.export,
+        forecast.serve,
+        forecast.state,
+    ),
 ):
     app.command()(command)
 # Commands of a checkout, which no wheel holds: words, options and --help all go to the command behind.

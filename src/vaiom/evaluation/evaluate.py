@@ -37,7 +37,7 @@ from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import GroupBits, bits_by_group, event_bits, losses_of
 from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
+from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED
 from vaiom.files import read_json, write_json
 from vaiom.model.checkpoint import USE
@@ -103,6 +103,8 @@ class Evaluation:
     """In which matrices were multiplied."""
     baselines: str | None = None
     """The folder of stored losses; None also where the plain baselines were fitted on the spot."""
+    bits_alone: float | None = None
+    """Of the model without the bars of other assets; None where it reads none, and for models that score by windows."""
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
@@ -220,7 +222,18 @@ def figures_of_forecasts(
     known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}
     served, log_ret = served_distributions(corpus, rows, probs), corpus.log_ret_next[rows].astype(np.float64)
     figures = judge_forecasts(served, probs, events.buckets, log_ret, events.symbols, known)
-    return {**figures, "mixture": diagnose_mixture(model, corpus, rows)}
+    alone = score_alone(model, corpus, rows, events.buckets)
+    return {**figures, "mixture": diagnose_mixture(model, corpus, rows), "bits_alone": alone}
+
+
+def score_alone(model: ModelPredictor, corpus: Corpus, rows: Rows, buckets: npt.NDArray[np.integer]) -> float | None:
+    """Mean bits of the model where no other asset has a bar."""
+    config = model.checkpoint.config
+    if not config.attention_window or not set(CROSS_FIELDS) & set(config.input_fields):
+        return None
+    absent = {name: np.zeros_like(corpus.columns[name]) for name in CROSS_FIELDS}
+    alone = replace(corpus, columns={**corpus.columns, **absent})
+    return float(event_bits(model.predict_proba(alone, rows), buckets).mean())
 
 
 def share_of_zeros(corpus: Corpus, split: str) -> float:

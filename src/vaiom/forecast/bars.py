@@ -21,6 +21,7 @@ from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.scales import Bars
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, conform, read_bars, read_file, symbols_in
+from vaiom.market.resample import resample
 from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
@@ -66,6 +67,13 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
     if seen is not None and (seen < wanted or (seen > wanted and len(bars) >= MIN_BARS)):
         raise wrong_timeframe(where, timeframe, seen)
     return bars
+
+
+def coarsened(bars: pl.DataFrame, symbol: str, timeframe: str) -> pl.DataFrame:
+    """An asset's bars at a model's timeframe where they are finer; others as they are."""
+    seen = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS))
+    finer = seen is not None and seen < timeframe_of(timeframe)
+    return resample(bars, timeframe, where=Path(f"bars of {symbol}")) if finer else bars
 
 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from vaiom.codec import to_json
-from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
+from vaiom.errors import CheckpointError, ConfigError, DataError, UserError, VaiomError
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
@@ -37,7 +37,7 @@ from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
 from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom
-from vaiom.run import Run
+from vaiom.run import Run, find_run
 from vaiom.training.devices import resolve_device
 
 EXPORTED_SUFFIX = ".onnx"
@@ -162,13 +162,13 @@ class LastPosition(nn.Module):
 
 def export_run(run: str | Path, file: str | Path, corpus: str | Path | None = None) -> Exported:
     """Export the selected model of a run; real windows come from its corpus where that is still at hand."""
-    run, windows = Path(run), []
+    run, windows = find_run(Path(run)), []
     checkpoint = load_checkpoint(run if run.is_file() else Run(run).best)
     if corpus is not None:
         windows = real_windows(open_corpus(Path(corpus)), checkpoint)
     elif not run.is_file():
         # A corpus that has moved on is no reason to refuse: the caller is told how many windows were compared.
-        with suppress(DataError):
+        with suppress(UserError):
             windows = real_windows(open_corpus(Run(run).corpus_path(), verify=False), checkpoint)
     return export_onnx(checkpoint, Path(file), windows)
 

@@ -25,7 +25,7 @@ from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities,
 from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.stamps import timeframe_of
 from vaiom.model.checkpoint import ModelCard, load_checkpoint
-from vaiom.run import Run
+from vaiom.run import DEFAULT_MODEL, Run, find_run, packaged_models
 
 if TYPE_CHECKING:
     from vaiom.forecast.online import OnlineForecaster
@@ -65,14 +65,22 @@ class Forecaster:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu", threads: int | None = None) -> Forecaster:
-        """Load a run folder's selected model, a checkpoint, or what `vaiom export` wrote (which runs on CPUs)."""
-        file = _model_file(Path(path))
+        """Load a run folder's selected model, a packaged one by its name, a checkpoint or an exported file."""
+        file = _model_file(find_run(Path(path)))
         if file.suffix == EXPORTED_SUFFIX:
             if device not in ("cpu", "auto"):
                 raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
             return cls(*open_exported(file, threads))
         checkpoint = load_checkpoint(file)
         return cls(TorchEngine(checkpoint.model, device, threads), checkpoint)
+
+    @classmethod
+    def pretrained(cls, name: str = DEFAULT_MODEL, device: str = "cpu", threads: int | None = None) -> Forecaster:
+        """Load a model that is part of the package: no file, no network, no training."""
+        models = packaged_models()
+        if name not in models:
+            raise ConfigError("no such packaged model", expected=", ".join(models), got=name, fix="vaiom models")
+        return cls.load(models[name], device, threads)
 
     def __repr__(self) -> str:
         bars = f"{self.tokenizer.timeframe} bars of {len(self.symbols)} assets"
@@ -267,5 +275,5 @@ def _model_file(path: Path) -> Path:
         where=path,
         expected=f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file",
         got=f"{len(exported)} exported files" if exported else "neither",
-        fix="`vaiom train` makes a run; name the file where there are several",
+        fix="`vaiom train` makes a run, `vaiom models` lists packaged ones; name the file where there are several",
     )

@@ -49,6 +49,20 @@ def import_files(
     `symbol`, `start` and `price_scale` say what a file does not; `columns` maps bar columns to those of a table.
     """
     options = Options(symbol=symbol, start=start, utc=utc, columns=columns, price_scale=price_scale, repair=repair)
+    bars, entries = read_files(paths, options, format=format, shift=shift, progress=progress)
+    _write(out, bars, entries, replace=replace)
+    return {"symbols": entries}
+
+
+def read_files(
+    paths: Sequence[Path],
+    options: Options,
+    *,
+    format: str = "auto",
+    shift: timedelta = timedelta(0),
+    progress: Progress | None = None,
+) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
+    """The bars of all files by symbol, in order, and where each symbol's came from."""
     _require_sense(format, options)
     files = _list_files(paths)
     sources = []
@@ -65,10 +79,9 @@ def import_files(
 
     bars: dict[str, pl.DataFrame] = {}
     entries: dict[str, Any] = {}
-    for name, own in sorted(_group_by_symbol(sources, symbol).items()):
-        bars[name], entries[name] = combine(name, own, shift=shift, utc=utc, repair=repair)
-    _write(out, bars, entries, replace=replace)
-    return {"symbols": entries}
+    for name, own in sorted(_group_by_symbol(sources, options.symbol).items()):
+        bars[name], entries[name] = combine(name, own, shift=shift, utc=options.utc, repair=options.repair)
+    return bars, entries
 
 
 def combine(

@@ -139,6 +139,9 @@ def notes_of(found: Evaluation) -> list[str]:
     if found.confidence_set:
         size, inside = found.confidence_set.size, ", ".join(found.confidence_set.included)
         notes.append(f"The {1 - size:.0%} model confidence set, the predictors that no other has beaten: {inside}.")
+    if found.bits_alone is not None:
+        loss = signed(found.bits_alone - found.bits[MODEL])
+        notes.append(f"Without the bars of other assets the model has {bits(found.bits_alone)} bits ({loss}).")
     notes.append(
         f"Every figure is conditional on a non-zero next return: {percent2(found.zero_share)} of the next returns in "
         "this split were exactly zero and are no events."

@@ -1,0 +1,109 @@
+"""`vaiom forecast`, `models` and `card`: a real forecast from a price file and a model inside the package."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from command_line import Vaiom, require_refusal
+
+from vaiom.errors import ConfigError
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.resample import resample
+from vaiom.run import packaged_models
+
+DOCS = Path(__file__).parents[2] / "docs"
+READ = {
+    "dukascopy_EURUSD_2019_01_BID_candles_hour_1.bi5": "EURUSD",
+    "dukascopy_EURUSD_2019_01_04_BID_candles_min_1.bi5": "EURUSD",
+    "histdata_DAT_ASCII_EURUSD_M1_202306.csv": "EURUSD",
+    "mt5_export_EURUSD_H1_head8000.csv": "EURUSD",
+    "oanda-EUR_USD-2020-5.csv": "EURUSD",
+    "ork-ad_USDCNH_1h.csv": "USDCNH",
+}
+REFUSED = {
+    "dukascopy_EURUSD_2018_BID_candles_day_1.bi5": "another timeframe",
+    "dukascopy_EURUSD_2019_01_04_12h_ticks.bi5": "too few bars",
+    "dukascopy_USDHKD.bi5": "--start",
+}
+
+
+def write_minutes(file: Path, hours: int = 40) -> pl.DataFrame:
+    stamps = [datetime(2024, 3, 4) + timedelta(minutes=minute) for minute in range(60 * hours)]
+    close = 1.1 * np.exp(np.cumsum(np.random.default_rng(5).normal(0, 1e-4, len(stamps))))
+    bars = pl.DataFrame({"Datetime": stamps, "Open": close, "High": close, "Low": close, "Close": close})
+    bars.write_csv(file)
+    return bars
+
+
+@pytest.mark.parametrize("name", READ)
+def test_each_real_file_is_forecast(name: str, shared_data: Path, vaiom: Vaiom) -> None:
+    (forecast,) = vaiom("forecast", shared_data / "raw" / name, "--json").json()["forecasts"]
+    assert forecast["symbol"] == READ[name]
+    assert forecast["unknown_asset"] == (READ[name] == "USDCNH")
+    assert forecast["stale"]  # by the clock
+    assert sum(forecast["probs"]) == pytest.approx(1)
+    assert forecast["sigma"] > 0
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_each_file_that_cannot_be_forecast_says_why(name: str, shared_data: Path, vaiom: Vaiom) -> None:
+    require_refusal(vaiom("forecast", shared_data / "raw" / name), REFUSED[name])
+
+
+def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
+    bars = write_minutes(tmp_path / "EURUSD.csv")
+    words = ("forecast", tmp_path / "EURUSD.csv", "--now", "2024-03-05T16:30", "--plot", tmp_path / "next.svg")
+    ran = vaiom(*words, "--json")
+    (forecast,) = ran.json()["forecasts"]
+    expected = Forecaster.pretrained().predict(resample(bars, "1h"), "EURUSD")
+    assert forecast["probs"] == pytest.approx(expected.probs.tolist(), abs=1e-9)
+    assert not forecast["stale"]
+    assert forecast["target_time"] == "2024-03-05T16:00:00"
+    assert (tmp_path / "next.svg").read_text().startswith("<?xml")
+    shown = vaiom(*words)
+    assert "2024-03-05 16:00" in shown.out
+    assert "without other assets" in shown.err
+    require_refusal(vaiom(*words[:-1], tmp_path / "next.nonsense"), "picture")
+
+
+def test_what_is_wrong_with_the_prices_is_one_line(tmp_path: Path, vaiom: Vaiom) -> None:
+    bars = write_minutes(tmp_path / "ordered.csv")
+    pl.concat([bars[1:], bars[:1]]).with_columns(High=pl.col("High") * 0.99).write_csv(tmp_path / "EURUSD.csv")
+    notes = vaiom("forecast", tmp_path / "EURUSD.csv").err.splitlines()
+    (line,) = [note for note in notes if "quality" in note]
+    assert "ohlc_sense" in line
+    assert "rows reordered 1" in line
+
+
+def test_packaged_models_are_named_where_runs_are(tmp_path: Path, vaiom: Vaiom) -> None:
+    listed = {each["name"]: each for each in vaiom("models", "--json").json()["models"]}
+    assert listed.keys() == packaged_models().keys() == {"fx-1h", "fx-1h-evidence"}
+    assert [each["purpose"] for each in listed.values()] == ["use", "evidence"]
+    assert "3.1" in vaiom("models").out
+    frame = resample(write_minutes(tmp_path / "EURUSD.csv"), "1h")
+    frame.write_parquet(tmp_path / "bars.parquet")
+    words = ("--bars", tmp_path / "bars.parquet", "--symbol", "EURUSD", "--json")
+    named = vaiom("predict", "fx-1h-evidence", *words).json()
+    held = Forecaster.pretrained("fx-1h-evidence")
+    assert named["model"]["sha256"] == held.card.sha256 == listed["fx-1h-evidence"]["sha256"]
+    assert named["forecasts"][0]["probs"] == pytest.approx(held.predict(frame, "EURUSD").probs.tolist())
+    with pytest.raises(ConfigError, match="fx-1h, fx-1h-evidence"):
+        Forecaster.pretrained("fx-2h")
+    require_refusal(vaiom("predict", "fx-2h", *words), "vaiom models")
+
+
+def test_the_card_says_what_the_model_and_its_evidence_say(tmp_path: Path, vaiom: Vaiom) -> None:
+    page = vaiom("card", "fx-1h").out
+    assert page == (DOCS / "models" / "fx-1h.md").read_text()
+    assert Forecaster.pretrained().card.sha256 in page
+    assert "figures are those of `fx-1h-evidence`" in page
+    assert "Without the bars of other assets" in page
+    assert str(tmp_path) not in page
+    alone = packaged_models()["fx-1h"] / "best.safetensors"
+    assert "No evaluation lies beside the model" in vaiom("card", alone).out
+    vaiom("card", "fx-1h-evidence", "--out", tmp_path / "card.md")
+    assert "3.1083 bits on Validation" in (tmp_path / "card.md").read_text()
