@@ -1,9 +1,10 @@
-"""A served forecast: time of one, and how many a second, against a server that runs one pass for each request.
+"""Served forecasts: live ones a second, against a server that runs one pass over 512 rows for each request.
 
-Enters: nothing; the main model with random weights, which cost the same as trained ones, and a simulated market.
-Leaves: a `Measurement` of throughput under concurrent clients with distinct windows. `extra` has the times of one
-client alone, of a live bar there and back with its forecast, and what of that is not the model's. Both servers are
-processes on this machine with the same threads, asked in turns by wrk where it is installed; their answers are equal.
+Enters: nothing; the best and the main model with random weights, which cost the same as trained ones, and a simulated
+market. Leaves: a `Measurement` of live bars of many clients, each with an asset of its own, there and back with the
+forecast, against as many clients of a server of the main model that post their windows. `extra` has the times of one
+client alone: of a live bar with the disk flush, and of a posted history for the first time and again. Both servers are
+processes on this machine with the same threads, asked in turns.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,14 @@ import numpy as np
 import polars as pl
 import torch
 
-from benchmarks.load import Load, run_load
+from benchmarks.load import Load, post, run_load
 from benchmarks.race import Measurement
+from benchmarks.serve_plain import plain_forecast
 from vaiom.errors import VaiomError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.experiments.registry import experiment
 from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance, save_checkpoint
 from vaiom.model.config import ModelConfig, Vocabulary
@@ -38,55 +43,70 @@ from vaiom.simulate.market import MarketConfig, simulate
 
 CLIENTS = 32
 ROUNDS = 3
-SECONDS = 8.0
-PUSHED_BARS = 200
-MARKET = MarketConfig(assets=2, bars=20_000)
+SECONDS = 3.0
+ALONE = 100
+"""Live bars, and posted histories, of one client alone."""
+LATER = 600
+"""Bars of each asset that are kept back."""
+MARKET = MarketConfig(assets=4, bars=20_000)
 START_SECONDS = 60
 
 _PATH = "/v1/forecast"
 
 
 def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
-    return measure(ModelConfig())
+    return measure(experiment("best").model, ModelConfig())
 
 
-def measure(config: ModelConfig, rounds: int = ROUNDS, seconds: float = SECONDS) -> Measurement:
-    """Ask both servers in turns."""
+def measure(
+    config: ModelConfig, plain: ModelConfig, rounds: int = ROUNDS, seconds: float = SECONDS, alone: int = ALONE
+) -> Measurement:
+    """Ask our server alone, then both in turns."""
     threads = min(2, os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        later = _prepare(folder, config)
-        bodies = _bodies(folder / "bars", config.context)
-        model, bars = str(folder / "model.safetensors"), str(folder / "bars")
+        later = _prepare(folder, {"ours": config, "plain": plain})
+        model, bars = str(folder / "ours.safetensors"), str(folder / "bars")
         ours = ["-m", "vaiom", "serve", model, "--bars", bars, "--backfill", "0"]
-        plain = ["-P", str(Path(__file__).with_name("serve_plain.py")), model]
-        with _server(ours, threads) as port, _server(plain, threads) as plain_port:
-            equal = require_equal(_answers(port, bodies), _answers(plain_port, bodies))
-            alone: list[Load] = []
-            many: dict[int, list[float]] = {port: [], plain_port: []}
+        theirs = ["-P", str(Path(__file__).with_name("serve_plain.py")), str(folder / "plain.safetensors")]
+        with _server(ours, threads) as port, _server(theirs, threads) as plain_port:
+            histories = _histories(folder / "bars", config.context, alone)
+            equal = _require_same_answers(port, model, histories[:4])
+            first, again = (run_load(port, [(post(_PATH, each) for each in histories[4:])]) for _ in range(2))
+            pushes = [_pushes(symbol, frame) for symbol, frame in later.items()]
+            push = run_load(port, [islice(pushes[0], alone)])
+            windows = [post(_PATH, each) for each in _histories(folder / "bars", plain.context, CLIENTS)]
+            live: list[Load] = []
+            posted: list[Load] = []
             for _ in range(rounds):
-                alone.append(run_load(port, _PATH, bodies, 1, seconds))
-                for each, rates in many.items():
-                    rates.append(run_load(each, _PATH, bodies, CLIENTS, seconds).per_second)
-                    _drain(each, bodies[0])
-            push = _push_ms(port, later)
-    rate, plain_rate = (float(np.median(rates)) for rates in many.values())
+                live.append(run_load(port, pushes, seconds))
+                posted.append(run_load(plain_port, [cycle([each]) for each in windows], seconds))
+    rate, plain_rate = (float(np.median([each.per_second for each in loads])) for loads in (live, posted))
     return Measurement(
         name="serve",
-        input=f"windows of {config.context} bars, {CLIENTS} clients, {threads} threads",
+        input=f"live bars of {CLIENTS} clients, {threads} threads",
         ours_seconds=1 / rate,
         reference_seconds=1 / plain_rate,
         ratio=rate / plain_rate,
         equal=equal,
         extra={
-            "p50_ms": round(float(np.median([load.p50_ms for load in alone])), 2),
-            "p99_ms": round(float(np.median([load.p99_ms for load in alone])), 2),
             "per_second": round(rate, 1),
             "plain_per_second": round(plain_rate, 1),
-            **{name: round(taken, 3) for name, taken in push.items()},
-            "client": alone[0].client,
+            **_times("push", push),
+            **_times("posted", first),
+            **_times("posted_again", again),
         },
     )
+
+
+def _times(name: str, load: Load) -> dict[str, float]:
+    return {f"{name}_p50_ms": round(load.p50_ms, 2), f"{name}_p99_ms": round(load.p99_ms, 2)}
+
+
+def _require_same_answers(port: int, model: str, bodies: Sequence[bytes]) -> str:
+    forecaster = Forecaster.load(model)
+    plain = [plain_forecast(forecaster, json.loads(body))["probs"] for body in bodies]
+    return require_equal([json.loads(_ask(port, "POST", _PATH, body)[1])["probs"] for body in bodies], plain)
 
 
 def require_equal(ours: Sequence[Any], plain: Sequence[Any]) -> str:
@@ -96,31 +116,42 @@ def require_equal(ours: Sequence[Any], plain: Sequence[Any]) -> str:
     return f"probabilities of {len(ours)} windows, to {worst:.0e}"
 
 
-def _prepare(folder: Path, config: ModelConfig) -> dict[str, pl.DataFrame]:
-    """A model and a bar folder; the bars that follow are kept back."""
-    market = {symbol: asset.bars for symbol, asset in simulate(MARKET).items()}
-    for symbol, bars in market.items():
-        write_symbol(folder / "bars", symbol, bars[:-PUSHED_BARS])
+def _prepare(folder: Path, models: dict[str, ModelConfig]) -> dict[str, pl.DataFrame]:
+    """Models and a bar folder with an asset for each client; the bars that follow are kept back."""
+    market = [asset.bars for asset in simulate(MARKET).values()]
+    assets = {f"SIM{number:02}": market[number % len(market)] for number in range(CLIENTS)}
+    for symbol, bars in assets.items():
+        write_symbol(folder / "bars", symbol, bars[:-LATER])
     corpus = CorpusConfig()
     tokenizer = corpus_in_memory(folder / "bars", corpus).tokenizer
-    torch.manual_seed(0)
     origin = Provenance(
         vaiom_version="", corpus_sha256="", inputs=[], splits=corpus.splits.to_json(), experiment="bench", train={},
         seed=0, step=0, validation_bits=None,
     )  # fmt: skip
-    save_checkpoint(folder / "model.safetensors", Vaiom(config, Vocabulary.of(tokenizer)), tokenizer, origin)
-    return {symbol: bars[-PUSHED_BARS:] for symbol, bars in market.items()}
+    for name, config in models.items():
+        torch.manual_seed(0)
+        save_checkpoint(folder / f"{name}.safetensors", Vaiom(config, Vocabulary.of(tokenizer)), tokenizer, origin)
+    return {symbol: bars[-LATER:] for symbol, bars in assets.items()}
 
 
-def _bodies(folder: Path, context: int) -> list[bytes]:
-    """A request for each client, no two windows alike."""
-    files = sorted(folder.glob("*.parquet"))
-    frames = [pl.read_parquet(files[client % len(files)]).slice(7 * client, context) for client in range(CLIENTS)]
-    symbols = [files[client % len(files)].stem for client in range(CLIENTS)]
+def _histories(folder: Path, length: int, number: int) -> list[bytes]:
+    """Requests for a forecast, no two histories alike."""
+    files = sorted(folder.glob("*.parquet"))[: MARKET.assets]
+    frames = [pl.read_parquet(file) for file in files]
     return [
-        json.dumps({"symbol": symbol, "bars": _as_json(frame)}).encode()
-        for symbol, frame in zip(symbols, frames, strict=True)
+        json.dumps(
+            {
+                "symbol": files[each % len(files)].stem,
+                "bars": _as_json(frames[each % len(files)].slice(7 * each, length)),
+            }
+        ).encode()
+        for each in range(number)
     ]
+
+
+def _pushes(symbol: str, frame: pl.DataFrame) -> Iterator[bytes]:
+    for bar in _as_json(frame):
+        yield post(f"/v1/assets/{symbol}/bars", json.dumps({"bars": [bar]}).encode())
 
 
 def _as_json(frame: pl.DataFrame) -> list[dict[str, Any]]:
@@ -160,37 +191,11 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-def _answers(port: int, bodies: Sequence[bytes]) -> list[Any]:
-    return [json.loads(_ask(port, "POST", _PATH, body)[1])["probs"] for body in bodies]
-
-
-def _drain(port: int, body: bytes) -> None:
-    """Wait for what clients of a load that has ended still had in the queue: first come is first served."""
-    _ask(port, "POST", _PATH, body)
-
-
-def _push_ms(port: int, later: dict[str, pl.DataFrame]) -> dict[str, float]:
-    """A live bar: there and back with its forecast, and what recursion and disk took of that by the service's word."""
-    symbol, frame = next(iter(later.items()))
-    taken: dict[str, list[float]] = {"bar": [], "disk": [], "there_and_back": []}
-    for bar in _as_json(frame):
-        body = json.dumps({"bars": [bar]}).encode()
-        asked = time.perf_counter()
-        status, answer, timing = _ask(port, "POST", f"/v1/assets/{symbol}/bars", body)
-        taken["there_and_back"].append(1e3 * (time.perf_counter() - asked))
-        if status != 200:
-            raise VaiomError(f"a bar was refused: {answer.decode()[:300]}")
-        for part in ("bar", "disk"):
-            taken[part].append(float(timing.partition(f"{part};dur=")[2].partition(",")[0]))
-    parts = {f"push_{part}_ms": float(np.median(taken[part])) for part in ("bar", "disk")}
-    return parts | {f"live_p{level}_ms": float(np.percentile(taken["there_and_back"], level)) for level in (50, 99)}
-
-
-def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes, str]:
+def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
         answer = connection.getresponse()
-        return answer.status, answer.read(), answer.getheader("Server-Timing", "")
+        return answer.status, answer.read()
     finally:
         connection.close()
