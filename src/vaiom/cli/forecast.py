@@ -43,7 +43,7 @@ def forecast(
         read, entries = read_files(files, Options(symbol=symbol, utc=True, repair=True), progress=progress)
     forecaster = Forecaster.load(model, device)
     frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
-    dists = forecaster.predict(frames, now=now or datetime.now(UTC).replace(tzinfo=None)).values()
+    dists = forecaster.predict(frames, now=now or datetime.now(UTC).replace(tzinfo=None, microsecond=0)).values()
     notes = [_quality(name, check_bars(name, bars).findings, entries[name]["repairs"]) for name, bars in frames.items()]
     if plot:
         _draw(list(dists), plot)

@@ -21,7 +21,7 @@ from vaiom.errors import CheckpointError, DataError
 from vaiom.events.fit import Tokenizer
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.config import ModelConfig, Vocabulary, upgrade_settings
-from vaiom.model.vaiom import Vaiom
+from vaiom.model.vaiom import Vaiom, unallocated_model
 
 FORMAT = "vaiom-checkpoint"
 FORMAT_VERSION = 2
@@ -82,9 +82,8 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoin
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
         card = read_card(header, path)
-        # On no device yet: what does not fit is refused before it costs memory, and no random number is drawn.
-        with torch.device("meta"):
-            model = Vaiom(card.config, Vocabulary.of(card.tokenizer))
+        # What does not fit is refused before it costs memory.
+        model = unallocated_model(card.config, Vocabulary.of(card.tokenizer))
         model.load_state_dict(tensors, assign=True)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"

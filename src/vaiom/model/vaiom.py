@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vaiom.events.fields import UNKNOWN_ASSET
 from vaiom.model.config import ModelConfig, Vocabulary
@@ -52,6 +53,20 @@ class Vaiom(nn.Module):
 
 def count_parameters(config: ModelConfig, vocabulary: Vocabulary) -> int:
     """The exact number of trainable parameters; nothing is allocated."""
-    with torch.device("meta"):
-        model = Vaiom(config, vocabulary)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in unallocated_model(config, vocabulary).parameters())
+
+
+def unallocated_model(config: ModelConfig, vocabulary: Vocabulary) -> Vaiom:
+    """A model whose parameters are on no device yet: it costs no memory, and no random number is drawn."""
+    with torch.device("meta"), _Undrawn():
+        return Vaiom(config, vocabulary)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out what fills tensors in place: to fill one that is not there, PyTorch would load its compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__
+        if name.endswith("_") and not name.endswith("__"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
