@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +19,8 @@ from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import evaluate_run, figures_of_events
 from vaiom.evaluation.events_file import read_events
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.corpus import open_corpus
+from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.report.page import write_report
 from vaiom.run import Run
 
 SPLIT = "validation"
@@ -60,26 +58,19 @@ def improve_all_losses_by_less_than_half_precision(place: Path) -> None:
     restate(place, lambda events: events.with_columns(pl.col("bits_model") - 2e-3), precision="float16")
 
 
+def move_losses_between_months(place: Path) -> None:
+    """By what FP16 may do to one event, down where the model lost and up elsewhere: the mean stays."""
+
+    def change(events: pl.DataFrame) -> pl.DataFrame:
+        first = events["target_time"].dt.month() == events["target_time"].dt.month()[0]
+        moved = np.where(first, -8e-3, 8e-3 * first.sum() / (~first).sum())
+        return events.with_columns(pl.col("bits_model") + moved)
+
+    restate(place, change, precision="float16")
+
+
 def worsen_a_baseline(place: Path) -> None:
     restate(place, lambda events: events.with_columns(pl.col("bits_markov") + 0.2))
-
-
-def edit_the_headline(place: Path) -> None:
-    page = Run(place / "seed17").report
-    text = page.read_text()
-    edited = re.sub(r"the model needs [\d.]+ bits", "the model needs 2.1000 bits", text, count=1)
-    assert edited != text
-    page.write_text(edited)
-
-
-def add_a_sentence(place: Path) -> None:
-    page = Run(place / "seed17").report
-    page.write_text(page.read_text().replace('<div class="verdict">', '<div class="verdict"><p>Sharpe ratio: 3.1</p>'))
-
-
-def edit_a_figure(place: Path) -> None:
-    page = Run(place / "seed17").report
-    page.write_text(page.read_text().replace("</svg>", '<path d="M 0 0 L 9 9"/></svg>', 1))
 
 
 def forge_risk_figures(place: Path) -> None:
@@ -157,21 +148,25 @@ def forget_it_and_mend_the_chain(place: Path) -> None:
     ledger.write_bytes(mended)
 
 
+def take_another_model(place: Path) -> None:
+    """A model that this configuration does not give."""
+    Run(place / "seed17").best.write_bytes(Run(place / "seed29").best.read_bytes())
+
+
 # What is audited, with which options, and what the audit says then.
 FORGERIES: dict[Callable[[Path], None], tuple[str, list[Any], str]] = {
     improve_most_losses: ("seed17", [], "losses that are not the checkpoint's"),
     improve_all_losses_a_little: ("seed17", [], "losses that are not the checkpoint's"),
     improve_all_losses_by_less_than_half_precision: ("seed17", [], "-2.0e-03 in the mean"),
+    move_losses_between_months: ("seed17", [], "losses that are not the checkpoint's"),
     worsen_a_baseline: ("seed17", [], "markov gives an event 2.0e-01 bits"),
-    edit_the_headline: ("seed17", [], "report.html, top: says"),
-    add_a_sentence: ("seed17", [], "Sharpe ratio"),
-    edit_a_figure: ("seed17", [], "other figures: [1]"),
     forge_risk_figures: ("seed17", ["--rescore", 10], "kupiec_p: the file says 1.0"),
     claim_a_better_validation: ("seed29", [], "its events cost"),
     select_on_test: ("seed29", [], "its events cost"),
     remove_what_was_better: ("seed29", [], "metrics.jsonl"),
     remove_an_evaluation: ("seed17", [], "its evaluation is gone"),
     forget_a_rejected_seed: ("corpus", [], "lines before it were changed or removed"),
+    take_another_model: ("seed17", ["--repeat", "--full"], "the run's own best.safetensors is another"),
     forget_it_and_mend_the_chain: ("seed17", [], "evaluated on another ledger"),
 }
 
@@ -180,14 +175,30 @@ FORGERIES: dict[Callable[[Path], None], tuple[str, list[Any], str]] = {
 def test_a_forgery_is_refused(forge: Callable[[Path], None], place: Path, vaiom: Vaiom) -> None:
     what, options, says = FORGERIES[forge]
     options = ["--context", 16] if what == "corpus" else [*options, "--corpus", place / "corpus"]
-    if what == "seed17":
-        write_report(place / what, corpus=place / "corpus")
     forge(place)
-    if forge not in (edit_the_headline, add_a_sentence, edit_a_figure):
-        Run(place / what).report.unlink(missing_ok=True)
     ran = vaiom("audit", place / what, *options, "--json")
     assert ran.code == 1
     assert any(says in finding for proof in json.loads(ran.out)["proofs"] for finding in proof["findings"])
+
+
+def test_a_patched_evaluation_that_drops_large_moves_is_found(
+    place: Path, vaiom: Vaiom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for the events of a test, the audit included, gets those within two sigmas."""
+    honest = Corpus.endpoints
+
+    def without_large_moves(self: Corpus, split: str, *words: Any, **more: Any) -> Any:
+        rows = honest(self, split, *words, **more)
+        small = np.abs(self.log_ret_next[rows] / self.sigma20[rows]) <= 2
+        return rows[small] if split.startswith("test-") else rows
+
+    monkeypatch.setattr(Corpus, "endpoints", without_large_moves)
+    evaluate_run(place / "seed29", open_corpus(place / "corpus"), "test-h1", device="cpu")
+    ran = vaiom("audit", place / "seed29", "--corpus", place / "corpus", "--json")
+    assert ran.code == 1
+    found = {proof["name"]: proof["findings"] for proof in json.loads(ran.out)["proofs"]}
+    assert "test-h1 lacks" in found["c. chronology"][0]
+    assert "does not hold every valid target" in found["f. provenance"][0]
 
 
 def test_another_thread_count_is_no_forgery(place: Path, vaiom: Vaiom, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.leaky import AUDIT, LEAKS, Honest, Leak, failed_proofs, thinned, tied
+from audit.leaky import AUDIT, LEAKS, RARE, Honest, Leak, failed_proofs, thinned, tied
 from audit.markets import Market
 from strategies import frame_of, price_pairs
 from vaiom.audit.audit import audit_pipeline
@@ -24,8 +24,8 @@ from vaiom.events.splits import TRAIN
 @pytest.mark.parametrize("market", ["simulated", "real"])
 def test_the_honest_pipeline_passes(market: str, request: pytest.FixtureRequest) -> None:
     chosen: Market = request.getfixturevalue(market)
-    for bars in (chosen.bars, tied(thinned(chosen.bars))):
-        proofs = audit_pipeline(Honest(chosen.splits), bars, replace(AUDIT, rare_cuts=1))
+    for bars, config in ((chosen.bars, AUDIT), (tied(thinned(chosen.bars)), RARE)):
+        proofs = audit_pipeline(Honest(chosen.splits), bars, config)
         assert {proof.name: proof.findings for proof in proofs if proof.verdict != PASSED} == {}
     names = ["prices", "lead-lag", "duplicates", "a. future", "b. refit", "c. chronology"]
     assert [proof.name for proof in proofs] == names

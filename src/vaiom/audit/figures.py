@@ -139,12 +139,12 @@ def _compare_forecasts(
     probs = model.predict_proba(corpus, rows[chosen])
     rounding = rescorer.rounding(split, stored.get("precision"))
     difference = events.bits[MODEL][chosen] - event_bits(probs, events.buckets[chosen])
-    largest, mean = float(np.abs(difference).max(initial=0)), float(difference.mean()) if len(chosen) else 0.0
+    largest, mean = float(np.abs(difference).max(initial=0)), float(difference.mean())
     some = f"all {len(rows):,}" if len(chosen) == len(rows) else f"{len(chosen):,} of {len(rows):,}"
     said = f"{split}: {some} events scored again, largest difference {largest:.1e} bits, mean {mean:+.1e}; {rounding}"
     proof.notes.append(said)
     otherwise = f"{split}: losses that are not the checkpoint's: {largest:.1e} bits off, {mean:+.1e} in the mean"
-    proof.check(largest <= rounding.bits and abs(mean) <= rounding.mean_bits, otherwise, len(chosen))
+    proof.check(rounding.explains(difference), otherwise, len(chosen))
     if events.probs is not None:
         own = np.abs(event_bits(events.probs, events.buckets) - events.bits[MODEL]).max(initial=0)
         proof.check(own <= SAME_BITS, f"{split}: losses and probabilities of the events disagree", len(rows))

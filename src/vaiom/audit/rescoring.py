@@ -25,8 +25,8 @@ SAMPLED = 4_096
 """Events that are scored again where each costs a window of its own; where rows share their passes, all are."""
 MEASURED_WINDOWS, MEASURED_IN_STRETCHES = 64, 1_024
 """Events on which rounding is measured."""
-MARGIN = 8
-"""How much farther than measured another machine may be: the sample is small, and other kernels round elsewhere."""
+FARTHEST, FARTHER = 8, 3
+"""How many times as far as measured an event, and all of them together, may be: another machine has other kernels."""
 UNIT = 2**-23
 """Relative distance of neighbouring FP32 numbers."""
 
@@ -38,9 +38,15 @@ class Rounding:
     precision: str
     bits: float
     """Of one event."""
+    rms_bits: float
     mean_bits: float
-    """Of the mean: rounding errors have no preferred sign."""
+    """Rounding errors have no preferred sign."""
     probability: float
+
+    def explains(self, bits: Floats) -> bool:
+        """Whether the differences of losses, event by event, can be those of arithmetic."""
+        largest, rms = np.abs(bits).max(initial=0), np.sqrt(np.mean(bits**2))
+        return bool(largest <= self.bits and rms <= self.rms_bits and abs(bits.mean()) <= self.mean_bits)
 
     def __str__(self) -> str:
         return (
@@ -57,9 +63,10 @@ class Rescorer:
         self.limit = rescore
         self.rounding = cache(self._measure)
 
-    def draw(self, rows: Rows, *, whole: bool = False) -> Rows:
+    def draw(self, rows: Rows, *, whole: bool = False, at_least: int = 0) -> Rows:
         """Which of the events are scored again; `whole` asks for all of them, unless the user set a limit."""
         limit = self.limit if self.limit is not None else len(rows) if whole or self.in_stretches else SAMPLED
+        limit = max(limit, at_least)
         if len(rows) <= limit:
             return np.arange(len(rows))
         return np.sort(np.random.default_rng(self.seed).choice(len(rows), limit, replace=False))
@@ -94,9 +101,10 @@ class Rescorer:
         means = [abs(np.take_along_axis(each, ids, 1).mean()) + each.std() / np.sqrt(len(rows)) for each in bits]
         return Rounding(
             precision=precision or "float16",
-            bits=MARGIN * max(float(np.abs(each).max()) for each in bits),
-            mean_bits=MARGIN * float(max(means)),
-            probability=MARGIN * max(float(np.abs(np.exp(now) - np.exp(other)).max()) for other in others),
+            bits=FARTHEST * max(float(np.abs(each).max()) for each in bits),
+            rms_bits=FARTHER * max(float(np.sqrt(np.mean(each**2))) for each in bits),
+            mean_bits=FARTHER * float(max(means)),
+            probability=FARTHEST * max(float(np.abs(np.exp(now) - np.exp(other)).max()) for other in others),
         )
 
 

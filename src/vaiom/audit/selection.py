@@ -30,8 +30,8 @@ SELECTION = Claim(
     "g. selection",
     "Validation scored again, a training log without holes, an evaluation for each look; the ledger is a chain",
 )
-STANDARD_ERRORS = 5
-"""Of a mean over events that were drawn."""
+STANDARD_ERRORS, ENOUGH = 5, 1_024
+"""Of a mean over events that were drawn, which so many make nearly normal."""
 
 
 def prove_selection(corpus: Corpus, rescorer: Rescorer | None = None, run: Path | None = None) -> Proof:
@@ -91,7 +91,7 @@ def _check_validation(proof: Proof, run: Path, rescorer: Rescorer) -> None:
     """Every checkpoint that is still there has the Validation bits that it claims."""
     corpus, best = rescorer.corpus, rescorer.model.checkpoint
     rows = corpus.endpoints(VALIDATION, best.model.config.history)
-    chosen = rescorer.draw(rows)
+    chosen = rescorer.draw(rows, at_least=ENOUGH)
     files = [Run(run).best]
     if rescorer.in_stretches or len(rows) <= SAMPLED:
         files += [file for step in Run(run).saved_steps() if (file := Run(run).checkpoint(step)).is_file()]
