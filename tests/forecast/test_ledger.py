@@ -86,6 +86,7 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         b"".join(lines[1:]),
         b"".join([lines[0], lines[2]]),
         whole + b"{}\n",
+        lines[0] + b"\r" + lines[1] + lines[2],
         whole + b"[]\n",
         whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, "symbol": 3}).encode() + b"\n",
     ):

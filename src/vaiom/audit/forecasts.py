@@ -31,25 +31,25 @@ _TOLERANCE = 1e-4
 """Of a probability, between machines and precisions."""
 
 Key = tuple[str, datetime]
+Entries = list[tuple[Commitment, Settlement | None]]
 
 
 def prove_ledger(file: Path, run: Path, bars: Path) -> Proof:
     if not file.is_file():
         raise DataError("no such ledger", where=file, fix="`vaiom serve --ledger` writes one")
     model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
+    tokenizer, origin = model.checkpoint.tokenizer, model.checkpoint.provenance
+    config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
     with proving(CLAIM) as proof:
-        commitments, settled = _in_order(proof, file, model.checkpoint.sha256)
-        tokenizer = model.checkpoint.tokenizer
-        splits = SplitConfig.from_json(model.checkpoint.provenance.splits)
-        config = CorpusConfig(timeframe=tokenizer.timeframe, splits=splits)
+        forecasts, settled = _in_order(proof, file, model.checkpoint.sha256)
         corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
-        found = {row: key for key in commitments if (row := _row_of(corpus, key)) is not None}
-        absent = f"{len(commitments) - len(found)} forecasts are of bars that the folder does not have"
-        proof.check(len(found) == len(commitments), absent)
-        keys = [found[row] for row in sorted(found)]
+        found = {row: key for key in forecasts if (row := _row_of(corpus, key)) is not None}
+        absent = f"{len(forecasts) - len(found)} forecasts are of bars that the folder does not have"
+        proof.check(len(found) == len(forecasts), absent)
         rows = np.array(sorted(found), np.int64)
-        _made_again(proof, model, corpus, rows, [commitments[key] for key in keys])
-        _score(proof, model, corpus, rows, [commitments[key] for key in keys], [settled.get(key) for key in keys])
+        entries = [(forecasts[found[row]], settled.get(found[row])) for row in sorted(found)]
+        _made_again(proof, model, corpus, rows, entries)
+        _score(proof, model, corpus, rows, entries)
         proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
     return proof
 
@@ -85,46 +85,36 @@ def _row_of(corpus: Corpus, key: Key) -> int | None:
     return row if row < inside.stop and corpus.timestamps[row] == stamp else None
 
 
-def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, commitments: list[Commitment]) -> None:
+def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries) -> None:
     """Not those with less history than the model reads, nor those that were made before other assets' bars came."""
     history = np.concatenate([np.arange(part.stop - part.start) for part in corpus.asset_slices.values()])
-    whole = history[rows] >= model.checkpoint.config.history - 1
-    whole &= np.array([not each.missing_assets for each in commitments], bool)
-    chosen, largest = np.flatnonzero(whole), 0.0
-    made = model.predict_proba(corpus, rows[chosen]) if len(chosen) else ()
+    known = history[rows] >= model.checkpoint.config.history - 1
+    chosen = [index for index, (forecast, _) in enumerate(entries) if known[index] and not forecast.missing_assets]
+    made, largest = model.predict_proba(corpus, rows[chosen]) if chosen else (), 0.0
     for index, probs in zip(chosen, made, strict=True):
-        entry = commitments[index]
-        difference = float(np.abs(probs - entry.probs).max())
+        forecast, sigma = entries[index][0], corpus.sigma20[rows[index]]
+        difference = float(np.abs(probs - forecast.probs).max())
         largest = max(largest, difference)
-        same = difference <= _TOLERANCE and abs(entry.sigma / corpus.sigma20[rows[index]] - 1) <= _TOLERANCE
-        proof.check(same, f"{entry.symbol}, {entry.as_of}: the model forecasts otherwise")
+        same = difference <= _TOLERANCE and abs(forecast.sigma - sigma) <= _TOLERANCE * sigma
+        proof.check(bool(same), f"{forecast.symbol}, {forecast.as_of}: the model forecasts otherwise")
     proof.notes.append(f"{len(chosen)} of {len(rows)} forecasts made again, largest difference {largest:.1e}")
 
 
-def _score(
-    proof: Proof,
-    model: ModelPredictor,
-    corpus: Corpus,
-    rows: Rows,
-    commitments: list[Commitment],
-    settled: list[Settlement | None],
-) -> None:
+def _score(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries) -> None:
     """By the bars of the folder, whatever the ledger says that came; it must say the same."""
-    valid = np.flatnonzero(corpus.valid_base[rows] & (corpus.target_return[rows] != INVALID))
-    scored = rows[valid]
-    if not len(valid):
+    valid = corpus.valid_base[rows] & (corpus.target_return[rows] != INVALID)
+    if not valid.any():
         return
-    bits = event_bits(np.array([commitments[index].probs for index in valid]), corpus.target_return[scored])
-    own = dict(zip(valid.tolist(), bits.tolist(), strict=True))
-    for index, entry in enumerate(settled):
-        if entry and entry.model_bits != own.get(index):
-            near = index in own and entry.model_bits is not None and abs(entry.model_bits - own[index]) <= _TOLERANCE
-            proof.check(near, f"{entry.symbol}, {entry.target_time}: settled with other bits than the bar gives")
-    others = losses_of([baseline(name) for name in BASELINES], corpus, scored, model.checkpoint.config.history)
+    scored, own = rows[valid], np.full(len(rows), np.nan)
+    probs = np.array([forecast.probs for forecast, _ in entries])[valid]
+    own[valid] = bits = event_bits(probs, corpus.target_return[scored])
+    for ours, (_, bar) in zip(own, entries, strict=True):
+        if bar:
+            said = np.nan if bar.model_bits is None else bar.model_bits
+            same = np.isclose(said, ours, rtol=0, atol=_TOLERANCE, equal_nan=True)
+            proof.check(bool(same), f"{bar.symbol}, {bar.target_time}: settled with other bits than the bar gives")
     stamps = corpus.target_timestamps[scored].tolist()
+    others = losses_of([baseline(name) for name in BASELINES], corpus, scored, model.checkpoint.config.history)
     for name, theirs in others.items():
-        e = e_value(stamps, bits.tolist(), theirs.tolist())
-        gain, number = float((theirs - bits).mean()), len(set(stamps))
-        proof.notes.append(
-            f"against {name}: {gain:+.4f} bits a bar over {len(bits)} bars of {number} stamps, e = {e:.3g}"
-        )
+        words = f"{(theirs - bits).mean():+.4f} bits a bar over {len(bits)} bars of {len(set(stamps))} stamps"
+        proof.notes.append(f"against {name}: {words}, e = {e_value(stamps, bits.tolist(), theirs.tolist()):.3g}")

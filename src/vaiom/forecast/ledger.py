@@ -143,11 +143,10 @@ class ForecastLedger:
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
     """The whole lines and what they say; None where a line is no entry or does not follow those before it."""
     digest = hashlib.sha256()
-    for line in file.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            return
+    for text in file.read_bytes().split(b"\n")[:-1]:
+        line = text + b"\n"
         try:
-            value = json.loads(line)
+            value = json.loads(text)
             followed, kind, _ = value.pop("previous"), value.pop("kind"), value.pop("time")
             entry = from_json(_KINDS[kind], value) if followed == digest.hexdigest() else None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
