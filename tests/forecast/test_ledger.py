@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -89,6 +90,7 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         lines[0] + b"\r" + lines[1] + lines[2],
         whole + b"[]\n",
         whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, "symbol": 3}).encode() + b"\n",
+        whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, "model_bits": math.nan}).encode() + b"\n",
     ):
         file.write_bytes(changed)
         assert None in [entry for _, entry in read_ledger(file)]

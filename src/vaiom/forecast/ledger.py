@@ -136,7 +136,7 @@ class ForecastLedger:
         self._digest.update(line)
         self._size += len(line)
         self._last[entry.symbol] = entry
-        if isinstance(entry, Settlement) and entry.model_bits is not None:
+        if isinstance(entry, Settlement) and None not in (entry.model_bits, entry.frequency_bits):
             self._settled.append(entry)
 
 
@@ -147,9 +147,10 @@ def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
         line = text + b"\n"
         try:
             value = json.loads(text)
+            json.dumps(value, allow_nan=False)
             followed, kind, _ = value.pop("previous"), value.pop("kind"), value.pop("time")
             entry = from_json(_KINDS[kind], value) if followed == digest.hexdigest() else None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             entry = None
         yield line, entry
         digest.update(line)
