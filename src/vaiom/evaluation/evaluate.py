@@ -98,7 +98,7 @@ class Evaluation:
     sample: SampleSize | None = None
     """None in files of version 0.1."""
     ledger_sha256: str | None = None
-    """Of the corpus's ledger after this look; None, as the two below, in files of version 0.2 and before."""
+    """Of the corpus's ledger after this look; None, as the two below, in older files."""
     precision: str | None = None
     """In which matrices were multiplied."""
     baselines: str | None = None

@@ -39,7 +39,7 @@ class ScoredEvents:
     buckets: Buckets
     bits: dict[str, Floats]
     probs: Floats | None = None
-    """(n, K) of the model; None in files of version 0.2 and before."""
+    """(n, K) of the model; None in older files."""
 
     def __post_init__(self) -> None:
         columns = {"symbols": self.symbols, "target times": self.target_times, **self.bits}

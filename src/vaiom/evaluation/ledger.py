@@ -37,7 +37,7 @@ class Look:
     corpus_sha256: str
     num_events: int
     previous: str | None = None
-    """SHA-256 of the ledger when the look was recorded; None in lines of version 0.2 and before."""
+    """SHA-256 of the ledger when the look was recorded; None in older lines."""
 
 
 def is_recorded(corpus: Corpus, split: str) -> bool:
