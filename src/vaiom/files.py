@@ -39,7 +39,7 @@ BAD_ARRAYS = (*BAD_ZIPS, TypeError, SyntaxError, MemoryError, tokenize.TokenErro
 
 _LOCK_SUFFIX = ".staging-lock"
 # A process that sweeps holds the locks that it finds for a moment.
-_SWEEP_SECONDS = 0.2
+_SWEEP_SECONDS = 0.1
 _RETIRED_PREFIX = ".vaiom-replaced-"
 
 

@@ -124,7 +124,7 @@ def better(number: int, value: dict[str, Any]) -> dict[str, Any]:
 FORGERIES: dict[str, tuple[Callable[[int, dict[str, Any]], Any], str]] = {
     "better forecasts": (better, "forecasts otherwise"),
     "no distribution": (
-        lambda _, value: {**value, "probs": [0.5, float("nan")]} if value["kind"] == "forecast" else value,
+        lambda _, value: {**value, "probs": [0.5, 0.25]} if value["kind"] == "forecast" else value,
         "no distribution",
     ),
     "better bits": (
