@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from fuzz.materials import CONTEXT, SPLIT
 from fuzz.mutations import Mutate, spoil_bytes, spoil_json, spoil_text
@@ -20,6 +23,7 @@ from vaiom.evaluation.ledger import read_ledger
 from vaiom.events.corpus import LEDGER_NAME, MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME, Corpus, open_corpus
 from vaiom.events.pack import unpack
 from vaiom.files import sha256_of
+from vaiom.forecast.ledger import ForecastLedger, Settlement
 
 Entry = tuple[Sequence[bytes], Mutate, Callable[[bytes], object], int]
 
@@ -40,6 +44,13 @@ def targets(materials: Path, scratch: Path) -> dict[str, Entry]:
         "corpus state, sealed": (_seed(rows / STATE_NAME), spoil_json, _Folder(corpus, scratch / "c4").state, 4),
         "corpus column": (arrays, spoil_bytes, _Folder(corpus, scratch / "c5").column, 10),
         "corpus look ledger": (_seed(corpus / LEDGER_NAME), spoil_text, _looks(scratch / "looks"), 15),
+        "forecast ledger": (_forecasts(scratch / "seed.jsonl"), spoil_text, _on_record(scratch / "f" / "a.jsonl"), 15),
+        "forecast ledger, sealed": (
+            _forecasts(scratch / "seed.jsonl")[0].splitlines(),
+            spoil_json,
+            _sealed_line(scratch / "f" / "b.jsonl"),
+            15,
+        ),
         "packed corpus": (_seed(materials / "corpus.zip"), spoil_bytes, _unpack(scratch / "packed"), 2),
         "checkpoint": (checkpoint, spoil_bytes, _checkpoint(scratch / "a.safetensors"), 4),
         "checkpoint header, sealed": (header, spoil_json, _header(run, scratch / "b.safetensors"), 3),
@@ -139,6 +150,42 @@ def _loosely_canonical(value: Any) -> bytes:
 def _looks(folder: Path) -> Callable[[bytes], object]:
     corpus = SimpleNamespace(path=folder)
     return _written(folder / LEDGER_NAME, lambda _: read_ledger(corpus))  # type: ignore[arg-type]
+
+
+def _forecasts(file: Path) -> list[bytes]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"")
+    ledger, at = ForecastLedger(file, "model"), datetime(2025, 1, 1)
+    bits = {"model_bits": 3.0, "frequency_bits": 3.25}
+    dist = SimpleNamespace(symbol="EURUSD", as_of=at, sigma=0.001, probs=np.full(16, 1 / 16), missing_assets=())
+    ledger.commit(dist)  # type: ignore[arg-type]
+    ledger.settle(Settlement(symbol="EURUSD", as_of=at, target_time=at, **bits))
+    ledger.close()
+    return [file.read_bytes()]
+
+
+def _on_record(file: Path) -> Callable[[bytes], object]:
+    def read(path: Path) -> object:
+        ledger = ForecastLedger(path, "model")
+        ledger.close()
+        return ledger.head, ledger.e_value
+
+    return _written(file, read)
+
+
+def _sealed_line(file: Path) -> Callable[[bytes], object]:
+    read = _on_record(file)
+
+    def sealed(text: bytes) -> object:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        return read(
+            json.dumps({**value, "previous": sha256_of(b"")}).encode() + b"\n" if isinstance(value, dict) else text
+        )
+
+    return sealed
 
 
 def _unpack(folder: Path) -> Callable[[bytes], object]:

@@ -21,7 +21,8 @@ NAMES = (
     *("address", "bar file", "bar manifest", "bi5 candles", "bi5 candles, records", "bi5 path", "bi5 ticks"),
     *("bi5 ticks, records", "checkpoint", "checkpoint header, sealed", "class table", "corpus column"),
     *("corpus look ledger", "corpus manifest", "corpus manifest, sealed", "corpus state, sealed", "date"),
-    *("download ledger", "dukascopy csv", "evaluation", "events npz", "events parquet", "histdata", "metatrader"),
+    *("download ledger", "dukascopy csv", "evaluation", "events npz", "events parquet"),
+    *("forecast ledger", "forecast ledger, sealed", "histdata", "metatrader"),
     *("packed corpus", "parquet table", "record", "retry-after", "run config", "run metrics", "setting", "span"),
     *("splits", "stamps", "stored losses", "symbol", "table", "tokenizer, sealed", "training state", "truth", "zip"),
 )

@@ -60,6 +60,10 @@ class Settlement:
     """None where the bar is not scored."""
     frequency_bits: float | None
 
+    def __post_init__(self) -> None:
+        if min(self.model_bits or 0, self.frequency_bits or 0) < 0:
+            raise ValueError("bits are not negative")
+
 
 Entry = Commitment | Settlement
 _KINDS: dict[str, type[Entry]] = {"forecast": Commitment, "settled": Settlement}
@@ -150,6 +154,8 @@ def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
             json.dumps(value, allow_nan=False)
             followed, kind, _ = value.pop("previous"), value.pop("kind"), value.pop("time")
             entry = from_json(_KINDS[kind], value) if followed == digest.hexdigest() else None
+            if any(getattr(each, "tzinfo", None) for each in vars(entry).values()):
+                raise ValueError("a stamp has no zone")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             entry = None
         yield line, entry
@@ -162,7 +168,7 @@ def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bi
     The assets of a stamp share one bet, because their returns are not independent.
     """
     ours, theirs = np.array(model_bits), np.array(baseline_bits)
-    gains = theirs + np.log2((1 - _HEDGE) * 2.0**-ours + _HEDGE * 2.0**-theirs)
+    gains = theirs + np.logaddexp2(np.log2(1 - _HEDGE) - ours, np.log2(_HEDGE) - theirs)
     _, which = np.unique(np.array(stamps, "datetime64[s]"), return_inverse=True)
     by_stamp = np.bincount(which, gains) / np.bincount(which)
     log_wealth = np.log1p(_STAKES[:, None] * by_stamp / -np.log2(_HEDGE)).sum(axis=1)
