@@ -77,19 +77,21 @@ def _race(bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int) ->
     kept = 2 * forecaster.context + each
     online, worst = forecaster.online(), 0.0
     online.extend_many({symbol: frame.tail(kept).head(-each) for symbol, frame in bars.items()})
+    again = online.copy()
     for symbol in bars:
         online.forecast(symbol)
     later = pl.concat([frame.tail(each).with_columns(symbol=pl.lit(symbol)) for symbol, frame in bars.items()])
+    pushes = [(bar.pop("symbol"), bar) for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True)]
     ours, taken, made = [], [], []
-    for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True):
-        symbol = bar.pop("symbol")
+    for symbol, bar in pushes:
         start = time.perf_counter()
         dist = online.push(symbol, bar)
         ours.append(time.perf_counter() - start)
-        made.append((dist, online.window(symbol)))
-    for dist, window in made:
+        made.append(dist)
+    for (symbol, bar), dist in zip(pushes, made, strict=True):
+        again.push(symbol, bar, forecast=False)
         start = time.perf_counter()
-        [expected] = forecaster.forecast([window])
+        [expected] = forecaster.forecast([again.window(symbol)])
         taken.append(time.perf_counter() - start)
         assert dist is not None
         worst = max(worst, float(np.abs(dist.probs - expected.probs).max()))

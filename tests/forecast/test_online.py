@@ -18,6 +18,7 @@ from strategies import frame_of, price_pairs, random_bars
 from vaiom.errors import DataError
 from vaiom.events.fields import inputs_of
 from vaiom.events.rows import bars_of, meta_of
+from vaiom.forecast import online as online_module
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
@@ -139,3 +140,25 @@ def test_extend_takes_only_what_follows(forecaster: Forecaster) -> None:
     with pytest.raises(DataError, match="back in time"):
         online.extend("EURUSD", bars)
     assert online.extend("EURUSD", bars.filter(pl.col("Datetime") > bars["Datetime"][39])) == 20
+
+
+def test_copies_that_part_do_not_meet_again(forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows lie in common columns as long as only one goes on; what was handed out stays what it was."""
+    monkeypatch.setattr(online_module, "_ROOM", 3)
+    bars = random_bars(60)
+    other = bars.with_columns(pl.col("Close") * 1.001)
+    one = forecaster.online()
+    one.extend("EURUSD", bars.head(40))
+    for number in range(40, 60):
+        window = one.window("EURUSD")
+        expected = {name: column.copy() for name, column in window.columns.items()}
+        two = one.copy()
+        two.push("EURUSD", other.row(number, named=True))
+        one.push("EURUSD", bars.row(number, named=True))
+        for online, last in ((one, bars[number : number + 1]), (two, other[number : number + 1])):
+            alone = forecaster.online()
+            alone.extend("EURUSD", pl.concat([bars.head(number), last]))
+            for name, column in alone.streams["EURUSD"].columns.items():
+                np.testing.assert_array_equal(online.streams["EURUSD"].columns[name], column, err_msg=name)
+        for name, column in window.columns.items():
+            np.testing.assert_array_equal(column, expected[name], err_msg=name)

@@ -34,6 +34,23 @@ STATE_VERSION = 2
 # The same number of bars reaches further back in an asset that trades fewer hours. Where assets read each other, rows
 # are kept for its sake beyond the window.
 _KEPT_CONTEXTS = 2
+_ROOM = 512
+"""Rows that are written before the kept ones are copied."""
+
+
+class _Rows:
+    """Columns that streams write on in, as long as nobody else has; what was written is never changed."""
+
+    def __init__(self, columns: Columns, room: int) -> None:
+        self.end, self.capacity = len(columns["timestamp"]), len(columns["timestamp"]) + room
+        self.columns = {name: np.concatenate([each, np.empty(room, each.dtype)]) for name, each in columns.items()}
+
+    def write(self, columns: Columns, kept: int) -> Columns:
+        """The last rows, after more were written."""
+        start, self.end = self.end, self.end + len(columns["timestamp"])
+        for name, column in self.columns.items():
+            column[start : self.end] = columns[name]
+        return {name: column[max(0, self.end - kept) : self.end] for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +62,28 @@ class AssetStream:
     num_bars: int
     memories: list[RowMemory] = field(default_factory=list)
     """What the model remembers after one of the last rows and after the next, if it has been asked."""
+    rows: _Rows | None = None
+    """Where the columns lie, but for those that bars of other assets change."""
+    end: int = 0
+
+    def followed_by(self, recursion: AssetState, new: Columns, kept: int) -> AssetStream:
+        """With more rows; where they are few, the last ones alone."""
+        number, rows = len(new["timestamp"]), self.rows
+        few = number <= _ROOM
+        joined = {name for name in new if name in CROSS_FIELDS or not few}
+        columns = {name: np.concatenate([self.columns[name], new[name]])[-kept if few else 0 :] for name in joined}
+        if few and (rows is None or rows.end != self.end or rows.end + number > rows.capacity):
+            rows = _Rows({name: self.columns[name] for name in new.keys() - joined}, _ROOM)
+        if few and rows:
+            columns |= rows.write(new, kept)
+        return AssetStream(
+            recursion=recursion,
+            columns=columns,
+            num_bars=self.num_bars + number,
+            memories=list(self.memories),
+            rows=rows if few else None,
+            end=rows.end if rows else 0,
+        )
 
     @property
     def seconds(self) -> int:
@@ -190,18 +229,16 @@ class OnlineForecaster:
             arrived.append(columns["timestamp"])
             if cross:  # what the rows read of others is made below
                 columns |= {name: np.zeros(len(arrived[-1]), ROW_TYPES[name]) for name in CROSS_FIELDS}
-            num_bars, memories = len(arrived[-1]), list[RowMemory]()
             if old:
-                before = slice(1 - self._kept, None)
-                columns = {name: np.concatenate([old.columns[name][before], new]) for name, new in columns.items()}
-                num_bars, memories = num_bars + old.num_bars, list(old.memories)
-            streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=num_bars, memories=memories)
+                streams[symbol] = old.followed_by(recursion, columns, self._kept)
+            else:
+                streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=len(arrived[-1]))
         if cross and arrived:
             every = {symbol: stream.columns for symbol, stream in streams.items()}
             stamps = arrived[0] if len(arrived) == 1 else np.unique(np.concatenate(arrived))
-            for symbol, columns in refresh_cross_fields(every, self.forecaster.symbols, stamps).items():
-                stream, times = streams[symbol], columns["timestamp"]
-                final = stream.num_bars - len(times) + int(times.searchsorted(stamps[0]))
+            for symbol, (columns, row) in refresh_cross_fields(every, self.forecaster.symbols, stamps).items():
+                stream = streams[symbol]
+                final = stream.num_bars - len(columns["timestamp"]) + row
                 memories = [each for each in stream.memories if each.position <= final]
                 streams[symbol] = replace(stream, columns=columns, memories=memories)
         for symbol in bars:

@@ -134,17 +134,20 @@ def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dic
     return {symbol: {**columns, **fields[symbol]} for symbol, columns in assets.items()}
 
 
-def refresh_cross_fields(assets: Mapping[str, Columns], known: Sequence[str], stamps: Stamps) -> dict[str, Columns]:
-    """Assets with a row at one of these stamps, what those rows read of each other made anew."""
+def refresh_cross_fields(
+    assets: Mapping[str, Columns], known: Sequence[str], stamps: Stamps
+) -> dict[str, tuple[Columns, int]]:
+    """Assets with a row at one of these stamps, what those rows read of each other made anew; the first of the rows."""
     found = {symbol: _find(columns["timestamp"], stamps) for symbol, columns in assets.items()}
     touched = {symbol: at[there] for symbol, (at, there) in found.items() if there.any()}
     read = {symbol: {name: assets[symbol][name][at] for name in _READ} for symbol, at in touched.items()}
     out = {}
     for symbol, fields in cross_columns(read, known).items():
         # Copies: a window that was handed out must stay what it was.
-        out[symbol] = {**assets[symbol], **{name: assets[symbol][name].copy() for name in CROSS_FIELDS}}
+        columns = {**assets[symbol], **{name: assets[symbol][name].copy() for name in CROSS_FIELDS}}
         for name, values in fields.items():
-            out[symbol][name][touched[symbol]] = values
+            columns[name][touched[symbol]] = values
+        out[symbol] = columns, int(touched[symbol][0])
     return out
 
 
@@ -161,6 +164,8 @@ def find_absent(
 
 def _find(ordered: Stamps, stamps: Stamps) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Where each stamp would be among the ordered ones, and whether it is there."""
-    at = ordered.searchsorted(stamps)
-    np.minimum(at, len(ordered) - 1, out=at)
+    if len(stamps) == 1 and ordered[-1] <= stamps[0]:  # as it is with live bars
+        at = np.array([len(ordered) - 1])
+    else:
+        at = np.minimum(ordered.searchsorted(stamps), len(ordered) - 1)
     return at, np.asarray(ordered[at] == stamps)
