@@ -11,14 +11,17 @@ import polars as pl
 import pytest
 import torch
 
+from training.tiny_runs import TINY
 from vaiom.audit.figures import prove_figures
 from vaiom.audit.proof import PASSED, Proof
 from vaiom.audit.rescoring import Rescorer
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import open_corpus
+from vaiom.events.fields import CROSS_FIELDS
 from vaiom.report.page import write_report
 from vaiom.run import Run
+from vaiom.training.loop import train
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus
 
@@ -50,9 +53,9 @@ def all_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vaiom.audit.proof.MAX_FINDINGS", 10**6)
 
 
-def proof_of(place: Path, model: ModelPredictor | None = None, rescore: int | None = None) -> Proof:
-    run = place / "seed17"
-    model = model or ModelPredictor.load(Run(run).best, "cpu")
+def proof_of(place: Path, name: str = "seed17", rescore: int | None = None) -> Proof:
+    run = place / name
+    model = ModelPredictor.load(Run(run).best, "cpu")
     return prove_figures(run, Rescorer(model, open_corpus(place / "corpus"), rescore=rescore, seed=3))
 
 
@@ -127,13 +130,13 @@ class InHalfPrecision(ModelPredictor):
         return Scorer(network, data, self.device, torch.float16).log_probs(rows).double().exp().numpy()
 
 
-def scored_in_half_precision(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scored_in_half_precision(place: Path, monkeypatch: pytest.MonkeyPatch, run: str = "seed17") -> Path:
     """Validation as a GPU would have scored it."""
     with monkeypatch.context() as patched:
         patched.setattr("vaiom.evaluation.evaluate.ModelPredictor", InHalfPrecision)
         patched.setattr("vaiom.evaluation.evaluate.resolve_type", lambda *_: torch.float16)
-        evaluate_run(place / "seed17", open_corpus(place / "corpus"), "validation", device="cpu")
-    return keep_only(place, "validation")
+        evaluate_run(place / run, open_corpus(place / "corpus"), "validation", device="cpu")
+    return keep_only(place, "validation") if run == "seed17" else Run(place / run).evaluation("validation")
 
 
 def test_half_precision_is_explained_by_the_checkpoint(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +148,24 @@ def test_half_precision_is_explained_by_the_checkpoint(spoiled: Path, monkeypatc
     # Who claims FP32 is held to it.
     file.write_text(file.read_text().replace('"float16"', '"float32"'))
     assert "losses that are not the checkpoint's" in proof_of(spoiled).findings[0]
+
+
+def test_a_model_with_an_attention_window_is_scored_again_in_full(
+    spoiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"positions": "rotary", "attention_window": 8, "steps": 4, "fields": (*TINY.model.fields, *CROSS_FIELDS)}
+    train(open_corpus(spoiled / "corpus"), TINY.with_changes(**changes), spoiled / "window", device="cpu")
+    file = scored_in_half_precision(spoiled, monkeypatch, "window")
+    proof = proof_of(spoiled, "window")
+    assert proof.findings == []
+    assert "all 982 events scored again" in proof.notes[0]
+    stored = json.loads(file.read_text())
+    stored["bits_alone"] -= 0.01
+    file.write_text(json.dumps(stored))
+    assert [finding.split(":")[0] for finding in proof_of(spoiled, "window").findings] == ["validation.bits_alone"]
+    del stored["bits_alone"]  # as evaluations had none once
+    file.write_text(json.dumps(stored))
+    assert proof_of(spoiled, "window").findings == []
 
 
 def test_no_forecast_and_no_risk_figure_of_another_machine_can_be_changed(
