@@ -101,14 +101,14 @@ def test_pairs_and_the_ensemble_come_from_the_losses_of_the_runs(reproduced: Rep
         (run,) = reproduced.out.glob(f"runs/1h-{name}-s{seed}-*")
         return read_events(run, split).bits["model"]
 
-    pairs = records.pairs()
+    pairs = records.pairs("best")
     assert list(pairs) == list(SEEDS)
     for seed, record in pairs.items():
         for split, scored in record.scored.items():
             gains = losses("main", seed, split) - losses("best", seed, split)
             assert scored.gains["main"].gain_bits == pytest.approx(gains.mean())
             assert scored.bits["model"] == pytest.approx(losses("best", seed, split).mean())
-    ensemble = records.ensemble()
+    ensemble = records.ensemble("best")
     assert ensemble
     assert set(ensemble.scored) == {"validation", "test-h1", "test-h2"}
     for split, scored in ensemble.scored.items():
