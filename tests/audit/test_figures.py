@@ -189,11 +189,13 @@ def test_an_old_file_without_forecasts_is_scored_again(spoiled: Path, monkeypatc
     events = spoiled / "seed17/events-validation.parquet"
     pl.read_parquet(events).drop(pl.selectors.starts_with("prob_")).write_parquet(events)
     stored = json.loads(file.read_text())
-    del stored["precision"], stored["ledger_sha256"], stored["baselines"]
+    del stored["precision"], stored["ledger_sha256"], stored["baselines"], stored["sample"]
+    stored["confidence_set"] = None
     file.write_text(json.dumps(stored))
     proof = proof_of(spoiled)
     assert proof.findings == []
-    assert any("not recomputed: the PIT and its tests" in note for note in proof.notes)
+    for left_out in ("not recomputed: the PIT and its tests", "not compared: sample", "not compared: confidence_set"):
+        assert any(left_out in note for note in proof.notes)
     # A new file has them.
     file.write_text(json.dumps(stored | {"ledger_sha256": "0"}))
     assert proof_of(spoiled).findings == ["validation: the forecasts were taken out of the events file"]

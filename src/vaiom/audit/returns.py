@@ -22,7 +22,7 @@ LEAD_LAG = Claim("lead-lag", "assets that move together do so at the same stamp,
 SAME_SIGNS = 32
 """Successive moves whose signs agree make a candidate; so many more are then compared by size."""
 SAME_MOVES = 0.9
-"""Correlation, of moves cut off at `LARGEST_MOVE`, from which a candidate is a copy; strangers reach about a third."""
+"""Correlation of sizes, cut off at `LARGEST_MOVE`, from which a candidate is a copy; single ticks have none."""
 LARGEST_MOVE = 4.0
 """In median absolute moves."""
 LAGS = 24
@@ -114,8 +114,8 @@ def _sign_codes(up: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
 
 
 def _same_moves(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> bool:
-    x, y = a - a.mean(), b - b.mean()
-    return bool(abs(x @ y) >= SAME_MOVES * np.sqrt((x @ x) * (y @ y)) > 0)
+    x, y = (np.abs(each) - np.abs(each).mean() for each in (a, b))
+    return bool(x @ y >= SAME_MOVES * np.sqrt((x @ x) * (y @ y)) > 0)
 
 
 def _usual_step(moves: list[Returns]) -> int:
