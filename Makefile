@@ -1,8 +1,6 @@
 # Two commands: `make demo` runs the whole job on the built-in market, `make test` runs every check.
 PYTHON ?= python3
 BIN := .venv/bin
-# Virtual CPUs may advertise matrix units that trap; oneDNN is kept below them.
-export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
 .PHONY: demo test lint types unit bench reproduce check-learning check-random check-faults check-fuzz sbom audit-deps pictures api dist clean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,11 @@ def test_public_names() -> None:
     assert callable(vaiom.read_bars)
     with pytest.raises(AttributeError, match="read_bars"):
         vaiom.nonsense  # noqa: B018
+
+
+def test_products_stay_below_matrix_units_that_may_trap() -> None:
+    code = "import os, vaiom; print(os.environ['ONEDNN_MAX_CPU_ISA'])"
+    for chosen, used in (({}, "AVX512_CORE_FP16"), ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, "AVX2")):
+        others = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
+        said = subprocess.run([sys.executable, "-c", code], env={**others, **chosen}, capture_output=True, text=True)
+        assert said.stdout.strip() == used

@@ -6,6 +6,7 @@ The whole job from Python: `read_bars` or `simulate`, `build_corpus`, `train`, `
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
 
 __version__ = "0.2.0"
+
+# Virtual processors may advertise matrix units that trap; PyTorch's products are kept below them, which costs FP32 nothing.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 _LAZY = {
     "Corpus": "vaiom.events.corpus",
