@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Virtual processors may advertise matrix units that trap; PyTorch's products are kept below them, which costs FP32 nothing.
+# Virtual processors may advertise matrix units that trap: PyTorch's products stay below them, which costs FP32 nothing.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 _LAZY = {
