@@ -24,6 +24,7 @@ from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import OnlineForecaster
 from vaiom.market.folder import read_bars
+from vaiom.model.row_step import RowStep
 
 Bars = dict[str, pl.DataFrame]
 
@@ -179,6 +180,26 @@ def test_any_order_of_arrival_leaves_what_a_batch_leaves(simulated_world: TinyRu
     assert_same_windows(online, together)
     for symbol, dist in forecaster.predict(bars).items():
         np.testing.assert_allclose(online.forecast(symbol).probs, dist.probs, atol=TOLERANCE)
+
+
+def test_a_late_bar_costs_the_rows_that_it_changed(simulated_world: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields, late = ("ret_z", *CROSS_FIELDS), 5
+    forecaster = untrained(simulated_world.corpus, fields=fields, positions="rotary", attention_window=8)
+    bars = cut(read_bars(simulated_world.bars), datetime(2023, 12, 27, 14))
+    ours, other = list(bars)[:2]
+    online = forecaster.online()
+    online.extend_many({symbol: frame.head(-late) for symbol, frame in bars.items()})
+    online.forecast(ours)
+    rows, step = [], RowStep.step
+    monkeypatch.setattr(RowStep, "begin", None)
+    monkeypatch.setattr(
+        RowStep, "step", lambda self, memory, *new: (rows.append(len(new[0])), step(self, memory, *new))[1]
+    )
+    for bar in bars[ours].tail(late).iter_rows(named=True):
+        online.push(ours, bar)
+    online.extend(other, bars[other].tail(late))
+    online.forecast(ours)
+    assert rows == [1] * late + [late]
 
 
 def test_histories_may_come_one_after_another(simulated_world: TinyRun) -> None:

@@ -34,6 +34,8 @@ STATE_VERSION = 2
 # The same number of bars reaches further back in an asset that trades fewer hours. Where assets read each other, rows
 # are kept for its sake beyond the window.
 _KEPT_CONTEXTS = 2
+_REMEMBERED = 8
+"""Rows that a bar of another asset may come late and change at the price of those rows."""
 _ROOM = 512
 """Rows that are written before the kept ones are copied."""
 
@@ -61,7 +63,7 @@ class AssetStream:
     columns: Columns
     num_bars: int
     memories: list[RowMemory] = field(default_factory=list)
-    """What the model remembers after one of the last rows and after the next, if it has been asked."""
+    """What the model remembers after each of the last rows, if it has been asked."""
     rows: _Rows | None = None
     """Where the columns lie, but for those that bars of other assets change."""
     end: int = 0
@@ -263,7 +265,7 @@ class OnlineForecaster:
             memories = [step.begin(before, meta, stream.num_bars - 1 - len(before))]
         if behind:
             memories += step.step(memories[-1], rows(slice(-behind, None)), meta)
-        stream.memories[:] = memories[-2:]
+        stream.memories[:] = memories[-_REMEMBERED:]
         return memories[-1]
 
     def _require_next(self, symbol: str, stamp: datetime) -> None:
