@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,21 @@ def test_trainings_that_differ_do_not_pass(finished: Path, monkeypatch: pytest.M
     proof = prove_repeat(finished / "seed17", open_corpus(finished / "corpus"))
     assert proof.num_findings == 1
     assert load_checkpoint(Run(finished / "seed17").best).sha256[:16] not in proof.findings[0]
+
+
+def test_a_machine_without_dataframes_audits_what_needs_no_bars(place: Path) -> None:
+    code = f"""
+import sys
+for name in ("polars", "pyarrow", "pandas", "lightgbm", "arch", "fastapi", "pydantic"):
+    sys.modules[name] = None
+from pathlib import Path
+from vaiom.audit.audit import audit_path
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.events.corpus import open_corpus
+place = Path({str(place)!r})
+evaluate_run(place / "seed29", open_corpus(place / "corpus"), "test-h1", device="cpu")
+proofs = audit_path(place / "seed29", corpus=place / "corpus")
+print([proof.verdict for proof in proofs], [proof.findings for proof in proofs if proof.findings])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.stdout.strip() == f"{['not run'] * 4 + ['passed'] * 7} []", ran.stderr

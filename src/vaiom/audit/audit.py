@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vaiom.audit import figures, leakage, provenance, returns, selection
 from vaiom.audit.pipeline import Bars, MovedPipeline, Pipeline, ProductPipeline, seen_by, widest_model
@@ -18,10 +19,12 @@ from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, Corpus, open_corpus
 from vaiom.files import sha256_file
-from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import CONFIG_NAME, Run
 from vaiom.training.experiment import experiment_of_checkpoint
+
+if TYPE_CHECKING:
+    from vaiom.events.build import CorpusConfig
 
 Say = Callable[[str], None]
 
@@ -63,10 +66,13 @@ def audit_path(
     opened = open_corpus((corpus or Run(run).corpus_path()) if run else path)
     model = ModelPredictor.load(Run(run).best, "cpu") if run else None
     seen = opened if model is None else seen_by(model.checkpoint, opened)
-    pipeline = _pipeline_of(seen, model, config, moved=seen is not opened)
+    built = provenance.config_of(seen) if bars else seen
+    pipeline = _pipeline_of(built, model, config, moved=seen is not opened)
     rescorer: Rescorer | None = None
     steps: dict[str, Callable[[], Proof]] = {}
     if bars:
+        from vaiom.market.folder import read_bars  # a machine without a dataframe library audits the rest
+
         frames = read_bars(bars)
         say("fitting the pipeline")
         fitted = pipeline.fit(frames)
@@ -117,9 +123,10 @@ def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
     return found
 
 
-def _pipeline_of(corpus: Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool) -> ProductPipeline:
+def _pipeline_of(
+    built: CorpusConfig | Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool
+) -> ProductPipeline:
     """The pipeline that the folder says it was built with, and the model's own windows where there is one."""
-    built = provenance.config_of(corpus)
     if model is None:
         return ProductPipeline(built, model=widest_model(config.context or DEFAULT_CONTEXT), baselines=config.baselines)
     return (MovedPipeline if moved else ProductPipeline)(

@@ -11,16 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
 from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.events.scales import MAX_LOG_MOVE
 from vaiom.events.splits import TRAIN
-from vaiom.market.check import check_bars
-from vaiom.market.folder import PRICE_COLUMNS
+
+if TYPE_CHECKING:
+    import polars as pl
 
 PRICES = Claim("prices", "no bar holds the range of the hours, days or weeks that follow it")
 FUTURE = Claim(
@@ -52,6 +53,8 @@ ASKED_ALONE, ASKED_TOGETHER = 12, 192
 
 def prove_prices(bars: Bars) -> Proof:
     """No bar holds what happened after it; a pipeline cannot be blamed for a daily bar among the hours."""
+    from vaiom.market.check import check_bars
+
     with proving(PRICES) as proof:
         for symbol, frame in bars.items():
             leaks = [finding for finding in check_bars(symbol, frame).findings if finding.kind in LEAKS]
@@ -62,13 +65,16 @@ def prove_prices(bars: Bars) -> Proof:
 
 def _scramble(tail: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
     """Other prices and volumes in another order; the noise matters where a single bar is left to reorder."""
-    columns = [*PRICE_COLUMNS, "Volume"]
+    import polars as pl
+
+    from vaiom.market.folder import NUMBER_COLUMNS
+
     noise = pl.Series(rng.lognormal(0, 0.1, len(tail)))
-    return tail.with_columns(pl.col(columns).gather(rng.permutation(len(tail))) * noise)
+    return tail.with_columns(pl.col(NUMBER_COLUMNS).gather(rng.permutation(len(tail))) * noise)
 
 
 def _shift(tail: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
-    return tail.with_columns(pl.col("Datetime") + timedelta(hours=int(rng.integers(1, MAX_SHIFT_HOURS))))
+    return tail.with_columns(tail["Datetime"] + timedelta(hours=int(rng.integers(1, MAX_SHIFT_HOURS))))
 
 
 DAMAGES: dict[str, Callable[[pl.DataFrame, np.random.Generator], pl.DataFrame]] = {
@@ -83,7 +89,7 @@ def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Genera
     out = {}
     for symbol, frame in bars.items():
         later = frame["Datetime"].to_numpy() > cut
-        out[symbol] = pl.concat([frame.filter(~later), DAMAGES[how](frame.filter(later), rng)])
+        out[symbol] = frame.filter(~later).vstack(DAMAGES[how](frame.filter(later), rng))
     return out
 
 
@@ -113,6 +119,8 @@ def prove_future(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, s
 
 def rare_moments(bars: Bars) -> dict[str, Array]:
     """Moments where a leak of few rows would live, by what is there."""
+    from vaiom.market.folder import PRICE_COLUMNS
+
     found: dict[str, list[Array]] = {}
     for symbol, frame in bars.items():
         stamps = frame["Datetime"].to_numpy()

@@ -14,17 +14,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import torch
 
 from vaiom.audit.proof import QUICK_BASELINES
 from vaiom.baselines.base import Baseline, Predictor
 from vaiom.baselines.registry import baseline
-from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, under_splits
 from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS, INVALID
 from vaiom.events.fit import Tokenizer, bucket_of
@@ -35,9 +33,14 @@ from vaiom.model.config import ModelConfig
 from vaiom.training.config import TrainConfig
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
+if TYPE_CHECKING:
+    import polars as pl
+
+    from vaiom.events.build import CorpusConfig
+
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
-Bars = Mapping[str, pl.DataFrame]
+Bars = Mapping[str, "pl.DataFrame"]
 
 KNOWN = ("cont", "extra", "disc", "meta", "sigma20", "mask_any")
 TARGETS = ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base")
@@ -91,7 +94,7 @@ class ProductPipeline:
 
     def __init__(
         self,
-        config: CorpusConfig,
+        config: CorpusConfig | Corpus,
         *,
         model: ModelConfig | None = None,
         train: TrainConfig | None = None,
@@ -118,10 +121,16 @@ class ProductPipeline:
         return self.events(self.corpus(bars, fitted.state))
 
     def tokenizer(self, bars: Bars) -> Tokenizer:
-        return corpus_in_memory(bars, self.config).tokenizer
+        return self._build(bars).tokenizer
 
     def corpus(self, bars: Bars, tokenizer: Tokenizer) -> Corpus:
         """The corpus of these bars with a tokenizer that was fitted before."""
+        return self._build(bars, tokenizer)
+
+    def _build(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        from vaiom.events.build import corpus_in_memory  # which needs a dataframe library, as bars do
+
+        assert not isinstance(self.config, Corpus), "an open corpus says where its splits lie, not how it was built"
         return corpus_in_memory(bars, self.config, tokenizer=tokenizer)
 
     def events(self, corpus: Corpus) -> Events:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,18 +21,19 @@ from vaiom.audit.proof import Claim, Proof, proving
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import read_events, require_same_events, score_events
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import ANY_MASK, MASK_BITS
 from vaiom.events.scales import MAX_LOG_MOVE
 from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import read_json, sha256_file
-from vaiom.market.folder import symbols_in
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, Run
 from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment, experiment_of_checkpoint, experiment_of_run
 from vaiom.training.loop import train
+
+if TYPE_CHECKING:
+    from vaiom.events.build import CorpusConfig
 
 REBUILD = Claim(
     "rebuild", "building the corpus again from these bars gives its hash, and the examined pipeline its columns"
@@ -68,6 +70,8 @@ def prove_provenance(
 
 
 def _input_links(proof: Proof, corpus: Corpus, bars: Path) -> None:
+    from vaiom.market.folder import symbols_in
+
     recorded: dict[str, set[str]] = {}
     for entry in corpus.manifest["inputs"]:
         recorded.setdefault(entry["symbol"], set()).add(entry["sha256"])
@@ -127,6 +131,8 @@ def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
 
 def config_of(corpus: Corpus) -> CorpusConfig:
     """What a corpus says that it was built with."""
+    from vaiom.events.build import CorpusConfig
+
     tokenizer = corpus.tokenizer
     classes = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True))
     return CorpusConfig(timeframe=tokenizer.timeframe, splits=corpus.splits, classes=classes)
@@ -135,6 +141,8 @@ def config_of(corpus: Corpus) -> CorpusConfig:
 def prove_rebuild(
     corpus: Corpus, seen: Corpus, folder: Path, bars: Bars, pipeline: ProductPipeline, fitted: Fitted
 ) -> Proof:
+    from vaiom.events.build import build_corpus
+
     with proving(REBUILD) as proof:
         with tempfile.TemporaryDirectory() as name:
             again = build_corpus(folder, Path(name) / "corpus", config_of(corpus))
