@@ -115,6 +115,9 @@ def test_an_asset_alone_has_no_cross_fields() -> None:
     assert not any(fields["EURUSD"][name].any() for name in CROSS_FIELDS)
 
 
-@pytest.mark.parametrize(("symbol", "sign"), [("USDJPY", 1), ("EURUSD", -1), ("xauusd", -1), ("EURJPY", 0), ("X1", 0)])
+@pytest.mark.parametrize(
+    ("symbol", "sign"),
+    [("USDJPY", 1), ("EURUSD", -1), ("xauusd", -1), ("BTCUSDT", -1), ("DOGEUSDT", -1), ("EURJPY", 0), ("X1", 0)],
+)
 def test_which_way_a_quote_goes_with_the_dollar(symbol: str, sign: int) -> None:
     assert dollar_sign(symbol) == sign

@@ -169,11 +169,12 @@ def test_pandas_and_polars_in_any_spelling_give_the_same(forecaster: Forecaster)
     indexed = table.set_index("Datetime").drop(columns="Volume")
     nullable = table.astype({"Close": "Float64"})
     want = forecaster.predict(bars, "EURUSD").probs
-    for frame in (table, lower, indexed, nullable, bars.rename(str.upper), bars.lazy()):
-        np.testing.assert_array_equal(forecaster.predict(frame, "EURUSD").probs, want)
+    named = [bars.rename({"Datetime": name}) for name in ("timestamp", "Time", "date")]
     zoned = indexed.tz_localize("UTC")
+    for frame in (table, lower, indexed, nullable, zoned, bars.rename(str.upper), bars.lazy(), *named):
+        np.testing.assert_array_equal(forecaster.predict(frame, "EURUSD").probs, want)
     with pytest.raises(DataError, match="naive"):
-        forecaster.predict(zoned, "EURUSD")
+        forecaster.predict(zoned.tz_convert("Asia/Tokyo"), "EURUSD")
     with pytest.raises(DataError, match="to_datetime"):
         forecaster.predict(table.astype({"Datetime": str}), "EURUSD")
     with pytest.raises(DataError, match="numeric"):
@@ -226,7 +227,7 @@ BARS = random_bars(60)
         (BARS.drop("Close"), ["'Close' is missing"]),
         (BARS.with_columns(pl.col("Open").cast(str)), ["numeric", "Open"]),
         (BARS.with_columns(close=1.0), ["there twice", "Close and close"]),
-        (BARS.with_columns(pl.col("Datetime").dt.replace_time_zone("UTC")), ["naive", "UTC"]),
+        (BARS.with_columns(pl.col("Datetime").dt.replace_time_zone("Asia/Tokyo")), ["naive", "Tokyo"]),
         (random_bars(60, step=timedelta(minutes=10)), ["another timeframe", "1h", "resample"]),
         (random_bars(60, step=timedelta(hours=4)), ["another timeframe", "finer"]),
         (frame_of(np.ones(60), np.ones(60)), ["no scale"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from datetime import datetime, timedelta
@@ -124,6 +125,12 @@ def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
         ("oanda-EUR_USD-2020-5.csv", "EURUSD"),
         ("eurusd-m1-bid-2019-01-01.csv", "EURUSD"),
         ("XAUUSD60.csv", "XAUUSD"),
+        ("GBPUSDh1.csv", "GBPUSD"),
+        ("BTCUSDT-1h.csv", "BTCUSDT"),
+        ("1INCHUSDT_4h.csv", "1INCHUSDT"),
+        ("BTCUSD_H1_202601.csv", "BTCUSD"),
+        ("LINK-USDT.csv.gz", "LINKUSDT"),
+        ("EURUSD_and_BTCUSDT.csv", None),
         ("EURUSD_and_GBPUSD.csv", None),
         ("candle_export.csv", None),
         ("EURUSDm.csv", None),
@@ -131,6 +138,24 @@ def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
 )
 def test_symbols_in_names(name: str, pair: str | None) -> None:
     assert find_pair(name) == pair
+
+
+def test_a_packed_table_is_read_and_a_bomb_is_not(tmp_path: Path) -> None:
+    lines = ["time,open,high,low,close"] + [f"2024-01-02 {hour:02}:00,1.1,1.2,1.0,1.1" for hour in range(24)]
+    table = "\n".join(lines).encode()
+    packed = tmp_path / "EURUSD.csv.gz"
+    packed.write_bytes(gzip.compress(table))
+    entry = import_files([tmp_path], tmp_path / "out")["symbols"]["EURUSD"]
+    assert (entry["rows"], entry["sources"][0]["name"]) == (24, "EURUSD.csv.gz")
+    whole = packed.read_bytes()
+    for data, says in (
+        (whole[:-12], "cut off"),
+        (whole[:20] + b"nonsense" + whole[28:], "cannot be unpacked"),
+        (gzip.compress(b"\n" * (1 << 26)), "more"),
+    ):
+        packed.write_bytes(data)
+        with pytest.raises(DataError, match=says):
+            import_files([packed], tmp_path / "other")
 
 
 def test_a_file_without_symbol_asks_for_it(tmp_path: Path) -> None:

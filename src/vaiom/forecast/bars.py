@@ -8,7 +8,7 @@ through: the row masks know them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ MIN_BARS = MIN_CLEAN_RETURNS + 2
 """The first bar whose row can be unmasked."""
 
 _CHECKED_STEPS = 2_000
+_STAMP_NAMES = ("timestamp", "time", "date")
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -187,18 +188,20 @@ def _as_polars(frame: Any, where: str) -> pl.DataFrame:
     if frame.columns != list(names):
         frame = frame.select(pl.col(old).alias(new) for new, old in names.items())
     zone = getattr(frame.schema.get("Datetime"), "time_zone", None)
-    if zone is not None:
+    if zone in ("UTC", "Etc/UTC"):
+        frame = frame.with_columns(pl.col("Datetime").dt.replace_time_zone(None))
+    elif zone is not None:
         raise DataError(
             "stamps must be naive, on the clock that the model was trained on",
             where=f"{where}, column Datetime",
             got=f"stamps with the zone {zone}",
-            fix="convert them to that clock and drop the zone: tz_convert('UTC').tz_localize(None) for bars in UTC",
+            fix="convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too",
         )
     bars: pl.DataFrame = frame
     return bars
 
 
-def _canonical(names: Iterable[str], where: str) -> dict[str, str]:
+def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
     """Our column names and what the frame calls them, whatever the case."""
     ours = {name.lower(): name for name in BAR_COLUMNS}
     found: dict[str, str] = {}
@@ -208,4 +211,5 @@ def _canonical(names: Iterable[str], where: str) -> dict[str, str]:
             raise DataError("a column is there twice", where=where, got=f"{found[known]} and {name}")
         if known is not None:
             found[known] = name
-    return found
+    stamp = next((name for name in names if name.lower() in _STAMP_NAMES), None)
+    return found if "Datetime" in found or stamp is None else {"Datetime": stamp, **found}

@@ -24,7 +24,7 @@ from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
 from vaiom.market.stamps import format_span, infer_timeframe, require_calendar, require_ordered
 
-SUFFIXES = (".bi5", ".csv", ".parquet", ".txt", ".zip")
+SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".txt", ".zip")
 # A handful of steps around a weekend or a hole says nothing about the timeframe.
 FEWEST_STEPS = 10
 

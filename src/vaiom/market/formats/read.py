@@ -13,6 +13,7 @@ import csv
 import io
 import re
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -45,6 +46,7 @@ MAX_RATIO = 200
 RATIO_FROM = 1 << 20
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+_GZIP_MAGIC = b"\x1f\x8b"
 _PARQUET_MAGIC = b"PAR1"
 _AUTO = "use --format auto"
 _SAFE_ONLY = "do not trust this archive; unpack it yourself if you know where it comes from"
@@ -93,6 +95,8 @@ def read_source(file: Origin, data: bytes, format: str, options: Options) -> Fil
     digest = {"sha256": sha256_of(data), "bytes": len(data)}
     if data.startswith(_ZIP_MAGIC):
         file, data = _open_zip(file, data)
+    elif data.startswith(_GZIP_MAGIC):
+        data = _open_gzip(file, data)
     is_bi5 = data.startswith(dukascopy.MAGIC) or (not data and file.path.suffix.lower() == ".bi5")
     is_parquet = data.startswith(_PARQUET_MAGIC)
     actual = "dukascopy" if is_bi5 else "table"
@@ -143,6 +147,21 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
             return replace(file, member=tables[0]), archive.read(tables[0])
     except BAD_ZIPS as error:
         raise dukascopy.damaged("the zip file cannot be unpacked", file.label, got=str(error)) from error
+
+
+def _open_gzip(file: Origin, data: bytes) -> bytes:
+    """The bytes of a gzip file, which must be no more than a price table packs into one."""
+    packed, most = zlib.decompressobj(wbits=31), min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
+    try:
+        table = packed.decompress(data, most)
+    except zlib.error as error:
+        raise dukascopy.damaged("the gzip file cannot be unpacked", file.label, got=str(error)) from error
+    if not packed.eof:
+        got = "more" if packed.unconsumed_tail else "a file that is cut off"
+        raise file.error(
+            "the gzip file is not a whole table", expected=f"at most {most} bytes", got=got, fix=_SAFE_ONLY
+        )
+    return table
 
 
 def _require_safe(info: zipfile.ZipInfo, where: str) -> None:

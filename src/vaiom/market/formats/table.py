@@ -49,7 +49,11 @@ _ALIASES = {
     "Bid": ("bid", "bidprice"),
     "BidVolume": ("bidvolume",),
 }
-_PAIR = re.compile(r"(?<![A-Za-z])([A-Za-z]{3})[-_/. ]?([A-Za-z]{3})(?![A-Za-z])")
+COINS = {"ADA", "BCH", "BNB", "BTC", "ETH", "LTC", "SOL", "XRP"}
+# A timeframe may follow without a gap, as in GBPUSDh1; what is quoted in a coin of a dollar may be anything.
+_PAIR = re.compile(
+    r"(?<![a-z])(?:([a-z\d]{2,8}?)[-_/. ]?(USD[CT])|([a-z]{3})[-_/. ]?([a-z]{3}))(?![a-z](?!\d))", re.IGNORECASE
+)
 _SIDE = re.compile(r"(?<![A-Za-z])(bid|ask)(?![A-Za-z])", re.IGNORECASE)
 
 
@@ -123,8 +127,9 @@ class FileBars:
 
 
 def find_pair(text: str) -> str | None:
-    """The currency pair that a name or a cell spells (EURUSD, eur_usd, EUR/USD), if it spells exactly one."""
-    pairs = {(a + b).upper() for a, b in _PAIR.findall(text) if {a.upper(), b.upper()} <= CURRENCIES}
+    """The pair that a name or a cell spells (EURUSD, eur_usd, EUR/USD, BTCUSDT), if it spells exactly one."""
+    found = [[part.upper() for part in parts] for parts in _PAIR.findall(text)]
+    pairs = {a + b + c + d for a, b, c, d in found if b or {c, d} <= CURRENCIES | COINS}
     return pairs.pop() if len(pairs) == 1 else None
 
 
