@@ -47,7 +47,7 @@ SECONDS = 3.0
 ALONE = 100
 """Live bars, and posted histories, of one client alone."""
 LATER = 600
-"""Bars of each asset that are kept back."""
+"""Bars that are kept back."""
 MARKET = MarketConfig(assets=4, bars=20_000)
 START_SECONDS = 60
 
@@ -120,8 +120,9 @@ def _prepare(folder: Path, models: dict[str, ModelConfig]) -> dict[str, pl.DataF
     """Models and a bar folder with an asset for each client; the bars that follow are kept back."""
     market = [asset.bars for asset in simulate(MARKET).values()]
     assets = {f"SIM{number:02}": market[number % len(market)] for number in range(CLIENTS)}
+    begin = market[0]["Datetime"][-LATER]
     for symbol, bars in assets.items():
-        write_symbol(folder / "bars", symbol, bars[:-LATER])
+        write_symbol(folder / "bars", symbol, bars.filter(pl.col("Datetime") < begin))
     corpus = CorpusConfig()
     tokenizer = corpus_in_memory(folder / "bars", corpus).tokenizer
     origin = Provenance(
@@ -131,7 +132,7 @@ def _prepare(folder: Path, models: dict[str, ModelConfig]) -> dict[str, pl.DataF
     for name, config in models.items():
         torch.manual_seed(0)
         save_checkpoint(folder / f"{name}.safetensors", Vaiom(config, Vocabulary.of(tokenizer)), tokenizer, origin)
-    return {symbol: bars[-LATER:] for symbol, bars in assets.items()}
+    return {symbol: bars.filter(pl.col("Datetime") >= begin) for symbol, bars in assets.items()}
 
 
 def _histories(folder: Path, length: int, number: int) -> list[bytes]:
