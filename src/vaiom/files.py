@@ -102,15 +102,15 @@ def hold_folder(path: Path) -> Iterator[None]:
     lock = FileLock(file, thread_local=False)
     try:
         lock.acquire(timeout=_SWEEP_SECONDS, poll_interval=_SWEEP_SECONDS / 4)
-    except Timeout:
-        raise FolderInUseError(
-            "another process is writing this folder",
-            where=path,
-            got=file.read_text(errors="replace") if file.exists() else None,
-            fix="wait until it has ended, or choose another folder",
-        ) from None
-    except (OSError, NotImplementedError):  # no locks here, or nothing may be written: then that is told where it is
-        yield
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, Timeout) and file.exists():
+            raise FolderInUseError(
+                "another process is writing this folder",
+                where=path,
+                got=file.read_text(errors="replace"),
+                fix="wait until it has ended, or choose another folder",
+            ) from None
+        yield  # no locks here, or nothing may be written: then that is told where it is
         return
     with suppress(OSError):
         file.write_text(f"process {os.getpid()} on {platform.node()}")

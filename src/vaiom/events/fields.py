@@ -341,7 +341,7 @@ def _means_of_others(
 def dollar_sign(symbol: str) -> int:
     """1 where the quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
     name = symbol.upper()
-    return int(name[:3] == "USD") - int(name[3:6] == "USD" or name.endswith(("USD", "USDC", "USDT")))
+    return int(name[:3] == "USD") - int(name[3:6] == "USD" or name.endswith(("USDC", "USDT")))
 
 
 # From stored columns to inputs.
