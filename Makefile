@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit bench reproduce check-learning check-random check-faults check-fuzz sbom audit-deps pictures api dist clean
+.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-fuzz sbom audit-deps pictures api dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -17,7 +17,11 @@ types: .venv/installed
 	$(BIN)/mypy
 
 unit: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu and not kills" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# A few kills and full disks of each kind; `make check-faults` goes on for hundreds.
+kills: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m kills --numprocesses 2 --dist loadfile
 
 # Ratios against plain references; on a quiet machine.
 bench: .venv/installed

@@ -17,6 +17,8 @@ from faults.commands import contents, require_clean, run
 from faults.stages import Stage, make_inputs, stages
 from market import feed_server
 
+pytestmark = pytest.mark.kills
+
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stage]]:

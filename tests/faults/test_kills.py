@@ -17,6 +17,7 @@ from vaiom.errors import DataError
 from vaiom.events.corpus import open_corpus
 from vaiom.files import STAGING_PREFIX, atomic_file, staged_folder, write_json
 
+pytestmark = pytest.mark.kills
 QUICK = ("import into a folder", "corpus rebuild", "append", "unpack")  # training: tests/training/test_processes.py
 KILLS = 3
 

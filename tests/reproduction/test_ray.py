@@ -84,6 +84,7 @@ def cluster() -> Iterator[tuple[str, int]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.kills
 @needs_proc
 def test_a_killed_worker_is_replaced(reproduced: Reproduced, tmp_path: Path, cluster: tuple[str, int]) -> None:
     address, head = cluster

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from processes import alive, children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, without_minutes, words_of
 
@@ -71,6 +72,7 @@ def test_a_failure_is_told_at_the_end_and_stops_nothing(reproduced: Reproduced, 
     assert "not run" in (tmp_path / "reproduction.md").read_text()
 
 
+@pytest.mark.kills
 def test_killed_midway_and_started_again(reproduced: Reproduced, tmp_path: Path) -> None:
     words = words_of(reproduced.corpus, tmp_path, *SOME)
     process = start_vaiom(words)
@@ -103,6 +105,7 @@ def test_two_workers_leave_the_records_of_one(reproduced: Reproduced, tmp_path: 
     assert records.items() <= records_in(reproduced.out).items()
 
 
+@pytest.mark.kills
 @needs_proc
 def test_workers_die_with_their_runner(reproduced: Reproduced, tmp_path: Path) -> None:
     settings = ("steps=100000", "log_every=1", "validate_every=50", *TINY[2:])
@@ -119,6 +122,7 @@ def test_workers_die_with_their_runner(reproduced: Reproduced, tmp_path: Path) -
     assert not any(map(alive, below))
 
 
+@pytest.mark.kills
 @needs_proc
 def test_a_worker_that_is_killed_fails_alone(reproduced: Reproduced, tmp_path: Path) -> None:
     settings = ("steps=3000", "log_every=1", "validate_every=500", *TINY[2:])

@@ -45,6 +45,7 @@ def finish(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.kills
 def test_a_run_killed_at_any_moment_resumes_to_the_bit(corpus: Corpus, tmp_path: Path) -> None:
     changes = CHANGES | {"steps": 96, "validate_every": 8, "log_every": 4}
     whole = train(corpus, tiny_demo(changes), tmp_path / "whole", device="cpu")
