@@ -115,17 +115,17 @@ def restarted(online: OnlineForecaster) -> OnlineForecaster:
     return other
 
 
-def test_two_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
+def test_five_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
     forecaster = Forecaster.load(real_world.run)
     stamps = by_stamp(read_bars(real_world.bars))
-    stamps = dict(list(stamps.items())[:2_000])
+    stamps = dict(list(stamps.items())[:5_000])
     bars = cut(read_bars(real_world.bars), list(stamps)[-1])
     histories = forecaster.predict_all(bars)
     assets = forecaster._rows_of(bars, None)
     inputs = {s: inputs_of(forecaster.config, assets[s], meta_of(forecaster.tokenizer, s)) for s in bars}
     online, seen, worst = forecaster.online(), dict.fromkeys(bars, 0), 0.0
     for number, arrived in enumerate(stamps.values()):
-        if number == 1_000:
+        if number == 2_500:
             online = restarted(online)
         forecast = number % 4 == 0  # their inputs are the same bits: the rest is the model's affair
         dists = online.push_many(arrived, forecast=forecast)
