@@ -103,14 +103,13 @@ def hold_folder(path: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=_SWEEP_SECONDS, poll_interval=_SWEEP_SECONDS / 4)
     except (OSError, NotImplementedError) as error:
-        if isinstance(error, Timeout) and file.exists():
-            raise FolderInUseError(
-                "another process is writing this folder",
-                where=path,
-                got=file.read_text(errors="replace"),
-                fix="wait until it has ended, or choose another folder",
-            ) from None
-        yield  # no locks here, or nothing may be written: then that is told where it is
+        holder = None
+        with suppress(OSError):  # where no lock file can be made there is none, and writing says why
+            holder = file.read_text(errors="replace")
+        if isinstance(error, Timeout) and holder is not None:
+            fix = "wait until it has ended, or choose another folder"
+            raise FolderInUseError("another process is writing this folder", where=path, got=holder, fix=fix) from None
+        yield
         return
     with suppress(OSError):
         file.write_text(f"process {os.getpid()} on {platform.node()}")

@@ -57,6 +57,12 @@ def test_a_hash_is_over_the_old_names(records: list[Record]) -> None:
     assert from_json(Experiment, to_json(read)).sha256 == read.sha256
 
 
+@pytest.mark.parametrize(("version", "name"), [("0.1.0", "best-512"), ("0.2.0", "best"), ("0.10.0", "best")])
+def test_what_version_0_1_called_best_is_another_experiment_now(version: str, name: str) -> None:
+    stored = {"kind": RUN, "key": "", "name": "best", "timeframe": "1h", "vaiom_version": version}
+    assert from_json(Record, stored).name == name
+
+
 def test_the_search_is_read_and_runs_but_for_what_is_gone() -> None:
     gone = 0
     for number, found in enumerate(json.loads((RESULTS / "search.json").read_text())):

@@ -90,7 +90,7 @@ class Record:
 
     @classmethod
     def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if not value.get("vaiom_version", "").startswith("0.1"):
+        if not value.get("vaiom_version", "").startswith("0.1."):
             return value
         was, now = RENAMED_EXPERIMENT
         return {**value, "name": f"{now}{value['name'].removeprefix(was)}"} if value["name"].startswith(was) else value
