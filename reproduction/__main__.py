@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +43,12 @@ def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
     add("--budget", default="full", help="full: the paper's lengths. fast: long runs shortened, and marked.")
     change = "Change every run; another experiment claims nothing."
     add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=change)
+    add(
+        "--time-limit",
+        type=float,
+        default=math.inf,
+        help="Seconds after which runs stop at a checkpoint, and go on later.",
+    )
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
     add("--page", type=Path, help="Where the page goes; else into --out.")
     add("--list", action="store_true", help="Show the runs with their cost, and run nothing.")
@@ -65,7 +73,7 @@ def main(words: Sequence[str] | None = None, program: str = "python -m reproduct
         _list(tables, tasks, asked.json)
         return
     corpora = {timeframe: corpus.path for timeframe, corpus in opened.items() if corpus.path}
-    place = Place(corpora=corpora, out=asked.out, baselines=asked.baselines)
+    place = Place(corpora=corpora, out=asked.out, baselines=asked.baselines, deadline=time.time() + asked.time_limit)
     engine = Engine(name=asked.engine, workers=asked.workers, device=asked.device)
     with progress_bar("reproducing") as report:
         failures = finish_tasks(tasks, place, engine, report)

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import alive, children_of, command_of, needs_proc
@@ -15,6 +17,11 @@ from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, with
 from cli.command_line import require_refusal
 from reproduction.findings import Records
 from reproduction.page import render
+from reproduction.plan import plan_tasks
+from vaiom.events.corpus import open_corpus
+from vaiom.experiments.engine import Engine
+from vaiom.experiments.records import RUN, read_record
+from vaiom.experiments.tasks import Place, finish_tasks
 
 SOME = ("inputs", "matched", "heads")
 """Tables that never look at a test split."""
@@ -70,6 +77,33 @@ def test_a_failure_is_told_at_the_end_and_stops_nothing(reproduced: Reproduced, 
     assert not (tmp_path / "records" / f"{broken.name}.json").exists()
     assert (tmp_path / "records" / f"{lost.name}.json").exists()
     assert "not run" in (tmp_path / "reproduction.md").read_text()
+
+
+def test_a_run_that_its_time_limit_stopped_says_so_and_goes_on(
+    reproduced: Reproduced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = open_corpus(reproduced.corpus)
+    settings = [setting for setting in TINY if not setting.startswith("steps")]
+    task = next(
+        task
+        for task in plan_tasks(["inputs"], {"1h": corpus}, "full", [*settings, "steps=4"])
+        if task.kind == RUN and task.experiment
+    )
+    place = Place(corpora={"1h": reproduced.corpus}, out=tmp_path)
+    with monkeypatch.context() as patched:
+        # The limit passes between the start and the first checkpoint.
+        patched.setattr("vaiom.experiments.tasks.time", SimpleNamespace(time=lambda: 0.0))
+        assert not finish_tasks([task], replace(place, deadline=1.0), Engine(device="cpu"))
+    record = read_record(tmp_path / "records" / f"{task.id}.json")
+    assert list(record.validation) == [2]
+    assert record.shortened.endswith("stopped at 2 of 4 steps")
+    assert not record.claimed  # its curve had no time to turn
+    late = finish_tasks([task], replace(place, deadline=0.0), Engine(device="cpu"))
+    assert "time limit" in late[task.id]
+    assert not finish_tasks([task], place, Engine(device="cpu"))
+    record = read_record(tmp_path / "records" / f"{task.id}.json")
+    assert list(record.validation) == [2, 4]
+    assert "stopped" not in record.shortened
 
 
 @pytest.mark.kills

@@ -43,6 +43,16 @@ def test_a_run_folder_holds_what_it_promises(run: TrainResult) -> None:
     assert config["train"] == to_json(TINY.train)
 
 
+def test_a_deadline_stops_at_a_checkpoint_and_the_rest_is_that_of_the_whole_run(
+    run: TrainResult, corpus: Corpus, tmp_path: Path
+) -> None:
+    stopped = train(corpus, TINY, tmp_path / "run", device="cpu", deadline=0.0)
+    assert stopped.last_step == TINY.train.validate_every
+    resumed = train(corpus, TINY, tmp_path / "run", device="cpu", resume=True)
+    assert resumed.last_step == run.last_step
+    assert_same_tensors(state_of(resumed.run), state_of(run.run))
+
+
 def test_metrics_tell_the_loss_of_every_interval_and_the_bits_of_every_validation(run: TrainResult) -> None:
     lines = metrics_of(run.run)
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]

@@ -78,9 +78,8 @@ def _check_log(proof: Proof, run: Path, model: ModelPredictor) -> None:
     last = max(bits, default=0)
     holes = set(range(config.validate_every, last + 1, config.validate_every)) - set(bits)
     proof.check(not holes, f"{METRICS_NAME} lacks the Validation of step {min(holes, default=0)}", len(bits))
-    ended = last >= config.steps or 0 < config.patience <= sum(each > step for each in bits)
     otherwise = f"{METRICS_NAME} ends at step {last} of {config.steps}: finish the training (vaiom train --resume)"
-    proof.check(ended, otherwise)
+    proof.check(config.has_ended(bits), otherwise)
     kept = Run(run).checkpoint(step)
     if kept.is_file():
         same = load_checkpoint(kept).sha256 == model.checkpoint.sha256

@@ -6,6 +6,8 @@ What is finished is reused; a run that was broken off goes on from its last chec
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -109,6 +111,8 @@ class Place:
     """By timeframe."""
     out: Path
     baselines: Path | None = None
+    deadline: float = math.inf
+    """When runs stop at their next checkpoint, by `time.time`; the same tasks go on from there another time."""
 
     @property
     def records(self) -> Path:
@@ -131,7 +135,8 @@ def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Re
     """Do what is not done yet; why some failed, by their ids."""
     # Workers have folders of their own to start from.
     corpora = {timeframe: path.absolute() for timeframe, path in place.corpora.items()}
-    place = Place(corpora=corpora, out=place.out.absolute(), baselines=place.baselines and place.baselines.absolute())
+    baselines_path = place.baselines and place.baselines.absolute()
+    place = replace(place, corpora=corpora, out=place.out.absolute(), baselines=baselines_path)
     now = {task.timeframe: task.corpus_sha256 for task in tasks}
     for record in read_records(place.records):  # records of two corpora would mix in one table
         if record.kind == CORPUS and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]:
@@ -153,10 +158,11 @@ def perform(place: Place, task: Task, device: str = "auto") -> Record:
     """Do one task and write its record."""
     corpus = open_corpus(place.corpora[task.timeframe])
     make = {RUN: _run, WALK: _walk, PAIR: _pair, ENSEMBLE: _ensemble, CORPUS: _corpus, BASELINES: _baselines}[task.kind]
-    fields: Fields = {"name": task.kind, **make(task, corpus, place, device)}
+    fields: Fields = {"name": task.kind}
     if task.experiment and task.kind not in (CORPUS, BASELINES):
         fields |= {"name": task.experiment.name, "seed": task.experiment.train.seed, "year": task.year}
         fields |= {"shortened": task.shortened, "claimed": task.claimed, "vaiom_version": __version__}
+    fields |= make(task, corpus, place, device)
     record = Record(kind=task.kind, key=task.key, timeframe=task.timeframe, **fields)
     record.write(place.records / f"{task.id}.json")
     return record
@@ -182,13 +188,15 @@ def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> boo
     record = read_record(file)
     trees = {TREES} if TREES in baselines.get(VALIDATION, ()) and find_spec("lightgbm") else set()
     wanted = {**baselines, YEAR: trees}
+    if task.experiment and record.validation and not task.experiment.train.has_ended(record.validation):
+        return not Run(place.runs / task.id).exists
     complete = all(wanted.get(split, set()) <= scored.bits.keys() for split, scored in record.scored.items())
     return record.key == task.key and (complete or not Run(place.runs / task.id).best.exists())
 
 
 def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     run = place.runs / task.id
-    trained = _train(task, corpus, run, device)
+    trained = _train(task, corpus, run, device, place.deadline)
     scored = {}
     for split in task.splits:
         stored = place.baselines if place.baselines and losses_file(place.baselines, split).exists() else None
@@ -201,7 +209,7 @@ def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
 
 def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     moved, run = under_splits(corpus, splits_of(task.year)), place.runs / task.id
-    trained = _train(task, moved, run, device)
+    trained = _train(task, moved, run, device, place.deadline)
     # Trees are fitted for every year where the corpus itself has them among its baselines.
     trees = place.out / "trees" if TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm") else None
     return {"scored": {YEAR: score_year(moved, run, device, trees)}, **trained}
@@ -256,17 +264,26 @@ def _losses(task: Task, corpus: Corpus, place: Place, split: str) -> dict[str, n
     return load_losses(place.baselines, corpus, split, task.experiment.model.history)
 
 
-def _train(task: Task, corpus: Corpus, run: Path, device: str) -> Fields:
+def _train(task: Task, corpus: Corpus, run: Path, device: str, deadline: float) -> Fields:
     """Train, or go on, and say of it what a record holds."""
     assert task.experiment
-    result = train(corpus, task.experiment, run, device=device, resume=Run(run).exists)
+    if time.time() > deadline:
+        raise ConfigError("not begun: the time limit had passed", fix="run the same command again")
+    result = train(corpus, task.experiment, run, device=device, resume=Run(run).exists, deadline=deadline)
     model, used = task.experiment.model, resolve_device(device)
+    bits = Run(run).validation_bits()
+    stopped: Fields = {}
+    if not task.experiment.train.has_ended(bits):
+        how = f"stopped at {result.last_step:,} of {task.experiment.train.steps:,} steps"
+        stopped["shortened"] = "; ".join(filter(None, [task.shortened, how]))
+        stopped["claimed"] = task.claimed and result.best_step < result.last_step  # else its curve had not turned
     return {
+        **stopped,
         "settings": to_json(task.experiment),
         "num_params": count_parameters(model, Vocabulary.of(corpus.tokenizer)),
         "num_params_positional": model.context * model.width if model.positions == "learned" else 0,
         "windows_per_step": task.experiment.train.windows_per_step,
-        "validation": Run(run).validation_bits(),
+        "validation": bits,
         "seconds": round(result.seconds, 1),
         "device": torch.cuda.get_device_name(used) if used.type == "cuda" else "CPU",
     }

@@ -6,6 +6,7 @@ Paper: Methods, "Optimization and Reproducibility Settings"; Appendix F, "Optimi
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vaiom.model.config import upgrade_settings
@@ -86,6 +87,11 @@ class TrainConfig:
     def ema_weight_at(self, step: int) -> float:
         """How far the average moves to the weights of a step: with its bias corrected, nothing of the start is left."""
         return (1 - self.ema_decay) / (1 - self.ema_decay**step)
+
+    def has_ended(self, bits: Mapping[int, float]) -> bool:
+        """Whether a run with these Validation bits by step came to its end, or to that of its patience."""
+        best = min(bits, key=lambda step: bits[step], default=0)
+        return max(bits, default=0) >= self.steps or 0 < self.patience <= sum(step > best for step in bits)
 
     @property
     def windows_per_step(self) -> int:

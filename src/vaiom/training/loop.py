@@ -69,8 +69,13 @@ def train(
     resume: bool = False,
     report: Report | None = None,
     purpose: str = EVIDENCE,
+    deadline: float = math.inf,
 ) -> TrainResult:
-    """Train an experiment on a corpus into a run folder, its teachers first; with `resume`, go on where it stopped."""
+    """Train an experiment on a corpus into a run folder, its teachers first; with `resume`, go on where it stopped.
+
+    A run whose next Validation would come after `deadline` (of `time.time`) stops before: what it has done is the
+    beginning of the whole run, and resuming goes on to the same end. Teachers are finished first.
+    """
     with ExitStack() as stack:
         if is_rank_0():
             ensure_folder(run if run.exists() else run.parent)
@@ -87,7 +92,7 @@ def train(
             taught = _Run(corpus, teacher, folder.path, own_device, group, progress, purpose).go()
             checkpoints.append(folder.best)
             seconds += taught.seconds
-        result = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints).go()
+        result = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints).go(deadline)
         return replace(result, seconds=result.seconds + seconds)
 
 
@@ -134,14 +139,14 @@ class _Run:
             corpus_sha256=corpus.sha256,
         )
 
-    def go(self) -> TrainResult:
+    def go(self, deadline: float = math.inf) -> TrainResult:
         self._prepare()
         if self.record.step < self.config.steps:
             self.scorer.compile()
         self.step.model.train()
         running, counted = torch.zeros((), device=self.device), 0
         first = self.record.step + 1
-        clock = time.perf_counter()
+        clock, validated = time.perf_counter(), time.time()
         for number in range(first, self.config.steps + 1):
             if 0 < self.config.patience <= self.record.stale_validations:
                 break
@@ -165,6 +170,9 @@ class _Run:
                 self._log(number, loss, bits)
                 if validates:
                     self._save()
+                    since, validated = validated, time.time()
+                    if self.group.sum(torch.tensor(float(2 * validated - since > deadline), device=self.device)):
+                        break
         assert self.record.best_bits is not None
         assert self.record.last_bits is not None
         return TrainResult(
