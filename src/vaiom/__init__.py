@@ -62,12 +62,15 @@ def build_corpus(
     bars: str | Path,
     out: str | Path,
     *,
-    timeframe: str = "1h",
+    timeframe: str = "",
     splits: SplitConfig | None = None,
     classes: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> Corpus:
-    """Build a corpus folder from a bar folder: causal events, buckets fitted on Train, splits."""
+    """Build a corpus folder from a bar folder: causal events, buckets fitted on Train, splits.
+
+    The timeframe is that of the bars; naming one makes sure of it.
+    """
     from vaiom.events.build import CorpusConfig, build_corpus
     from vaiom.events.splits import SplitConfig
 

@@ -4,13 +4,11 @@ import math
 from datetime import datetime
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits, step_seconds
+from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS
-from vaiom.market.stamps import TIMEFRAMES, timeframe_of
 
 stamps = st.lists(st.datetimes(datetime(1970, 1, 1), datetime(2105, 12, 31)), min_size=1, max_size=20)
 
@@ -60,11 +58,6 @@ def test_waits_are_logs_of_bars_apart(steps: list[int], step: int) -> None:
     # Two rows are all that a live bar needs.
     assert log_waits(stamps[-2:], step)[-1] == log_waits(stamps, step)[-1]
     assert log_waits(stamps[:0], step).shape == (0,)
-
-
-@pytest.mark.parametrize("name", [*TIMEFRAMES, "1H"])
-def test_a_timeframe_has_one_length(name: str) -> None:
-    assert step_seconds(name) == timeframe_of(name).total_seconds()
 
 
 def test_the_schemas_have_the_papers_sizes() -> None:

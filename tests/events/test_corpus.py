@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import zipfile
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from vaiom.events.pack import pack, unpack
 from vaiom.events.splits import SplitConfig
 from vaiom.files import FolderInUseError, canonical_json, sha256_of
 from vaiom.market.folder import read_bars, write_symbol
+from vaiom.market.timeframes import timeframe_of
 
 TRAIN_END = datetime(2023, 12, 1)
 STORED_EXTRA = [name for name in EXTRA_FIELDS if name in COLUMN_TYPES]
@@ -358,10 +360,45 @@ def test_a_damaged_pack_leaves_nothing_behind(built: Path, tmp_path: Path) -> No
 # Bad bars
 
 
+@pytest.mark.parametrize("step", ["15min", "4h", "1w"])
+def test_the_timeframe_is_that_of_the_bars(step: str, tmp_path: Path) -> None:
+    length = timeframe_of(step)
+    write_symbol(
+        tmp_path / "bars", "EURUSD", random_bars(900, start=datetime(2023, 12, 31) - 890 * length, step=length)
+    )
+    built = build_corpus(tmp_path / "bars", tmp_path / "corpus")
+    assert built.tokenizer.timeframe == step
+    assert len(built.endpoints("train"))
+    assert (built.extra[600:, EXTRA_FIELDS.index("next_slot_vol")] != 0).mean() > 0.5
+    write_symbol(tmp_path / "odd", "EURUSD", random_bars(50, step=timedelta(minutes=7)))
+    with pytest.raises(DataError, match=r"divide a day[\s\S]*'7min'[\s\S]*resample"):
+        build_corpus(tmp_path / "odd", tmp_path / "corpus2")
+
+
+def test_classes_are_the_users_words_and_the_papers_keep_their_numbers(tmp_path: Path) -> None:
+    for number, symbol in enumerate(("AAPL", "BTCUSDT", "EURUSD", "US500", "XAUUSD", "ZINC")):
+        write_symbol(tmp_path / "bars", symbol, random_bars(900, seed=number))
+    config = replace(CONFIG, classes={"ZINC": "BASE METAL"})
+    built = build_corpus(tmp_path / "bars", tmp_path / "corpus", config)
+    assert built.tokenizer.classes == ("EQUITY", "CRYPTO", "FX", "INDEX", "SPOT", "BASE METAL")
+    assert built.tokenizer.class_names == ("FX", "SPOT", "BASE METAL", "CRYPTO", "EQUITY", "INDEX")
+    assert [int(built.meta[rows.start, 1]) for rows in built.asset_slices.values()] == [4, 3, 0, 5, 1, 2]
+    assert built.tokenizer.vocabulary_sizes["asset_class_id"] == 6
+    assert [built.tokenizer.class_id(new) for new in ("SOLUSDT", "USDJPY", "XAGUSD")] == [3, 0, 1]
+    with pytest.raises(ConfigError, match="asset class"):
+        replace(CONFIG, classes={"ZINC": ""})
+
+
+def test_two_classes_are_counted_where_a_corpus_has_fewer(built: Path) -> None:
+    tokenizer = open_corpus(built).tokenizer
+    assert tokenizer.vocabulary_sizes["asset_class_id"] == 2
+    assert tokenizer.class_id("BTCUSDT") == 0
+
+
 def test_bars_of_another_timeframe_are_refused(tmp_path: Path) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(500, step=timedelta(minutes=1)))
     with pytest.raises(DataError, match="data resample"):
-        build_corpus(tmp_path / "bars", tmp_path / "corpus")
+        build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(timeframe="1h"))
     assert not (tmp_path / "corpus").exists()
 
 

@@ -32,10 +32,10 @@ from vaiom.baselines.base import (
     smooth,
 )
 from vaiom.errors import DataError
-from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS
 from vaiom.files import read_json, write_json
+from vaiom.market.timeframes import step_seconds
 from vaiom.model.config import class_of
 
 if TYPE_CHECKING:

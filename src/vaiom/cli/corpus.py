@@ -28,12 +28,12 @@ app = typer.Typer(help="Bars become a causal, self-describing corpus.", no_args_
 def build(
     bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="A folder of <SYMBOL>.parquet bars.")],
     out: Annotated[Path, typer.Option(help="Where the corpus goes.")],
-    timeframe: Annotated[str, typer.Option(help="What the bars are: 10min, 1h, 4h or 1d.")] = "1h",
+    timeframe: Annotated[str, typer.Option(help="What the bars must be, as in 1h; else what they are.")] = "",
     train_end: Annotated[str, typer.Option(help="End of Train; alone, it moves all boundaries with it.")] = "",
     validation: Annotated[str, typer.Option(help="Validation as D:D, half-open.")] = "",
     test: Annotated[str, typer.Option(help="Test intervals as D:D,D:D; they become test-h1, test-h2, ...")] = "",
     seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
-    classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = FX or SPOT.")] = None,
+    classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = class, such as EQUITY.")] = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""

@@ -84,7 +84,10 @@ def import_(
 @app.command()
 @answers
 def resample(
-    bars: BarsDir, to: Annotated[str, typer.Option(help="10min, 1h, 4h or 1d.")], out: Out, overwrite: Overwrite = False
+    bars: BarsDir,
+    to: Annotated[str, typer.Option(help="15min, 1h, 4h, 1d, 1w and the like.")],
+    out: Out,
+    overwrite: Overwrite = False,
 ) -> Answer:
     """Finer bars become coarser ones by fixed clock bins; empty bins stay empty."""
     from vaiom.market.resample import resample_folder
@@ -133,20 +136,16 @@ def simulate(
 @answers
 def check(bars: BarsDir) -> Answer:
     """Report what is wrong, odd or missing in prices, and what the masks make of them."""
-    from vaiom.events.build import CorpusConfig, corpus_in_memory
+    from vaiom.events.build import corpus_in_memory
     from vaiom.events.corpus import split_quality
     from vaiom.market.check import check_folder
-    from vaiom.market.stamps import TIMEFRAMES
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
-    seen = {asset.timeframe_seconds for asset in report.assets}
-    # Minutes are to be resampled first, to the paper's main timeframe.
-    fitting = [name for name, step in TIMEFRAMES.items() if step.total_seconds() in seen and name != "1min"]
     answer = report.to_json()
     shown, notes = data_tables.price_quality(report), []
     try:
-        splits = split_quality(corpus_in_memory(bars, CorpusConfig(timeframe=[*fitting, "1h"][0])))
+        splits = split_quality(corpus_in_memory(bars))
         shown.append(data_tables.split_quality(splits))
     except DataError as error:
         # Bars that cannot become a corpus are still worth a report; the reason belongs in it.

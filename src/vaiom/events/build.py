@@ -8,6 +8,7 @@ again; recursive states go on.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,6 @@ import polars as pl
 
 from vaiom import __version__
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import (
     FORMAT,
     FORMAT_VERSION,
@@ -34,7 +34,7 @@ from vaiom.events.corpus import (
     open_corpus,
     slices_of,
 )
-from vaiom.events.fields import CLASSES, COLUMN_TYPES, CROSS_FIELDS, cross_columns, default_class
+from vaiom.events.fields import COLUMN_TYPES, CROSS_FIELDS, cross_columns, default_class
 from vaiom.events.fit import Tokenizer, fit_on_train
 from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
 from vaiom.events.scales import AssetState
@@ -42,24 +42,29 @@ from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, hold_folder, read_json, sha256_file, sha256_of, staged_folder, write_json
 from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import read_file, symbols_in
-from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
+from vaiom.market.stamps import infer_timeframe, require_ordered
+from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 
 Progress = Callable[[int, int, str], None]
+
+_CLASS = re.compile(r"\w[\w -]{0,31}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
     """What a corpus is built with."""
 
-    timeframe: str = "1h"
+    timeframe: str = ""
+    """Where it is not named it is that of the bars."""
     splits: SplitConfig = field(default_factory=SplitConfig)
     classes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        timeframe_of(self.timeframe)
+        if self.timeframe:
+            timeframe_of(self.timeframe)
         for symbol, name in self.classes.items():
-            if name not in CLASSES:
-                raise ConfigError("unknown asset class", where=symbol, expected=", ".join(CLASSES), got=name)
+            if not _CLASS.fullmatch(name):
+                raise ConfigError("not usable as an asset class", where=symbol, expected="a word", got=repr(name))
 
     def class_of(self, symbol: str) -> str:
         return self.classes.get(symbol, default_class(symbol))
@@ -82,7 +87,7 @@ def build_corpus(
     progress: Progress | None = None,
 ) -> Corpus:
     """Build a corpus folder from a bar folder and open it."""
-    config = config or CorpusConfig()
+    config = _with_timeframe(config or CorpusConfig(), bars)
     with staged_folder(out, overwrite=overwrite) as staged:
         parts = _read_parts(bars, config, progress)
         corpus = _assemble({symbol: part.rows for symbol, part in parts.items()}, config)
@@ -104,7 +109,7 @@ def corpus_in_memory(
 
     Nothing is fitted where a tokenizer is given.
     """
-    config = config or CorpusConfig()
+    config = _with_timeframe(config or CorpusConfig(), bars)
     if isinstance(bars, Path):
         rows = {symbol: part.rows for symbol, part in _read_parts(bars, config, progress).items()}
     else:
@@ -151,6 +156,23 @@ def _append(path: Path, bars: Path, progress: Progress | None) -> Corpus:
         if stale.name != old.manifest["folder"]:
             shutil.rmtree(stale, ignore_errors=True)
     return old
+
+
+def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame]) -> CorpusConfig:
+    """With the usual spelling of the timeframe that is named, or else of that which the first asset's bars show."""
+    if config.timeframe:
+        return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
+    first = min(symbols_in(bars) if isinstance(bars, Path) else bars)
+    seen = infer_timeframe(
+        (read_file(bars / f"{first}.parquet") if isinstance(bars, Path) else bars[first])["Datetime"]
+    )
+    try:
+        return replace(config, timeframe=format_span(seen) if seen else "1h")
+    except ConfigError as error:
+        fix = "`vaiom data resample` makes coarser bars"
+        raise DataError(
+            "no corpus has such bars", where=first, expected=error.expected, got=error.got, fix=fix
+        ) from None
 
 
 def _read_parts(

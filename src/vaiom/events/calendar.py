@@ -27,7 +27,6 @@ LAST_SECOND = np.iinfo(np.uint32).max
 """The last storable moment, early in 2106."""
 
 _SECONDS_PER_DAY = 86_400
-_UNIT_SECONDS = {"min": 60, "h": 3600, "d": _SECONDS_PER_DAY}
 _OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
 
 Seconds = npt.NDArray[np.integer]
@@ -54,12 +53,6 @@ def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArr
     before = np.concatenate([stamps[:1] - step if last is None else [last], stamps])[: len(stamps)]
     waits: npt.NDArray[np.float64] = np.log((stamps - before) / step)
     return waits.astype(np.float32)
-
-
-def step_seconds(timeframe: str) -> int:
-    """The length of a timeframe, here without a dataframe library."""
-    unit = timeframe.lstrip("0123456789")
-    return int(timeframe.removesuffix(unit)) * _UNIT_SECONDS[unit.lower()]
 
 
 # Every day and every second of a day that can be stored has its row in a table: a look-up replaces the arithmetic.

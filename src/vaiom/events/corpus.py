@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.calendar import log_waits, step_seconds
+from vaiom.events.calendar import log_waits
 from vaiom.events.fields import (
     ANY_MASK,
     BAD_GAP,
@@ -43,6 +43,7 @@ from vaiom.events.fields import (
 from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_on_train
 from vaiom.events.splits import NO_TARGET_CODE, SEALED, SplitConfig
 from vaiom.files import BAD_ARRAYS, canonical_json, read_json, sha256_file, sha256_of
+from vaiom.market.timeframes import step_seconds
 
 FORMAT = "vaiom-corpus"
 FORMAT_VERSION = 2

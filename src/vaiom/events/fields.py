@@ -8,6 +8,7 @@ Input Schemas". The extra fields are not the paper's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ UNKNOWN_ASSET = 0
 NUM_RETURN_BUCKETS = 16
 MIN_CLEAN_RETURNS = SHORT_SPAN
 CLASSES = ("FX", "SPOT")
-"""Asset classes; the class id is the position here."""
+"""The paper's asset classes, and their ids by position; users add their own words."""
 EXTRA_LIMIT = 1000.0
 """Extra fields end here: far beyond what a model reads, and far inside float16."""
 OTHERS_LIMIT = 10.0
@@ -33,7 +34,12 @@ OTHERS_LIMIT = 10.0
 BLOCK_ROWS = 1 << 15
 """Rows that are worked on together: their columns stay in a processor's cache."""
 
-_METALS = ("XAU", "XAG", "XPT", "XPD")
+_CLASS_PATTERNS = {
+    "SPOT": r"XA[GU]|XP[DT]",
+    "CRYPTO": r"(ADA|BCH|BNB|BTC|DOGE|DOT|ETH|LINK|LTC|SOL|TRX|XBT|XMR|XRP)([-_.]?[A-Z]{3,4})?$|.*USD[CT]$",
+    "INDEX": r"[A-Z]{2,6}\d{2,4}$|.*IDX",
+    "EQUITY": r"[A-Z]{1,5}([.-][A-Z]{1,2})?$",
+}
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -108,7 +114,7 @@ FIELDS = (
     Field("gap_bucket", "disc", "bucket of gap_z, 0 under a mask", "|u1"),
     Field("vol_regime", "disc", "bucket of relative_log_vol, 0 under a mask", "|u1"),
     Field("asset_id", "disc", "1..n in the order of the symbols, 0 unknown"),
-    Field("asset_class_id", "disc", "FX 0, SPOT 1"),
+    Field("asset_class_id", "disc", "FX 0, SPOT 1, then the user's classes"),
     Field("timeframe_id", "disc", "0: a corpus has one"),
     Field("years_since_2000", "disc", "0 to 63"),
     Field("month_of_year", "disc", "1 to 12"),
@@ -222,18 +228,18 @@ _MASK_CHANNELS = np.stack(
 
 
 def default_class(symbol: str) -> str:
-    """The class of a symbol that the corpus configuration does not name."""
-    return "SPOT" if symbol.upper().startswith(_METALS) else "FX"
+    """The class of a symbol that the corpus configuration does not name; a currency pair where nothing else fits."""
+    return next((name for name, pattern in _CLASS_PATTERNS.items() if re.match(pattern, symbol.upper())), "FX")
 
 
-def vocabulary_sizes(num_assets: int, num_gap_buckets: int, num_vol_regimes: int) -> dict[str, int]:
+def vocabulary_sizes(num_assets: int, num_classes: int, num_gap_buckets: int, num_vol_regimes: int) -> dict[str, int]:
     """Number of indices of each discrete field, index 0 included, in the order of `DISC_FIELDS`."""
     sizes = {
         "return_bucket": NUM_RETURN_BUCKETS + 1,
         "gap_bucket": num_gap_buckets + 1,
         "vol_regime": num_vol_regimes + 1,
         "asset_id": num_assets + 1,
-        "asset_class_id": len(CLASSES),
+        "asset_class_id": num_classes,
         "timeframe_id": 1,
         "years_since_2000": MAX_YEARS_SINCE_2000 + 1,
         "month_of_year": 13,

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -21,7 +22,6 @@ import numpy.typing as npt
 from vaiom import codec
 from vaiom.codec import Stored, decode, stored
 from vaiom.errors import DataError
-from vaiom.events.calendar import step_seconds
 from vaiom.events.distribution import PIECES, TAIL_SHAPES, Floats, ReturnShape, Tail
 from vaiom.events.fields import (
     ANY_MASK,
@@ -31,11 +31,13 @@ from vaiom.events.fields import (
     NUM_RETURN_BUCKETS,
     UNKNOWN_ASSET,
     Columns,
+    default_class,
     has_flag,
     vocabulary_sizes,
 )
 from vaiom.events.scales import where
 from vaiom.files import canonical_json, sha256_of
+from vaiom.market.timeframes import step_seconds
 
 TAIL_CUTOFFS = (-8.0, -5.0, -3.0, -2.0, 2.0, 3.0, 5.0, 8.0)
 INTERIOR_QUANTILES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
@@ -82,8 +84,6 @@ class Tokenizer:
             raise ValueError("symbols must be sorted and unique: asset ids follow that order")
         if not len(self.symbols) == len(self.classes) == len(self.zero_share):
             raise ValueError("one class and one zero share per symbol")
-        if not set(self.classes) <= set(CLASSES):
-            raise ValueError(f"classes must be among {', '.join(CLASSES)}")
         if not all(0 <= share <= 1 for share in self.zero_share):
             raise ValueError("a zero share must lie in [0, 1]")
         step_seconds(self.timeframe)
@@ -100,7 +100,15 @@ class Tokenizer:
         return self.symbols.index(symbol) + 1 if symbol in self.symbols else UNKNOWN_ASSET
 
     def class_id(self, symbol: str) -> int:
-        return CLASSES.index(self.classes[self.symbols.index(symbol)])
+        """The place of its class among `class_names`; an unknown asset has its default class, or the first."""
+        known = dict(zip(self.symbols, self.classes, strict=True))
+        name = known.get(symbol, default_class(symbol))
+        return self.class_names.index(name) if name in self.class_names else 0
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes of the paper, then the user's own in the order of the alphabet."""
+        return (*CLASSES, *sorted({*self.classes} - {*CLASSES}))
 
     @property
     def num_buckets(self) -> dict[str, int]:
@@ -108,7 +116,8 @@ class Tokenizer:
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
-        return vocabulary_sizes(len(self.symbols), self.num_buckets["gap"], self.num_buckets["vol_regime"])
+        buckets = self.num_buckets
+        return vocabulary_sizes(len(self.symbols), len(self.class_names), buckets["gap"], buckets["vol_regime"])
 
     @property
     def sha256(self) -> str:

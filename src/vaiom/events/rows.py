@@ -18,17 +18,11 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events import fields
-from vaiom.events.calendar import LAST_SECOND, log_waits, step_seconds
-from vaiom.events.fields import (
-    BUCKETED,
-    CLASSES,
-    CROSS_FIELDS,
-    EXTRA_FIELDS,
-    OWN_FIELDS,
-    default_class,
-)
+from vaiom.events.calendar import LAST_SECOND, log_waits
+from vaiom.events.fields import BUCKETED, CROSS_FIELDS, EXTRA_FIELDS, OWN_FIELDS
 from vaiom.events.fit import Tokenizer, bucket_of
 from vaiom.events.scales import AssetState, Bars, Series
+from vaiom.market.timeframes import step_seconds
 
 WAIT = "log_wait"
 
@@ -121,7 +115,5 @@ class RowMaker:
 
 
 def meta_of(tokenizer: Tokenizer, symbol: str) -> npt.NDArray[np.int64]:
-    """(3,): asset id, class id, timeframe id; an unknown asset has the class that a corpus would give it."""
-    known = symbol in tokenizer.symbols
-    class_id = tokenizer.class_id(symbol) if known else CLASSES.index(default_class(symbol))
-    return np.array([tokenizer.asset_id(symbol), class_id, 0], np.int64)
+    """(3,): asset id, class id, timeframe id."""
+    return np.array([tokenizer.asset_id(symbol), tokenizer.class_id(symbol), 0], np.int64)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from vaiom.errors import ConfigError
 from vaiom.evaluation.ledger import record_look
-from vaiom.events.calendar import step_seconds
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import VALIDATION, SplitConfig
+from vaiom.market.timeframes import step_seconds
 from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import Run
 from vaiom.training.devices import is_rank_0

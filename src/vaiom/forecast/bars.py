@@ -22,7 +22,8 @@ from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.scales import Bars
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, conform, read_bars, read_file, symbols_in
 from vaiom.market.resample import resample
-from vaiom.market.stamps import infer_timeframe, require_ordered, timeframe_of
+from vaiom.market.stamps import infer_timeframe, require_ordered
+from vaiom.market.timeframes import timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
 """The first bar whose row can be unmasked."""

@@ -23,7 +23,7 @@ from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, spli
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
 from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
-from vaiom.market.stamps import timeframe_of
+from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard, load_checkpoint
 from vaiom.run import DEFAULT_MODEL, Run, find_run, packaged_models
 

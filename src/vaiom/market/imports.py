@@ -22,7 +22,8 @@ from vaiom.market import folder
 from vaiom.market.folder import Progress
 from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
-from vaiom.market.stamps import format_span, infer_timeframe, require_calendar, require_ordered
+from vaiom.market.stamps import infer_timeframe, require_calendar, require_ordered
+from vaiom.market.timeframes import format_span
 
 SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".txt", ".zip")
 # A handful of steps around a weekend or a hole says nothing about the timeframe.

@@ -3,9 +3,10 @@
 Enters: one asset's ordered bars as a frame, a Parquet file or a bar folder. Leaves: the same at a coarser timeframe.
 Paper: "Market Data, Price Convention and Bar Construction".
 
-Bins are anchored at midnight of the stored clock; a bar has the left edge of its bin as stamp, and a bin without rows
-stays empty. A bin with rows gives the earliest Open, highest High, lowest Low, latest Close and the sum of the Volumes,
-each of what is available and null if nothing is: a row was observed, and judging prices is the event masks' work.
+Bins are anchored at midnight of the stored clock, weeks at Monday's; a bar has the left edge of its bin as stamp, and a
+bin without rows stays empty. A bin with rows gives the earliest Open, highest High, lowest Low, latest Close and the
+sum of the Volumes, each of what is available and null if nothing is: a row was observed, and judging prices is the
+event masks' work.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.files import read_json, sha256_file, staged_folder
 from vaiom.market import folder
 from vaiom.market.folder import Progress
-from vaiom.market.stamps import STAMP, infer_timeframe, require_ordered, timeframe_of
+from vaiom.market.stamps import STAMP, infer_timeframe, require_ordered
+from vaiom.market.timeframes import timeframe_of
 
 BATCH_ROWS = 1 << 20
 _MICROSECOND = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1)
+_MONDAY = datetime(1970, 1, 5)  # where bins of a week begin; shorter ones are at midnight all the same
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -53,7 +55,7 @@ def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.
             rows = pl.concat([held, _bar_columns(pl.DataFrame(pl.from_arrow(batch)))])
             # The last bin of a batch may go on in the next one.
             latest = rows["Datetime"][-1]
-            cut = rows["Datetime"].search_sorted(latest - (latest - _EPOCH) % target)
+            cut = rows["Datetime"].search_sorted(latest - (latest - _MONDAY) % target)
             done.append(_binned(rows[:cut], step, target, source))
             held = rows[cut:]
     return pl.concat([*done, _binned(held, step, target, source)])
@@ -107,12 +109,12 @@ def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path)
     """Aggregate ordered rows by bin; the rows of a bin are neighbours, so each column is reduced in one sweep."""
     if bars.is_empty():
         return bars.cast(folder.BAR_SCHEMA)  # type: ignore[arg-type]
-    width = target // _MICROSECOND
+    width, origin = target // _MICROSECOND, (_MONDAY - datetime(1970, 1, 1)) // _MICROSECOND
     stamps = bars["Datetime"].to_physical().to_numpy()
-    bins = stamps // width
+    bins = (stamps - origin) // width
     starts = np.flatnonzero(np.concatenate(([True], bins[1:] != bins[:-1])))
     stops = np.append(starts[1:], len(bins))
-    left = bins[starts] * width
+    left = bins[starts] * width + origin
     over = stamps[stops - 1] + step // _MICROSECOND > left + width
     if over.any():
         raise DataError(

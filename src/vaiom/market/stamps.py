@@ -10,18 +10,10 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import DataError
 
-TIMEFRAMES = {
-    "1min": timedelta(minutes=1),
-    "10min": timedelta(minutes=10),
-    "1h": timedelta(hours=1),
-    "4h": timedelta(hours=4),
-    "1d": timedelta(days=1),
-}
 STAMP = pl.Datetime("us")
 
-_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1), "s": timedelta(seconds=1)}
 # Python's own calendar ends with the year 9999; what is printed of a stamp must exist there.
 _YEARS = (1000, 8999)
 _FIRST_TICK, _END_TICK = (
@@ -48,14 +40,6 @@ Place = Callable[[int], object]
 """Names the place of a row, counted from 0, in an error."""
 
 
-def timeframe_of(name: str) -> timedelta:
-    """The length of a named timeframe, in any spelling of its case."""
-    try:
-        return TIMEFRAMES[name.lower()]
-    except KeyError:
-        raise ConfigError("unknown timeframe", expected=", ".join(TIMEFRAMES), got=repr(name)) from None
-
-
 def infer_timeframe(stamps: pl.Series, *, fewest_steps: int = 1, least_share: float = 0.0) -> timedelta | None:
     """The commonest step between stamps in any order, the shortest of equally common ones.
 
@@ -74,16 +58,6 @@ def infer_timeframe(stamps: pl.Series, *, fewest_steps: int = 1, least_share: fl
         found, counts = np.unique(steps, return_counts=True)
         step, count = found[counts.argmax()], counts.max()
     return timedelta(microseconds=int(step)) if count > least_share * len(steps) else None
-
-
-def format_span(span: timedelta) -> str:
-    """A span in its largest whole unit, as the command line takes it: 2h, -30min, 1d."""
-    if not span:
-        return "0min"
-    for unit, size in _UNITS.items():
-        if not span % size:
-            return f"{span // size}{unit}"
-    return f"{span.total_seconds()}s"
 
 
 def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, fix: str = _REPAIR) -> None:

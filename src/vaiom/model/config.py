@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
+from vaiom.events.fields import CLASSES, CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
 from vaiom.events.fit import Tokenizer
 
 CHOICES = {
@@ -39,17 +39,21 @@ class Vocabulary:
     num_assets: int
     num_gap_buckets: int
     num_vol_regimes: int
+    num_classes: int = len(CLASSES)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
         buckets = tokenizer.num_buckets
         return cls(
-            num_assets=len(tokenizer.symbols), num_gap_buckets=buckets["gap"], num_vol_regimes=buckets["vol_regime"]
+            num_assets=len(tokenizer.symbols),
+            num_gap_buckets=buckets["gap"],
+            num_vol_regimes=buckets["vol_regime"],
+            num_classes=len(tokenizer.class_names),
         )
 
     @property
     def sizes(self) -> dict[str, int]:
-        return vocabulary_sizes(self.num_assets, self.num_gap_buckets, self.num_vol_regimes)
+        return vocabulary_sizes(self.num_assets, self.num_classes, self.num_gap_buckets, self.num_vol_regimes)
 
 
 def class_of(buckets: Any) -> Any:

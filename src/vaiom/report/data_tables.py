@@ -56,7 +56,7 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
 
 def price_quality(report: QualityReport) -> list[Table]:
     """What a check of prices found: facts, the clock, findings."""
-    from vaiom.market.stamps import format_span
+    from vaiom.market.timeframes import format_span
 
     def span(seconds: int | None) -> str:
         return format_span(timedelta(seconds=seconds)) if seconds else NOTHING
