@@ -1,4 +1,4 @@
-"""Pipelines that leak, each another implementation of the audit's `Pipeline`; the audit is never told which is which.
+"""Pipelines that leak, each the audit's `Pipeline` with one thing changed; the audit is never told which is which.
 
 `PYTHONPATH=tests python -m audit.leaky [BARS_DIR]` prints which proof caught each, as docs/trust.md says.
 """
@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from audit.markets import Market, real_market, simulated_market
-from vaiom.audit.audit import audit_pipeline
-from vaiom.audit.pipeline import Bars, Events, Fitted, Pipeline, ProductPipeline, widest_model
-from vaiom.audit.proof import FAILED, AuditConfig
+from vaiom.audit import leakage, returns
+from vaiom.audit.pipeline import Bars, Events, Fitted, Pipeline, widest_model
+from vaiom.audit.proof import FAILED, AuditConfig, Proof
 from vaiom.events.build import CorpusConfig
 from vaiom.events.fields import EXTRA_FIELDS
 from vaiom.events.splits import SplitConfig
@@ -30,7 +30,7 @@ AUDIT = AuditConfig(cuts=2, rare_cuts=0, seed=5)
 RARE = AuditConfig(cuts=0, seed=5)
 
 
-class Honest(ProductPipeline):
+class Honest(Pipeline):
     """The product's own, with windows and fits that are quick; the leaks below change one thing each."""
 
     def __init__(self, splits: SplitConfig) -> None:
@@ -81,7 +81,7 @@ class EdgesOnAllData(Honest):
     def fit(self, bars: Bars) -> Fitted:
         far = [datetime(2100 + year, 1, 1) for year in range(4)]
         everything = SplitConfig(train_end=far[0], validation=(far[1], far[2]), tests=(), seal=far[3])
-        fitted = ProductPipeline(CorpusConfig(splits=everything), model=self.model, baselines=()).fit(bars)
+        fitted = Pipeline(CorpusConfig(splits=everything), model=self.model, baselines=()).fit(bars)
         return replace(fitted, hashes={"edges": fitted.hashes["tokenizer"]})
 
 
@@ -360,6 +360,23 @@ LEAKS = (
     Leak(name="test bars a year before", pipeline=Honest, caught_by="duplicates", spoil=held_out_bars_a_year_before),
     Leak(name="one asset stamped early", pipeline=Honest, caught_by="lead-lag", spoil=one_asset_early),
 )
+
+
+def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig) -> list[Proof]:
+    """Everything that bars and a pipeline can prove."""
+    fitted = pipeline.fit(bars)
+    events, moves = pipeline.transform(bars, fitted), returns.returns_of_corpus(pipeline.corpus(bars, fitted.state))
+    proofs = [
+        leakage.prove_prices(bars),
+        returns.prove_lead_lag(moves),
+        returns.prove_duplicates(moves, returns.spans_of(events)),
+        leakage.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed, rare_cuts=config.rare_cuts),
+        leakage.prove_refit(pipeline, bars, fitted, seed=config.seed),
+        leakage.prove_chronology(events, pipeline.train_end),
+    ]
+    if events.predict is not None:
+        proofs.append(leakage.prove_neighbours(events, seed=config.seed))
+    return proofs
 
 
 def failed_proofs(market: Market, leak: Leak) -> list[str]:

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.leaky import AUDIT, LEAKS, RARE, Honest, Leak, failed_proofs, thinned, tied
+from audit.leaky import AUDIT, LEAKS, RARE, Honest, Leak, audit_pipeline, failed_proofs, thinned, tied
 from audit.markets import Market
 from strategies import frame_of, price_pairs
-from vaiom.audit.audit import audit_pipeline
 from vaiom.audit.leakage import DAMAGES, damage_after, prove_chronology
 from vaiom.audit.pipeline import Events
 from vaiom.audit.proof import PASSED

@@ -1,53 +1,28 @@
-"""The whole audit of a pipeline, a corpus or a run.
+"""The whole audit of a corpus or a run, in the order of the data.
 
-Enters: paths. Leaves: a list of `Proof`, in the order of the data. Nothing is written, and no test split is scored that
-was not scored before.
+Nothing is written, and no test split is scored that was not scored before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vaiom.audit import figures, leakage, provenance, returns, selection
-from vaiom.audit.pipeline import Bars, MovedPipeline, Pipeline, ProductPipeline, seen_by, widest_model
-from vaiom.audit.proof import AuditConfig, Proof, not_run
+from vaiom.audit.pipeline import MovedPipeline, Pipeline, seen_by, widest_model
+from vaiom.audit.proof import AuditConfig, Proof
 from vaiom.audit.rescoring import Rescorer
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, Corpus, open_corpus
+from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, open_corpus
 from vaiom.files import sha256_file
-from vaiom.model.checkpoint import USE, load_checkpoint
+from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import CONFIG_NAME, Run
 from vaiom.training.experiment import experiment_of_checkpoint
 
-if TYPE_CHECKING:
-    from vaiom.events.build import CorpusConfig
-
 Say = Callable[[str], None]
-
-_FOR_USE = "a refit is for use, and nothing was held out of it"
-_NOT_EVALUATED = "the run has no evaluation (vaiom evaluate)"
-
-
-def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig | None = None) -> list[Proof]:
-    """Everything that bars and a pipeline can prove."""
-    config = config or AuditConfig()
-    fitted = pipeline.fit(bars)
-    events = pipeline.transform(bars, fitted)
-    proofs = [
-        leakage.prove_prices(bars),
-        returns.prove_lead_lag(returns.returns_of_bars(bars)),
-        returns.prove_duplicates(returns.returns_of_bars(bars), returns.spans_of(events)),
-        leakage.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed, rare_cuts=config.rare_cuts),
-        leakage.prove_refit(pipeline, bars, fitted, seed=config.seed),
-        leakage.prove_chronology(events, pipeline.train_end),
-    ]
-    if events.predict is not None:
-        proofs.append(leakage.prove_neighbours(events, seed=config.seed))
-    return proofs
 
 
 def audit_path(
@@ -63,12 +38,17 @@ def audit_path(
     run = path if Run(path).config.is_file() else None
     if run is None and not (path / MANIFEST_NAME).is_file():
         raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
-    opened = open_corpus((corpus or Run(run).corpus_path()) if run else path)
-    model = ModelPredictor.load(Run(run).best, "cpu") if run else None
-    seen = opened if model is None else seen_by(model.checkpoint, opened)
-    built = provenance.config_of(seen) if bars else seen
-    pipeline = _pipeline_of(built, model, config, moved=seen is not opened)
-    rescorer: Rescorer | None = None
+    seen = opened = open_corpus((corpus or Run(run).corpus_path()) if run else path)
+    reads: dict[str, Any] = {"model": widest_model(config.context or DEFAULT_CONTEXT)}
+    model, rescorer = None, None
+    if run:
+        model = ModelPredictor.load(Run(run).best, "cpu")
+        seen = seen_by(model.checkpoint, opened)
+        train = experiment_of_checkpoint(model.checkpoint).train
+        reads = {"model": model.checkpoint.model.config, "train": train, "predictor": model}
+        rescorer = Rescorer(model, seen, rescore=config.rescore, seed=config.seed)
+    kind = Pipeline if seen is opened else MovedPipeline
+    pipeline = kind(provenance.config_of(seen) if bars else seen, baselines=config.baselines, **reads)
     steps: dict[str, Callable[[], Proof]] = {}
     if bars:
         from vaiom.market.folder import read_bars  # a machine without a dataframe library audits the rest
@@ -87,28 +67,22 @@ def audit_path(
             ),
         }
     events, moves = pipeline.events(seen), returns.returns_of_corpus(seen)
-    steps["copies of held-out stretches"] = lambda: returns.prove_duplicates(moves, returns.spans_of(events))
-    steps["assets that run ahead of others"] = lambda: returns.prove_lead_lag(moves)
-    steps["the splits and the sampler's stream"] = lambda: leakage.prove_chronology(events, pipeline.train_end)
-    if model is not None and run is not None:
+    steps |= {
+        "copies of held-out stretches": lambda: returns.prove_duplicates(moves, returns.spans_of(events)),
+        "assets that run ahead of others": lambda: returns.prove_lead_lag(moves),
+        "the splits and the sampler's stream": lambda: leakage.prove_chronology(events, pipeline.train_end),
+    }
+    if run and rescorer:
         steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, seed=config.seed)
-        rescorer = Rescorer(model, seen, rescore=config.rescore, seed=config.seed)
-        steps["the figures of its evaluations"] = lambda: _figures(run, rescorer, config)
+        steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, rescorer, config.baselines)
     steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, model, run, seen)
     steps["the selection"] = lambda: selection.prove_selection(opened, rescorer, run)
     need_bars = () if bars else (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
-    proofs = [not_run(claim, "needs --bars") for claim in need_bars]
+    proofs = [Proof(claim=claim, notes=["not run: needs --bars"]) for claim in need_bars]
     for text, prove in steps.items():
         say(text)
         proofs.append(prove())
     return proofs
-
-
-def _figures(run: Path, rescorer: Rescorer, config: AuditConfig) -> Proof:
-    if Run(run).evaluated_splits():
-        return figures.prove_figures(run, rescorer, baselines=config.baselines)
-    for_use = rescorer.model.checkpoint.provenance.purpose == USE
-    return not_run(figures.FIGURES, _FOR_USE if for_use else _NOT_EVALUATED)
 
 
 def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
@@ -121,18 +95,3 @@ def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
         files = (run.config, run.metrics, run.best, *sorted(path.glob("evaluation-*")), *sorted(path.glob("events-*")))
         found |= {file.name: sha256_file(file) for file in (*files, run.report) if file.is_file()}
     return found
-
-
-def _pipeline_of(
-    built: CorpusConfig | Corpus, model: ModelPredictor | None, config: AuditConfig, *, moved: bool
-) -> ProductPipeline:
-    """The pipeline that the folder says it was built with, and the model's own windows where there is one."""
-    if model is None:
-        return ProductPipeline(built, model=widest_model(config.context or DEFAULT_CONTEXT), baselines=config.baselines)
-    return (MovedPipeline if moved else ProductPipeline)(
-        built,
-        model=model.checkpoint.model.config,
-        train=experiment_of_checkpoint(model.checkpoint).train,
-        predictor=model,
-        baselines=config.baselines,
-    )

@@ -1,9 +1,7 @@
 """Proof (e): the figures of an evaluation, and of the report, are those of its per-event file.
 
-Enters: a run folder with `evaluation-<split>.json` and `events-<split>`, its corpus and its model. Leaves: a `Proof`.
-What follows from the events is computed again from them and the corpus; their losses and forecasts are held to what the
-checkpoint answers now and the baselines that Train fits, within what arithmetic explains. The notes name every figure
-that was left out. That the computation itself is right is shown by tests, against plain loops.
+What follows from the events is computed again; their losses and forecasts are held to what the checkpoint answers now
+and the baselines that Train fits, within what arithmetic explains. The notes name every figure that was left out.
 Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 """
 
@@ -20,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.audit.proof import QUICK_BASELINES, Claim, Proof, proving
+from vaiom.audit.proof import QUICK_BASELINES, Claim, Proof
 from vaiom.audit.rescoring import Rescorer
 from vaiom.baselines.base import Baseline, Rows
 from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
@@ -35,14 +33,11 @@ from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
 from vaiom.files import read_json
+from vaiom.model.checkpoint import USE
 from vaiom.report.contents import read_run
 from vaiom.report.page import render
 from vaiom.run import REPORT_NAME, Run
 
-FIGURES = Claim(
-    "e. figures",
-    "losses scored again; every figure of evaluation-*.json from the events, the corpus and the model; report.html",
-)
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
 SAME_BITS = 1e-9
 """Up to here the checkpoint answers as it did; beyond, another machine or precision answered."""
@@ -54,32 +49,46 @@ CHANGING = ("quality", "provenance")
 """Sections of a report that say what the corpus is now."""
 
 
-def prove_figures(run: Path, rescorer: Rescorer, *, baselines: Sequence[str] = QUICK_BASELINES) -> Proof:
-    corpus = rescorer.corpus
-    with proving(FIGURES) as proof:
-        fit = cache(partial(_fitted, rescorer, baselines))
-        for split in Run(run).evaluated_splits():
-            stored, events = read_json(Run(run).evaluation(split)), read_events(run, split)
-            named = list(stored.get("bits") or ())
-            proof.check(named == list(events.bits), f"{split}: the file names {named}, the events {list(events.bits)}")
-            rows = _rows_of(corpus, events)
-            if proof.check(rows is not None, f"{split}: events that the corpus does not have") and rows is not None:
-                figures = figures_of_events(corpus, rows, events)
-                for name in ("sample", "confidence_set"):  # which version 0.1, or machines without `arch`, do not have
-                    if stored.get(name) is None or figures[name] is None:
-                        proof.notes.append(f"{split}: not compared: {name}")
-                        del figures[name]
-                if stored.get("corpus_sha256") == corpus.sha256:
-                    figures["zero_share"] = share_of_zeros(corpus, split)
-                else:
-                    proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
-                figures |= _compared_with_others(proof, run, split, stored, events)
-                compare_figures(proof, to_json(figures), stored, split)
-                _compare_forecasts(proof, rescorer, rows, split, stored, events)
-                fits = {name: fit(name, stored.get("baselines")) for name in events.bits if name != MODEL}
-                _compare_baselines(proof, split, events, rows, corpus, fits)
-        _compare_page(proof, run, corpus)
-    return proof
+@Claim(
+    "e. figures",
+    "losses scored again; every figure of evaluation-*.json from the events, the corpus and the model; report.html",
+)
+def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequence[str] = QUICK_BASELINES) -> None:
+    corpus, origin, splits = rescorer.corpus, rescorer.model.checkpoint.provenance, Run(run).evaluated_splits()
+    if not splits:
+        for_use = "a refit is for use, and nothing was held out of it"
+        why = for_use if origin.purpose == USE else "the run has no evaluation (vaiom evaluate)"
+        proof.notes.append(f"not run: {why}")
+        return
+    fit = cache(partial(_fitted, rescorer, baselines))
+    for split in splits:
+        stored, events = read_json(Run(run).evaluation(split)), read_events(run, split)
+        named = list(stored.get("bits") or ())
+        proof.check(named == list(events.bits), f"{split}: the file names {named}, the events {list(events.bits)}")
+        rows = _rows_of(corpus, events)
+        if not proof.check(rows is not None, f"{split}: events that the corpus does not have") or rows is None:
+            continue
+        figures = figures_of_events(corpus, rows, events)
+        for name in ("sample", "confidence_set"):  # which version 0.1, or machines without `arch`, do not have
+            if stored.get(name) is None or figures[name] is None:
+                proof.notes.append(f"{split}: not compared: {name}")
+                del figures[name]
+        if stored.get("corpus_sha256") == corpus.sha256:
+            figures["zero_share"] = share_of_zeros(corpus, split)
+        else:
+            proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
+        figures |= _compared_with_others(proof, run, split, stored, events)
+        compare_figures(proof, to_json(figures), stored, split)
+        _compare_forecasts(proof, rescorer, rows, split, stored, events)
+        for name in (each for each in events.bits if each != MODEL):
+            if (fitted := fit(name, stored.get("baselines"))) is None:
+                proof.notes.append(f"{split}: {name} was not computed again (--baselines fits those that are named)")
+                continue
+            again = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
+            largest = np.abs(again - events.bits[name]).max(initial=0)
+            otherwise = f"{split}: {name} gives an event {largest:.1e} bits more or fewer than the file"
+            proof.check(largest <= BASELINE_BITS, otherwise, len(rows))
+    _compare_page(proof, run, corpus)
 
 
 def compare_figures(proof: Proof, ours: Any, stored: Any, path: str, absolute: float = ABSOLUTE) -> None:
@@ -183,20 +192,6 @@ def _fitted(rescorer: Rescorer, again: Sequence[str], name: str, stored_in: str 
     return None
 
 
-def _compare_baselines(
-    proof: Proof, split: str, events: ScoredEvents, rows: Rows, corpus: Corpus, fits: dict[str, Baseline | None]
-) -> None:
-    """Their losses are those that baselines give which Train fits, or whose fits were stored."""
-    for name, fitted in fits.items():
-        if fitted is None:
-            proof.notes.append(f"{split}: {name} was not computed again (--baselines fits those that are named)")
-            continue
-        again = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
-        largest = np.abs(again - events.bits[name]).max(initial=0)
-        otherwise = f"{split}: {name} gives an event {largest:.1e} bits more or fewer than the file"
-        proof.check(largest <= BASELINE_BITS, otherwise, len(rows))
-
-
 def _compare_page(proof: Proof, run: Path, corpus: Corpus) -> None:
     """The page is the one that is written from these files, apart from where they lie."""
     if not Run(run).report.is_file():
@@ -223,9 +218,7 @@ def _compare_page(proof: Proof, run: Path, corpus: Corpus) -> None:
         other = next((pair for pair in pairs if pair[0] != pair[1]), None)
         otherwise = f"{REPORT_NAME}, {name}: says {other and other[1][:200]!r}, the files {other and other[0][:200]!r}"
         proof.check(other is None, otherwise, text.count("\n") + 1)
-    other_figures = [
-        number for number, pair in enumerate(zip(drawn, shown, strict=True), start=1) if pair[0] != pair[1]
-    ]
+    other_figures = [number for number, pair in enumerate(zip(drawn, shown, strict=True), 1) if pair[0] != pair[1]]
     if len(other_figures) < len(drawn):
         proof.check(not other_figures, f"{REPORT_NAME}: other figures: {other_figures}", len(drawn))
     else:

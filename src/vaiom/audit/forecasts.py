@@ -1,7 +1,6 @@
 """The ledger of a service's forecasts: in order, made again from model and bars, and what they were worth.
 
-Enters: a ledger, the model and the bars that the service had, up to today. Leaves: a proof, whose notes have the
-evidence against the baselines. When a line was written only others can witness: publish the hash, or have it signed.
+When a line was written only others can witness: publish the hash, or have it signed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vaiom.audit.proof import Claim, Proof, proving
+from vaiom.audit.proof import Claim, Proof
 from vaiom.baselines.base import Rows
 from vaiom.baselines.registry import baseline
 from vaiom.errors import DataError
@@ -25,7 +24,6 @@ from vaiom.files import sha256_file
 from vaiom.forecast.ledger import Commitment, Settlement, e_value, read_ledger
 from vaiom.run import Run
 
-CLAIM = Claim("ledger", "every forecast was on record before its bar, and model and bars make it again")
 BASELINES = ("frequency", "hour_of_week")
 _TOLERANCE = 1e-4
 """Of a probability, between machines and precisions."""
@@ -34,24 +32,23 @@ Key = tuple[str, datetime]
 Entries = list[tuple[Commitment, Settlement | None]]
 
 
-def prove_ledger(file: Path, run: Path, bars: Path) -> Proof:
+@Claim("ledger", "every forecast was on record before its bar, and model and bars make it again")
+def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     if not file.is_file():
         raise DataError("no such ledger", where=file, fix="`vaiom serve --ledger` writes one")
     model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
     tokenizer, origin = model.checkpoint.tokenizer, model.checkpoint.provenance
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
-    with proving(CLAIM) as proof:
-        forecasts, settled = _in_order(proof, file, model.checkpoint.sha256)
-        corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
-        found = {row: key for key in forecasts if (row := _row_of(corpus, key)) is not None}
-        absent = f"{len(forecasts) - len(found)} forecasts are of bars that the folder does not have"
-        proof.check(len(found) == len(forecasts), absent)
-        rows = np.array(sorted(found), np.int64)
-        entries = [(forecasts[found[row]], settled.get(found[row])) for row in sorted(found)]
-        _made_again(proof, model, corpus, rows, entries)
-        _score(proof, model, corpus, rows, entries)
-        proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
-    return proof
+    forecasts, settled = _in_order(proof, file, model.checkpoint.sha256)
+    corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
+    found = {row: key for key in forecasts if (row := _row_of(corpus, key)) is not None}
+    absent = f"{len(forecasts) - len(found)} forecasts are of bars that the folder does not have"
+    proof.check(len(found) == len(forecasts), absent)
+    rows = np.array(sorted(found), np.int64)
+    entries = [(forecasts[found[row]], settled.get(found[row])) for row in sorted(found)]
+    _made_again(proof, model, corpus, rows, entries)
+    _score(proof, model, corpus, rows, entries)
+    proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
 
 
 def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitment], dict[Key, Settlement]]:

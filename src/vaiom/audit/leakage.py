@@ -1,13 +1,12 @@
 """Proofs (a) to (d) and the prices: nothing that a row knows, learns from or answers comes from its future.
 
-Enters: a pipeline, bars, what it fitted on them. Leaves: a `Proof` each.
 Paper: Methods, "Continuous dynamic features" (information time), "Corpus Construction and Split Protocol" (fitted on
 Train, never refitted) and "Supervision Scope".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
-from vaiom.audit.proof import Claim, Proof, proving
+from vaiom.audit.proof import Claim, Proof
 from vaiom.events.scales import MAX_LOG_MOVE
 from vaiom.events.splits import TRAIN
 
@@ -29,11 +28,6 @@ FUTURE = Claim(
     "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything known up to there",
 )
 REFIT = Claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
-CHRONOLOGY = Claim(
-    "c. chronology",
-    "splits follow each other and hold every valid target once; no sampled window holds a target outside Train",
-)
-NEIGHBOURS = Claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
 
 LEAKS = ("hidden_higher_timeframe_bar",)
 """Findings of the quality report that put the future into a row: no cut shows it, because it is inside one bar."""
@@ -51,16 +45,15 @@ PROBABILITY_TOLERANCE = 1e-5
 ASKED_ALONE, ASKED_TOGETHER = 12, 192
 
 
-def prove_prices(bars: Bars) -> Proof:
+@PRICES
+def prove_prices(proof: Proof, bars: Bars) -> None:
     """No bar holds what happened after it; a pipeline cannot be blamed for a daily bar among the hours."""
     from vaiom.market.check import check_bars
 
-    with proving(PRICES) as proof:
-        for symbol, frame in bars.items():
-            leaks = [finding for finding in check_bars(symbol, frame).findings if finding.kind in LEAKS]
-            what = "; ".join(f"{leak.count} {leak.summary}, first {leak.examples[0]}" for leak in leaks)
-            proof.check(not leaks, f"{symbol}: {what}", len(frame))
-    return proof
+    for symbol, frame in bars.items():
+        leaks = [finding for finding in check_bars(symbol, frame).findings if finding.kind in LEAKS]
+        what = "; ".join(f"{leak.count} {leak.summary}, first {leak.examples[0]}" for leak in leaks)
+        proof.check(not leaks, f"{symbol}: {what}", len(frame))
 
 
 def _scramble(tail: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
@@ -93,28 +86,32 @@ def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Genera
     return out
 
 
-def prove_future(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, seed: int, rare_cuts: int = 1) -> Proof:
+@FUTURE
+def prove_future(
+    proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, seed: int, rare_cuts: int = 1
+) -> None:
     """Whatever happens to the bars of all assets after a cut, everything up to it stays the same to the bit."""
     rng = np.random.default_rng(seed)
-    with proving(FUTURE) as proof:
-        before = pipeline.transform(bars, fitted)
-        moments = _draw_cuts(before, pipeline, cuts, rng)
-        for cut in moments:
-            for how in DAMAGES:
-                after = pipeline.transform(damage_after(bars, cut, how, rng), fitted)
-                _compare(proof, before, after, cut, f"{how} after {cut}", rng)
-        proof.notes.append(f"{len(moments)} cuts, {len(DAMAGES)} kinds of damage")
-        short = 0
-        for kind, places in rare_moments(bars).items() if rare_cuts else ():
-            for cut in rng.choice(places, min(rare_cuts, len(places)), replace=False):
-                near = _bars_near(bars, cut, before.context + LEARNING_ROWS)
-                how = rng.choice(list(DAMAGES))
-                old = replace(pipeline.transform(near, fitted), predict=None)
-                new = pipeline.transform(damage_after(near, cut, how, rng), fitted)
-                _compare(proof, old, new, cut, f"{how} after {cut} ({kind})", rng)
-                short += 1
-        proof.notes.append(f"{short} short cuts: hours of the week, missing bars, week ends, holidays, ends of assets")
-    return proof
+    before = pipeline.transform(bars, fitted)
+    moments = _draw_cuts(before, pipeline, cuts, rng)
+    for cut in moments:
+        for how in DAMAGES:
+            after = pipeline.transform(damage_after(bars, cut, how, rng), fitted)
+            _compare(proof, before, after, cut, f"{how} after {cut}", rng)
+    proof.notes.append(f"{len(moments)} cuts, {len(DAMAGES)} kinds of damage")
+    short = 0
+    for kind, places in rare_moments(bars).items() if rare_cuts else ():
+        for cut in rng.choice(places, min(rare_cuts, len(places)), replace=False):
+            near = {}  # some bars before the cut and a few after it, of each asset that has begun
+            for symbol, frame in bars.items():
+                if known := int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right")):
+                    near[symbol] = frame[max(0, known - before.context - LEARNING_ROWS) : known + FUTURE_ROWS]
+            how = rng.choice(list(DAMAGES))
+            old = replace(pipeline.transform(near, fitted), predict=None)
+            new = pipeline.transform(damage_after(near, cut, how, rng), fitted)
+            _compare(proof, old, new, cut, f"{how} after {cut} ({kind})", rng)
+            short += 1
+    proof.notes.append(f"{short} short cuts: hours of the week, missing bars, week ends, holidays, ends of assets")
 
 
 def rare_moments(bars: Bars) -> dict[str, Array]:
@@ -142,24 +139,13 @@ def rare_moments(bars: Bars) -> dict[str, Array]:
             "the asset's start": stamps[FUTURE_ROWS // 2 : FUTURE_ROWS // 2 + 1],
             "the asset's end": stamps[-2:-1],
         }
-        for kind, each in places.items():
-            found[f"{symbol}, {kind}"] = [each]
+        found |= {f"{symbol}, {kind}": [each] for kind, each in places.items()}
         hours = stamps.astype("datetime64[h]").astype(np.int64) % HOURS_OF_WEEK
         for hour in np.unique(hours):
             found.setdefault(f"hour {hour} of the week", []).append(stamps[hours == hour])
     end = max(frame["Datetime"].to_numpy()[-1] for frame in bars.values())
     moments = {kind: np.unique(np.concatenate(each)) for kind, each in found.items()}
     return {kind: each[each < end] for kind, each in moments.items() if (each < end).any()}
-
-
-def _bars_near(bars: Bars, cut: np.datetime64, rows: int) -> dict[str, pl.DataFrame]:
-    """Some bars before the cut and a few after it, of each asset that has begun."""
-    out = {}
-    for symbol, frame in bars.items():
-        known = int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right"))
-        if known:
-            out[symbol] = frame[max(0, known - rows) : known + FUTURE_ROWS]
-    return out
 
 
 def _draw_cuts(events: Events, pipeline: Pipeline, cuts: int, rng: np.random.Generator) -> list[np.datetime64]:
@@ -176,107 +162,105 @@ def _draw_cuts(events: Events, pipeline: Pipeline, cuts: int, rng: np.random.Gen
 def _compare(
     proof: Proof, before: Events, after: Events, cut: np.datetime64, what: str, rng: np.random.Generator
 ) -> None:
-    shown: list[tuple[Rows, Rows]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    shown: list[tuple[Rows, Rows]] = []
     for symbol, rows in before.asset_slices.items():
-        known = int((before.timestamps[rows] <= cut).sum())
         other = after.asset_slices.get(symbol, slice(0, 0))
-        now_known = int((after.timestamps[other] <= cut).sum())
+        known, now_known = (int((e.timestamps[part] <= cut).sum()) for e, part in ((before, rows), (after, other)))
         where = f"{symbol}, {what}"
         if not proof.check(known == now_known, f"{where}: {now_known} rows up to the cut instead of {known}"):
             continue
-        a, b = slice(rows.start, rows.start + known), slice(other.start, other.start + known)
-        times = before.timestamps[a]
-        _check_same(proof, times, after.timestamps[b], times, f"{where}: timestamp")
-        for name, values in before.known.items():
-            _check_same(proof, values[a], after.known[name][b], times, f"{where}: {name}")
-        # Rows are in the order of time, so the settled targets are the first ones.
-        settled = int((before.target_timestamps[a] <= cut).sum())
-        first, second = slice(a.start, a.start + settled), slice(b.start, b.start + settled)
-        times = before.target_timestamps[a]
-        for name, values in before.targets.items():
-            _check_same(proof, values[first], after.targets[name][second], times, f"{where}: target: {name}")
-        for name in before.splits:
-            ours, theirs = (_settled_events(events, name, part, cut) for events, part in ((before, a), (after, b)))
-            same = np.array_equal(ours, theirs)
-            proof.check(same, f"{where}: {name} holds other events up to the cut", len(ours))
-        positions = _positions_shown(known, before.context, rng)
-        shown.append((rows.start + positions, other.start + positions))
-    mine, yours = (np.concatenate(part) for part in zip(*shown, strict=True))
-    answers = {"window": (before.windows, after.windows)}
-    if before.predict and after.predict:
-        answers["probabilities"] = (before.predict, after.predict)
-    for name, (old, new) in answers.items() if len(mine) else ():
-        _check_same(proof, old(mine), new(yours), before.timestamps[mine], f"{what}: {name} of the row")
+        mine, yours = (_known_at(events, part.start, known, cut) for events, part in ((before, rows), (after, other)))
+        for (name, times, values), (_, _, others) in zip(mine, yours, strict=True):
+            _check_same(proof, values, others, times, f"{where}: {name}")
+        if known >= before.context:
+            last = np.arange(max(before.context - 1, known - ROWS_SHOWN), known)
+            places = np.union1d(last, rng.integers(before.context - 1, known, ROWS_SHOWN))
+            shown.append((rows.start + places, other.start + places))
+    if shown:
+        ours, theirs = (np.concatenate(part) for part in zip(*shown, strict=True))
+        answers = {"window": (before.windows, after.windows)}
+        if before.predict and after.predict:
+            answers["probabilities"] = (before.predict, after.predict)
+        for name, (old, new) in answers.items():
+            _check_same(proof, old(ours), new(theirs), before.timestamps[ours], f"{what}: {name} of the row")
+
+
+def _known_at(events: Events, start: int, known: int, cut: np.datetime64) -> Iterator[tuple[str, Array, Array]]:
+    """Name, times and values of everything about an asset, `known` rows from `start` on, that is settled at a cut."""
+    rows = slice(start, start + known)
+    times, target_times = events.timestamps[rows], events.target_timestamps[rows]
+    yield "timestamp", times, times
+    for name, values in events.known.items():
+        yield name, times, values[rows]
+    # Rows are in the order of time, so the settled targets are the first ones.
+    settled = int((target_times <= cut).sum())
+    for name, values in events.targets.items():
+        yield f"target: {name}", target_times, values[start : start + settled]
+    for name, split in events.splits.items():
+        own = np.sort(split[(split >= start) & (split < start + known)])
+        own = own[events.target_timestamps[own] <= cut]
+        yield f"an event of {name}", events.target_timestamps[own], own - start
 
 
 def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -> None:
     """Compare along the first axis, NaN being equal to NaN; what differs is named with its time."""
-    differs = np.ones(1, bool)
-    if old.shape == new.shape:
-        differs = ((old != new) & ~((old != old) & (new != new))).any(axis=tuple(range(1, old.ndim)))
-    at = times[differs.argmax()] if differs.any() else ""
-    proof.check(not differs.any(), f"{what} at {at} changed", len(old))
+    if not proof.check(old.shape == new.shape, f"{what}: {len(new)} instead of {len(old)}", len(old)) or not len(old):
+        return
+    differs = ((old != new) & ~((old != old) & (new != new))).any(axis=tuple(range(1, old.ndim)))
+    proof.check(not differs.any(), f"{what} at {times[differs.argmax()]} changed", 0)
 
 
-def _settled_events(events: Events, split: str, rows: slice, cut: np.datetime64) -> Rows:
-    """Positions inside the asset of the split's events whose target is not after the cut."""
-    chosen = np.sort(events.splits[split])
-    chosen = chosen[(chosen >= rows.start) & (chosen < rows.stop)]
-    positions: Rows = chosen[events.target_timestamps[chosen] <= cut] - rows.start
-    return positions
-
-
-def _positions_shown(known: int, context: int, rng: np.random.Generator) -> Rows:
-    if known < context:
-        return np.empty(0, np.int64)
-    last = np.arange(max(context - 1, known - ROWS_SHOWN), known)
-    return np.unique(np.concatenate([last, rng.integers(context - 1, known, ROWS_SHOWN)]))
-
-
-def prove_refit(pipeline: Pipeline, bars: Bars, fitted: Fitted, *, seed: int) -> Proof:
+@REFIT
+def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, *, seed: int) -> None:
     """What Train fits is the same when the world ends with Train."""
     rng = np.random.default_rng(seed)
     last = np.datetime64(pipeline.train_end - timedelta(microseconds=1))
-    with proving(REFIT) as proof:
-        for how in ("deleted", "scrambled"):
-            changed = {symbol: frame for symbol, frame in damage_after(bars, last, how, rng).items() if len(frame)}
-            try:
-                again = pipeline.fit(changed).hashes
-            except Exception as error:  # whatever a pipeline misses when later bars are gone, it had used them
-                proof.check(False, f"later bars {how}: nothing could be fitted: {str(error).splitlines()[0]}")
-                continue
-            for name, digest in fitted.hashes.items():
-                proof.check(again.get(name) == digest, f"later bars {how}: {name} was fitted otherwise")
-        proof.notes.append(", ".join(fitted.hashes))
-    return proof
+    for how in ("deleted", "scrambled"):
+        changed = {symbol: frame for symbol, frame in damage_after(bars, last, how, rng).items() if len(frame)}
+        try:
+            again = pipeline.fit(changed).hashes
+        except Exception as error:  # whatever a pipeline misses when later bars are gone, it had used them
+            proof.check(False, f"later bars {how}: nothing could be fitted: {str(error).splitlines()[0]}")
+            continue
+        for name, digest in fitted.hashes.items():
+            proof.check(again.get(name) == digest, f"later bars {how}: {name} was fitted otherwise")
+    proof.notes.append(", ".join(fitted.hashes))
 
 
-def prove_chronology(events: Events, train_end: datetime) -> Proof:
+@Claim(
+    "c. chronology",
+    "splits follow each other and hold every valid target once; no sampled window holds a target outside Train",
+)
+def prove_chronology(proof: Proof, events: Events, train_end: datetime) -> None:
     """Splits follow each other in time, and no window of the sampler's actual stream reaches out of Train."""
     end = np.datetime64(train_end)
-    with proving(CHRONOLOGY) as proof:
-        present = {name: events.target_timestamps[rows] for name, rows in events.splits.items() if len(rows)}
-        for (name, times), (later, later_times) in pairwise(present.items()):
-            late = int((times >= later_times.min()).sum())
-            proof.check(not late, f"{late} {name} events have a target at or after the first of {later}", len(times))
-        # An event is an asset and a target time, whatever its row number.
-        asset = np.empty(len(events.timestamps), np.int64)
-        for number, rows in enumerate(events.asset_slices.values()):
-            asset[rows] = number
-        chosen = np.concatenate(list(events.splits.values()))
-        seconds = events.target_timestamps[chosen].astype("datetime64[s]").astype(np.int64)
-        _, counts = np.unique(np.stack([asset[chosen], seconds]), axis=1, return_counts=True)
-        repeated = int((counts > 1).sum())
-        problem = f"{repeated} events of an asset and a target time are there more than once"
-        proof.check(not repeated, problem, len(chosen))
-        outside = events.target_timestamps[events.splits[TRAIN]] >= end
-        problem = f"{outside.sum()} Train events have a target at or after {train_end}"
-        proof.check(not outside.any(), problem, len(outside))
-        _require_all_targets(proof, events)
-        for step in range(1, SAMPLED_STEPS + 1):
-            _require_inside_train(proof, events, events.draw(step), end, step)
-        proof.notes.append(f"{SAMPLED_STEPS} steps of the sampler")
-    return proof
+    present = {name: events.target_timestamps[rows] for name, rows in events.splits.items() if len(rows)}
+    for (name, times), (later, later_times) in pairwise(present.items()):
+        late = int((times >= later_times.min()).sum())
+        proof.check(not late, f"{late} {name} events have a target at or after the first of {later}", len(times))
+    # An event is an asset and a target time, whatever its row number.
+    starts = np.array([part.start for part in events.asset_slices.values()])
+    chosen = np.concatenate(list(events.splits.values()))
+    asset = np.searchsorted(starts, chosen, side="right")
+    seconds = events.target_timestamps[chosen].astype("datetime64[s]").astype(np.int64)
+    _, counts = np.unique(np.stack([asset, seconds]), axis=1, return_counts=True)
+    repeated = int((counts > 1).sum())
+    problem = f"{repeated} events of an asset and a target time are there more than once"
+    proof.check(not repeated, problem, len(chosen))
+    outside = events.target_timestamps[events.splits[TRAIN]] >= end
+    problem = f"{outside.sum()} Train events have a target at or after {train_end}"
+    proof.check(not outside.any(), problem, len(outside))
+    _require_all_targets(proof, events)
+    for step in range(1, SAMPLED_STEPS + 1):
+        ends = events.draw(step)
+        rows = ends[:, None] + np.arange(1 - events.context, 1)
+        crosses = rows[:, 0] < starts[np.searchsorted(starts, ends, side="right") - 1]
+        proof.check(not crosses.any(), f"step {step}: {crosses.sum()} windows begin before their asset", len(ends))
+        targets = events.target_timestamps[np.maximum(rows, 0)]
+        late_targets = targets[~(targets < end)]  # a target that is not there yet is outside too
+        problem = f"step {step}: a window holds the target at {', '.join(map(str, late_targets[:1]))}, after Train"
+        proof.check(not len(late_targets), problem, rows.size)
+    proof.notes.append(f"{SAMPLED_STEPS} steps of the sampler")
 
 
 def _require_all_targets(proof: Proof, events: Events) -> None:
@@ -296,38 +280,26 @@ def _require_all_targets(proof: Proof, events: Events) -> None:
             proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
 
 
-def _require_inside_train(proof: Proof, events: Events, ends: Rows, end: np.datetime64, step: int) -> None:
-    rows = ends[:, None] + np.arange(1 - events.context, 1)
-    starts = np.array([part.start for part in events.asset_slices.values()])
-    crosses = rows[:, 0] < starts[np.searchsorted(starts, ends, side="right") - 1]
-    proof.check(not crosses.any(), f"step {step}: {crosses.sum()} windows begin before their asset", len(ends))
-    targets = events.target_timestamps[np.maximum(rows, 0)]
-    outside = ~(targets < end)  # a target that is not there yet is outside too
-    where = targets[outside][0] if outside.any() else ""
-    proof.check(not outside.any(), f"step {step}: a window holds the target at {where}, after Train", rows.size)
-
-
-def prove_neighbours(events: Events, *, seed: int) -> Proof:
+@Claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
+def prove_neighbours(proof: Proof, events: Events, *, seed: int) -> None:
     """An answer does not depend on what else is asked with it."""
     assert events.predict is not None
     rng = np.random.default_rng(seed)
-    with proving(NEIGHBOURS) as proof:
-        rows = np.concatenate(list(events.splits.values()))
-        rows = np.sort(rng.choice(rows, min(ASKED_TOGETHER, len(rows)), replace=False))
-        together = events.predict(rows)
-        order, half = rng.permutation(len(rows)), len(rows) // 2
-        few = rng.choice(len(rows), min(ASKED_ALONE, len(rows)), replace=False)
-        asked = {
-            "in another order": (together[order], events.predict(rows[order])),
-            "with half of its neighbours": (together[:half], events.predict(rows[:half])),
-            "with the other half": (together[half:], events.predict(rows[half:])),
-            "alone": (together[few], np.concatenate([events.predict(rows[[each]]) for each in few])),
-        }
-        largest = 0.0
-        for how, (ours, theirs) in asked.items():
-            difference = np.abs(ours - theirs).max(axis=1, initial=0)
-            bad = ~(difference <= PROBABILITY_TOLERANCE)  # written so that NaN contradicts
-            proof.check(not bad.any(), f"{bad.sum()} of {len(bad)} events have other probabilities {how}", len(bad))
-            largest = max(largest, float(difference.max(initial=0)))
-        proof.notes.append(f"largest difference of a probability {largest:.1e}, tolerance {PROBABILITY_TOLERANCE:.0e}")
-    return proof
+    rows = np.concatenate(list(events.splits.values()))
+    rows = np.sort(rng.choice(rows, min(ASKED_TOGETHER, len(rows)), replace=False))
+    together = events.predict(rows)
+    order, half = rng.permutation(len(rows)), len(rows) // 2
+    few = rng.choice(len(rows), min(ASKED_ALONE, len(rows)), replace=False)
+    asked = {
+        "in another order": (together[order], events.predict(rows[order])),
+        "with half of its neighbours": (together[:half], events.predict(rows[:half])),
+        "with the other half": (together[half:], events.predict(rows[half:])),
+        "alone": (together[few], np.concatenate([events.predict(rows[[each]]) for each in few])),
+    }
+    largest = 0.0
+    for how, (ours, theirs) in asked.items():
+        difference = np.abs(ours - theirs).max(axis=1, initial=0)
+        bad = ~(difference <= PROBABILITY_TOLERANCE)  # written so that NaN contradicts
+        proof.check(not bad.any(), f"{bad.sum()} of {len(bad)} events have other probabilities {how}", len(bad))
+        largest = max(largest, float(difference.max(initial=0)))
+    proof.notes.append(f"largest difference of a probability {largest:.1e}, tolerance {PROBABILITY_TOLERANCE:.0e}")

@@ -1,20 +1,17 @@
-"""What the proofs examine: any way from bars to events, and the product's own.
+"""What the proofs examine: a way from bars to events, the product's own unless a subclass changes something.
 
-Enters: bars by symbol. Leaves: first what Train fits, then `Events`: what a row knows, what it must predict, which
-split it is in, what the sampler draws, what a model is shown and what it answers. The proofs know nothing else of a
-pipeline, so another implementation of `Pipeline` is examined like ours.
+Enters: bars by symbol. Leaves: first what Train fits, then `Events`; the proofs know nothing else of a pipeline.
 """
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +21,8 @@ from vaiom.audit.proof import QUICK_BASELINES
 from vaiom.baselines.base import Baseline, Predictor
 from vaiom.baselines.registry import baseline
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, under_splits
-from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS, INVALID
-from vaiom.events.fit import Tokenizer, bucket_of
+from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import Checkpoint
@@ -78,19 +75,8 @@ class Events:
     """Probabilities (n, K) of the events of these rows, where there is a model."""
 
 
-class Pipeline(Protocol):
-    @property
-    def train_end(self) -> datetime:
-        """No target at or after it may be learned from."""
-        ...
-
-    def fit(self, bars: Bars) -> Fitted: ...
-
-    def transform(self, bars: Bars, fitted: Fitted) -> Events: ...
-
-
-class ProductPipeline:
-    """The product's own way from bars to events, and to probabilities where a predictor is given."""
+class Pipeline:
+    """From bars to events, and to probabilities where a predictor is given."""
 
     def __init__(
         self,
@@ -102,32 +88,25 @@ class ProductPipeline:
         baselines: Sequence[str] = QUICK_BASELINES,
     ) -> None:
         self.config, self.model, self.train = config, model or widest_model(), train or TrainConfig()
-        self.context = self.model.context
         self.predictor, self.baselines = predictor, baselines
 
     @property
     def train_end(self) -> datetime:
+        """No target at or after it may be learned from."""
         return self.config.splits.train_end
 
     def fit(self, bars: Bars) -> Fitted:
         """The tokenizer, and every baseline fitted on the Train events."""
-        tokenizer = self.tokenizer(bars)
-        corpus = self.corpus(bars, tokenizer)
+        corpus = self.corpus(bars)
         train = corpus.endpoints(TRAIN, self.model.history)
         fits = {name: hash_of_fit(baseline(name).fit(corpus, train)) for name in self.baselines}
-        return Fitted(hashes={"tokenizer": tokenizer.sha256, **fits}, state=tokenizer)
+        return Fitted(hashes={"tokenizer": corpus.tokenizer.sha256, **fits}, state=corpus.tokenizer)
 
     def transform(self, bars: Bars, fitted: Fitted) -> Events:
         return self.events(self.corpus(bars, fitted.state))
 
-    def tokenizer(self, bars: Bars) -> Tokenizer:
-        return self._build(bars).tokenizer
-
-    def corpus(self, bars: Bars, tokenizer: Tokenizer) -> Corpus:
-        """The corpus of these bars with a tokenizer that was fitted before."""
-        return self._build(bars, tokenizer)
-
-    def _build(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        """The corpus of these bars, with a tokenizer that was fitted before or with its own."""
         from vaiom.events.build import corpus_in_memory  # which needs a dataframe library, as bars do
 
         assert not isinstance(self.config, Corpus), "an open corpus says where its splits lie, not how it was built"
@@ -135,11 +114,10 @@ class ProductPipeline:
 
     def events(self, corpus: Corpus) -> Events:
         """A corpus, open or in memory, as the proofs see it."""
-        scored = (TRAIN, VALIDATION, *corpus.splits.test_names)
+        scored, context, predictor = (TRAIN, VALIDATION, *corpus.splits.test_names), self.model.context, self.predictor
         # Made when they are first asked for: a proof that damages bars needs neither.
-        sampler = cache(lambda: train_sampler(corpus, self.context, self.train.seed, self.train.windows_per_step))
+        sampler = cache(lambda: train_sampler(corpus, context, self.train.seed, self.train.windows_per_step))
         data = cache(lambda: DeviceCorpus(corpus, self.model, torch.device("cpu")))
-        predictor = self.predictor
         return Events(
             asset_slices=corpus.asset_slices,
             timestamps=corpus.timestamps,
@@ -147,39 +125,25 @@ class ProductPipeline:
             known={name: getattr(corpus, name) for name in KNOWN},
             targets={name.removeprefix("target_"): getattr(corpus, name) for name in TARGETS},
             splits={name: corpus.endpoints(name, self.model.history) for name in scored},
-            context=self.context,
+            context=context,
             draw=lambda step: sampler().draw(step),
             windows=lambda rows: data().inputs(torch.from_numpy(rows))[0].numpy(),
             predict=None if predictor is None else lambda rows: predictor.predict_proba(corpus, rows),
         )
 
 
-STORED_ROUNDED = {"gap_bucket": ("gap", "gap_z"), "vol_regime": ("vol_regime", "relative_log_vol")}
-"""Buckets that moved boundaries take from values of the corpus's own precision: their edges and their column."""
+class MovedPipeline(Pipeline):
+    """From bars to what `under_splits` makes of the corpus that they were built into."""
+
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        built = replace(super().corpus(bars, tokenizer), manifest={"arrays": {}})
+        return under_splits(built, self.config.splits, tokenizer)
 
 
 def seen_by(checkpoint: Checkpoint, corpus: Corpus) -> Corpus:
     """The corpus under the boundaries that the checkpoint was trained with; it still says where its folder is."""
     splits = SplitConfig.from_json(checkpoint.provenance.splits)
     return corpus if splits == corpus.splits else replace(under_splits(corpus, splits), path=corpus.path)
-
-
-class MovedPipeline(ProductPipeline):
-    """From bars to what `under_splits` makes of the corpus that they were built into."""
-
-    def tokenizer(self, bars: Bars) -> Tokenizer:
-        built = super().corpus(bars, super().tokenizer(bars))
-        return under_splits(replace(built, manifest={"arrays": {}}), self.config.splits).tokenizer
-
-    def corpus(self, bars: Bars, tokenizer: Tokenizer) -> Corpus:
-        built = super().corpus(bars, tokenizer)
-        again = {
-            bucket: bucket_of(
-                tokenizer.edges[edges], np.where(built.columns[bucket] == INVALID, math.nan, built.columns[values])
-            )
-            for bucket, (edges, values) in STORED_ROUNDED.items()
-        }
-        return replace(built, columns={**built.columns, **again})
 
 
 def widest_model(context: int = DEFAULT_CONTEXT) -> ModelConfig:
@@ -190,6 +154,5 @@ def widest_model(context: int = DEFAULT_CONTEXT) -> ModelConfig:
 def hash_of_fit(fitted: Baseline) -> str:
     """Of everything that a baseline would store."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        fitted.save(folder)
-        return sha256_of(b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()))
+        fitted.save(Path(name))
+        return sha256_of(b"".join(file.read_bytes() for file in sorted(Path(name).rglob("*")) if file.is_file()))

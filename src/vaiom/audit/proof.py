@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+P = ParamSpec("P")
 
 PASSED, FAILED, NOT_RUN = "passed", "FAILED", "not run"
 MAX_FINDINGS = 8
@@ -31,11 +33,22 @@ class AuditConfig:
     """How many events of a split are scored again; None is all where that is cheap, and some thousands elsewhere."""
 
 
-class Claim(NamedTuple):
-    """What a proof is called, and what it checks in a sentence."""
+@dataclass(frozen=True)
+class Claim:
+    """What a proof is called, and what it checks in a sentence; it decorates the function that checks it."""
 
     name: str
     about: str
+
+    def __call__(self, check: Callable[Concatenate[Proof, P], None]) -> Callable[P, Proof]:
+        @wraps(check)
+        def prove(*args: P.args, **options: P.kwargs) -> Proof:
+            proof, start = Proof(claim=self), time.perf_counter()
+            check(proof, *args, **options)
+            proof.seconds = time.perf_counter() - start
+            return proof
+
+        return prove
 
 
 @dataclass(kw_only=True)
@@ -76,7 +89,7 @@ class Proof:
     def summary(self) -> dict[str, Any]:
         """As `vaiom audit --json` shows it."""
         return {
-            **self.claim._asdict(),
+            **vars(self.claim),
             "verdict": self.verdict.lower(),
             "count": self.count,
             "seconds": round(self.seconds, 3),
@@ -84,15 +97,3 @@ class Proof:
             "findings": self.findings,
             "notes": self.notes,
         }
-
-
-@contextmanager
-def proving(claim: Claim) -> Iterator[Proof]:
-    """A proof whose time is taken while its checks are made."""
-    proof, start = Proof(claim=claim), time.perf_counter()
-    yield proof
-    proof.seconds = time.perf_counter() - start
-
-
-def not_run(claim: Claim, why: str) -> Proof:
-    return Proof(claim=claim, notes=[f"not run: {why}"])

@@ -1,10 +1,7 @@
 """Proof (f): every file names the one before it, from the bars to the last figure; and what is made again is the same.
 
-Enters: an open corpus (its own files were checked when it was opened), the bars it was built from if they are there, a
-run, and the corpus under the run's own boundaries where they are others. Leaves: a `Proof` each. Bars -> manifest ->
-arrays and tokenizer -> checkpoint header -> evaluation -> events, which are all valid targets of the split. Bars give
-the corpus again; a run's configuration trained twice gives the same bytes on a CPU, while a GPU adds in an order of its
-own and is held to a tolerance.
+Bars -> manifest -> arrays and tokenizer -> checkpoint header -> evaluation -> events, all valid targets of the split.
+A configuration trained twice gives the same bytes on a CPU; a GPU adds in an order of its own: there is a tolerance.
 """
 
 from __future__ import annotations
@@ -16,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vaiom.audit.pipeline import Bars, Fitted, ProductPipeline, Rows, seen_by
-from vaiom.audit.proof import Claim, Proof, proving
+from vaiom.audit.pipeline import Bars, Fitted, Pipeline, Rows, seen_by
+from vaiom.audit.proof import Claim, Proof
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import read_events, require_same_events, score_events
 from vaiom.evaluation.predictor import ModelPredictor
@@ -29,7 +26,7 @@ from vaiom.files import read_json, sha256_file
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, Run
 from vaiom.training.devices import resolve_device
-from vaiom.training.experiment import Experiment, experiment_of_checkpoint, experiment_of_run
+from vaiom.training.experiment import experiment_of_checkpoint, experiment_of_run
 from vaiom.training.loop import train
 
 if TYPE_CHECKING:
@@ -38,54 +35,46 @@ if TYPE_CHECKING:
 REBUILD = Claim(
     "rebuild", "building the corpus again from these bars gives its hash, and the examined pipeline its columns"
 )
-PROVENANCE = Claim(
-    "f. provenance",
-    "hashes from bars to manifest, arrays, tokenizer, checkpoint, evaluation; every valid target is an event",
-)
-REPEAT = Claim("repeat", "the run's configuration trained twice with one seed: the same parameters")
 FIRST_STEPS = 20
 GPU_TOLERANCE = 1e-2
 """Largest difference of one parameter after the first steps on a GPU."""
 
 
+@Claim(
+    "f. provenance",
+    "hashes from bars to manifest, arrays, tokenizer, checkpoint, evaluation; every valid target is an event",
+)
 def prove_provenance(
-    corpus: Corpus, bars: Path | None, model: ModelPredictor | None, run: Path | None, seen: Corpus | None = None
-) -> Proof:
-    seen = seen or corpus
-    with proving(PROVENANCE) as proof:
-        # Opening the corpus compared each of its files with the manifest.
-        proof.check(
-            corpus.tokenizer.to_json()["inner_edges"] == corpus.manifest["edges"], "the manifest lists other edges"
-        )
-        proof.count += len(corpus.columns)
-        if bars is not None:
-            _input_links(proof, corpus, bars)
-        else:
-            proof.notes.append("the bars' own hashes need --bars")
-        if model is not None and run is not None:
-            _run_links(proof, seen, model.checkpoint, run)
-            for split in Run(run).evaluated_splits():
-                _evaluation_links(proof, seen, model, run, split)
-    return proof
+    proof: Proof, corpus: Corpus, bars: Path | None, model: ModelPredictor | None, run: Path | None, seen: Corpus
+) -> None:
+    """`seen` is the corpus under the run's own boundaries."""
+    # Opening the corpus compared each of its files with the manifest.
+    edges = corpus.tokenizer.to_json()["inner_edges"]
+    proof.check(edges == corpus.manifest["edges"], "the manifest lists other edges", 1 + len(corpus.columns))
+    if bars is not None:
+        _input_links(proof, corpus, bars)
+    else:
+        proof.notes.append("the bars' own hashes need --bars")
+    if model is not None and run is not None:
+        _run_links(proof, seen, model.checkpoint, run)
+        for split in Run(run).evaluated_splits():
+            _evaluation_links(proof, seen, model.checkpoint, run, split)
 
 
 def _input_links(proof: Proof, corpus: Corpus, bars: Path) -> None:
     from vaiom.market.folder import symbols_in
 
-    recorded: dict[str, set[str]] = {}
-    for entry in corpus.manifest["inputs"]:
-        recorded.setdefault(entry["symbol"], set()).add(entry["sha256"])
-    present = set(symbols_in(bars))
-    for symbol in sorted(present | set(recorded)):
-        known = symbol in present and symbol in recorded
-        same = known and sha256_file(bars / f"{symbol}.parquet") in recorded[symbol]
-        proof.check(same, f"{bars / f'{symbol}.parquet'} is not a file that the corpus was built from")
+    recorded = {(entry["symbol"], entry["sha256"]) for entry in corpus.manifest["inputs"]}
+    present = symbols_in(bars)
+    for symbol in sorted({*present, *(each for each, _ in recorded)}):
+        file = bars / f"{symbol}.parquet"
+        same = symbol in present and (symbol, sha256_file(file)) in recorded
+        proof.check(same, f"{file} is not a file that the corpus was built from")
 
 
 def _run_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path) -> None:
-    origin = best.provenance
+    origin, inputs = best.provenance, corpus.manifest["inputs"]
     proof.check(best.tokenizer.sha256 == corpus.tokenizer.sha256, "the checkpoint has another tokenizer")
-    inputs = corpus.manifest["inputs"]
     grown = origin.inputs == inputs[: len(origin.inputs)] and origin.splits == corpus.splits.to_json()
     other = "the checkpoint was trained on another corpus, not on this one nor on one that grew into it"
     proof.check(origin.corpus_sha256 == corpus.sha256 or grown, other)
@@ -96,9 +85,8 @@ def _run_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path) -> Non
     proof.check(same, f"{CONFIG_NAME} describes another experiment")
 
 
-def _evaluation_links(proof: Proof, corpus: Corpus, model: ModelPredictor, run: Path, split: str) -> None:
+def _evaluation_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path, split: str) -> None:
     stored = read_json(Run(run).evaluation(split))
-    best = model.checkpoint
     proof.check(stored.get("checkpoint_sha256") == best.sha256, f"{split}: evaluated with another checkpoint")
     facts = {name: getattr(best.provenance, name) for name in ("experiment", "seed", "step")}
     same = {name: stored.get(name) for name in facts} == facts
@@ -138,49 +126,43 @@ def config_of(corpus: Corpus) -> CorpusConfig:
     return CorpusConfig(timeframe=tokenizer.timeframe, splits=corpus.splits, classes=classes)
 
 
+@REBUILD
 def prove_rebuild(
-    corpus: Corpus, seen: Corpus, folder: Path, bars: Bars, pipeline: ProductPipeline, fitted: Fitted
-) -> Proof:
+    proof: Proof, corpus: Corpus, seen: Corpus, folder: Path, bars: Bars, pipeline: Pipeline, fitted: Fitted
+) -> None:
     from vaiom.events.build import build_corpus
 
-    with proving(REBUILD) as proof:
-        with tempfile.TemporaryDirectory() as name:
-            again = build_corpus(folder, Path(name) / "corpus", config_of(corpus))
-            proof.check(again.sha256 == corpus.sha256, f"the bars of {folder} give another corpus")
-        columns = pipeline.corpus(bars, fitted.state).columns
-        for name, ours in seen.columns.items():
-            same = name in columns and np.array_equal(columns[name], ours, equal_nan=True)
-            proof.check(same, f"the examined pipeline gives another {name}", len(ours))
-    return proof
+    with tempfile.TemporaryDirectory() as name:
+        again = build_corpus(folder, Path(name) / "corpus", config_of(corpus))
+        proof.check(again.sha256 == corpus.sha256, f"the bars of {folder} give another corpus")
+    columns = pipeline.corpus(bars, fitted.state).columns
+    for name, ours in seen.columns.items():
+        same = name in columns and np.array_equal(columns[name], ours, equal_nan=True)
+        proof.check(same, f"the examined pipeline gives another {name}", len(ours))
 
 
-def prove_repeat(run: Path, corpus: Corpus, *, full: bool = False, device: str = "cpu") -> Proof:
-    experiment = experiment_of_run(run)
-    own = load_checkpoint(Run(run).best)
+@Claim("repeat", "the run's configuration trained twice with one seed: the same parameters")
+def prove_repeat(proof: Proof, run: Path, corpus: Corpus, *, full: bool = False, device: str = "cpu") -> None:
+    experiment, own = experiment_of_run(run), load_checkpoint(Run(run).best)
     seen = seen_by(own, corpus)
     if not full:
         steps = min(FIRST_STEPS, experiment.train.steps)
         experiment = experiment.with_changes(steps=steps, validate_every=steps)
     on_cpu = resolve_device(device).type == "cpu"
-    with proving(REPEAT) as proof:
-        (first, first_bits), (second, second_bits) = (_train(seen, experiment, device) for _ in range(2))
-        pairs = list(zip(*(each.model.state_dict().values() for each in (first, second)), strict=True))
-        largest = max(float((ours.double() - theirs.double()).abs().max()) for ours, theirs in pairs)
-        said = f"{first.sha256[:16]} and {second.sha256[:16]}, largest difference of a parameter {largest:.1e}"
-        holds = first.sha256 == second.sha256 if on_cpu else largest <= GPU_TOLERANCE
-        proof.check(holds, f"two trainings of {experiment.train.steps} steps differ: {said}", len(pairs))
-        proof.notes.append(
-            f"{experiment.train.steps} steps: {said}; Validation {first_bits!r} and {second_bits!r} bits"
-        )
-        if full and on_cpu:
-            otherwise = f"the run's own {BEST_NAME} is another: it was not trained so, or not with these threads"
-            if proof.check(own.sha256 == first.sha256, otherwise):
-                proof.notes.append(f"the run's own {BEST_NAME} is the same")
-    return proof
-
-
-def _train(corpus: Corpus, experiment: Experiment, device: str) -> tuple[Checkpoint, float]:
-    with tempfile.TemporaryDirectory() as name:
-        run = Path(name) / "run"
-        result = train(corpus, experiment, run, device=device)
-        return load_checkpoint(Run(run).best), result.best_bits
+    made = []
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as name:
+            result = train(seen, experiment, Path(name) / "run", device=device)
+            made.append((load_checkpoint(Run(result.run).best), result.best_bits))
+    (first, first_bits), (second, second_bits) = made
+    pairs = list(zip(*(each.model.state_dict().values() for each, _ in made), strict=True))
+    largest = max(float((ours.double() - theirs.double()).abs().max()) for ours, theirs in pairs)
+    said = f"{first.sha256[:16]} and {second.sha256[:16]}, largest difference of a parameter {largest:.1e}"
+    holds = first.sha256 == second.sha256 if on_cpu else largest <= GPU_TOLERANCE
+    proof.check(holds, f"two trainings of {experiment.train.steps} steps differ: {said}", len(pairs))
+    validated = f"Validation {first_bits!r} and {second_bits!r} bits"
+    proof.notes.append(f"{experiment.train.steps} steps: {said}; {validated}")
+    if full and on_cpu:
+        otherwise = f"the run's own {BEST_NAME} is another: it was not trained so, or not with these threads"
+        if proof.check(own.sha256 == first.sha256, otherwise):
+            proof.notes.append(f"the run's own {BEST_NAME} is the same")

@@ -1,7 +1,6 @@
-"""What the checkpoint answers now, and how far honest arithmetic may lie from it.
+"""Which events the checkpoint answers once more, and how far honest arithmetic may lie from its answers.
 
-Enters: a model, a corpus, row numbers of events, the auditor's seed. Leaves: probabilities of all events, or of some
-that the seed draws, and a `Rounding`, measured on the checkpoint itself and never on the file that is judged.
+The allowed distance is measured on the checkpoint itself and never on the file that is judged.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from vaiom.baselines.base import Floats, Rows
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import class_ids
 from vaiom.events.corpus import Corpus
-from vaiom.model.vaiom import Vaiom
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus
 
@@ -58,9 +56,8 @@ class Rescorer:
     """Scores events of one corpus with one model; which of them, the seed says."""
 
     def __init__(self, model: ModelPredictor, corpus: Corpus, *, rescore: int | None, seed: int) -> None:
-        self.model, self.corpus, self.seed = model, corpus, seed
+        self.model, self.corpus, self.limit, self.seed = model, corpus, rescore, seed
         self.in_stretches = bool(model.checkpoint.model.config.attention_window)
-        self.limit = rescore
         self.rounding = cache(self._measure)
 
     def draw(self, rows: Rows, *, whole: bool = False, at_least: int = 0) -> Rows:
@@ -72,8 +69,8 @@ class Rescorer:
         return np.sort(np.random.default_rng(self.seed).choice(len(rows), limit, replace=False))
 
     def _measure(self, split: str, precision: str | None) -> Rounding:
-        """Score a sample on other threads, with parameters moved in their last digit and, unless `precision` is FP32,
-        in FP16; None stands for a file that does not say."""
+        """Score a sample with parameters moved in their last digit and, unless `precision` is FP32, in FP16; None
+        stands for a file that does not say."""
         network = self.model.checkpoint.model
         rows = self.corpus.endpoints(split, network.config.history, unseal=True)
         rng = np.random.default_rng(self.seed)
@@ -84,18 +81,14 @@ class Rescorer:
             rows = np.sort(rng.choice(rows, min(MEASURED_WINDOWS, len(rows)), replace=False))
         cpu = torch.device("cpu")
         data = DeviceCorpus(self.corpus, network.config, cpu)
-
-        def score(scored: Vaiom, dtype: torch.dtype = torch.float32) -> Floats:
-            log_probs: Floats = Scorer(scored, data, cpu, dtype).log_probs(rows).double().numpy()
-            return log_probs
-
-        now, others = score(network), [score(_in_the_last_digit(network, self.seed))]
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1 if threads > 1 else 2)
-        others.append(score(network))
-        torch.set_num_threads(threads)
-        if precision != "float32":
-            others.append(score(network, torch.float16))
+        # Each parameter moves to about its neighbour, as other orders of adding would move sums.
+        moved, generator = copy.deepcopy(network), torch.Generator().manual_seed(self.seed)
+        with torch.no_grad():
+            for parameter in moved.parameters():
+                parameter.mul_(1 + UNIT * (2 * torch.rand(parameter.shape, generator=generator) - 1))
+        passes = [(network, torch.float32), (moved, torch.float32)]
+        passes += [] if precision == "float32" else [(network, torch.float16)]
+        now, *others = (Scorer(each, data, cpu, dtype).log_probs(rows).double().numpy() for each, dtype in passes)
         ids = class_ids(self.corpus.target_return[rows], now.shape[1])[:, None]
         bits = [(now - other) / np.log(2) for other in others]
         means = [abs(np.take_along_axis(each, ids, 1).mean()) + each.std() / np.sqrt(len(rows)) for each in bits]
@@ -106,12 +99,3 @@ class Rescorer:
             mean_bits=FARTHER * float(max(means)),
             probability=FARTHEST * max(float(np.abs(np.exp(now) - np.exp(other)).max()) for other in others),
         )
-
-
-def _in_the_last_digit(network: Vaiom, seed: int) -> Vaiom:
-    """The same model with each parameter moved to about its neighbour, as other orders of adding would move sums."""
-    moved, generator = copy.deepcopy(network), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in moved.parameters():
-            parameter.mul_(1 + UNIT * (2 * torch.rand(parameter.shape, generator=generator) - 1))
-    return moved

@@ -1,7 +1,6 @@
 """Two proofs about the returns themselves: no held-out stretch comes a second time, and no asset runs ahead of others.
 
-Enters: stamps and log returns of each asset, from bars or from a corpus, and where splits lie. Leaves: a `Proof`
-each. A pipeline cannot be blamed for either, and no cut shows them: the future lies under another symbol or stamp.
+A pipeline cannot be blamed for either, and no cut shows them: the future lies under another symbol or stamp.
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.audit.pipeline import Bars, Events
-from vaiom.audit.proof import Claim, Proof, not_run, proving
+from vaiom.audit.pipeline import Events
+from vaiom.audit.proof import Claim, Proof
 from vaiom.events.corpus import Corpus
-
-DUPLICATES = Claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")
-LEAD_LAG = Claim("lead-lag", "assets that move together do so at the same stamp, not hours apart")
 
 SAME_SIGNS = 32
 """Successive moves whose signs agree make a candidate; so many more are then compared by size."""
@@ -42,16 +38,6 @@ class Returns(NamedTuple):
     log_ret: npt.NDArray[np.float64]
 
 
-def returns_of_bars(bars: Bars) -> dict[str, Returns]:
-    out = {}
-    for symbol, frame in bars.items():
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_close = np.log(frame["Close"].to_numpy())
-        seconds = frame["Datetime"].to_numpy().astype("datetime64[s]").astype(np.int64)
-        out[symbol] = Returns(seconds, np.diff(log_close, prepend=np.nan))
-    return out
-
-
 def returns_of_corpus(corpus: Corpus) -> dict[str, Returns]:
     columns = corpus.columns
     return {s: Returns(columns["timestamp"][rows], columns["log_ret"][rows]) for s, rows in corpus.asset_slices.items()}
@@ -71,37 +57,38 @@ def spans_of(events: Events) -> dict[str, Span]:
     return {name: (stamps[rows].min(), stamps[rows].max()) for name, rows in events.splits.items() if len(rows)}
 
 
-def prove_duplicates(returns: Mapping[str, Returns], spans: Mapping[str, Span]) -> Proof:
+@Claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")
+def prove_duplicates(proof: Proof, returns: Mapping[str, Returns], spans: Mapping[str, Span]) -> None:
     """Copies under another symbol or stamp; scaled, turned upside down or with a little noise they are copies still."""
-    with proving(DUPLICATES) as proof:
-        symbols, moves = list(returns), [_moves(each) for each in returns.values()]
-        codes = [_sign_codes(each.log_ret > 0) for each in moves]
-        code = np.concatenate(codes)
-        asset = np.repeat(np.arange(len(codes)), [len(each) for each in codes])
-        place = np.concatenate([np.arange(len(each)) for each in codes])
-        order = np.argsort(code, kind="stable")
-        # Every window that has a twin is beside one of them.
-        twins = np.flatnonzero(code[order][1:] == code[order][:-1])
-        step, seen = _usual_step(moves), set()
-        for pair in zip(order[twins], order[twins + 1], strict=True):
-            a, b = (moves[asset[each]].log_ret[place[each] :][: 2 * SAME_SIGNS] for each in pair)
-            when = [int(moves[asset[each]].seconds[place[each]]) for each in pair]
-            # Assets that move together at one time are no copies.
-            if abs(when[0] - when[1]) < 2 * SAME_SIGNS * step or not _same_moves(a, b):
-                continue
-            splits = [next((name for name, span in spans.items() if span[0] <= t <= span[1]), NO_SPLIT) for t in when]
-            names = [symbols[asset[each]] for each in pair]
-            if (key := (*names, *splits)) not in seen:
-                seen.add(key)
-                both = zip(names, when, splits, strict=True)
-                said = " comes again as ".join(f"{s} from {np.datetime64(t, 's')} ({split})" for s, t, split in both)
-                if splits[0] == splits[1]:
-                    proof.notes.append(f"inside one split, {said}")
-                else:
-                    proof.check(False, said)
-        proof.count += len(code)
-        proof.notes.append(f"stretches of {2 * SAME_SIGNS} moves")
-    return proof
+    symbols, moves = list(returns), [_moves(each) for each in returns.values()]
+    codes = [_sign_codes(each.log_ret > 0) for each in moves]
+    code = np.concatenate(codes)
+    asset = np.repeat(np.arange(len(codes)), [len(each) for each in codes])
+    place = np.concatenate([np.arange(len(each)) for each in codes])
+    order = np.argsort(code, kind="stable")
+    # Every window that has a twin is beside one of them.
+    twins = np.flatnonzero(code[order][1:] == code[order][:-1])
+    step, seen = _usual_step(moves), set()
+    for pair in zip(order[twins], order[twins + 1], strict=True):
+        sizes = [np.abs(moves[asset[each]].log_ret[place[each] :][: 2 * SAME_SIGNS]) for each in pair]
+        when = [int(moves[asset[each]].seconds[place[each]]) for each in pair]
+        x, y = (each - each.mean() for each in sizes)
+        same = x @ y >= SAME_MOVES * np.sqrt((x @ x) * (y @ y)) > 0
+        # Assets that move together at one time are no copies.
+        if not same or abs(when[0] - when[1]) < 2 * SAME_SIGNS * step:
+            continue
+        splits = [next((name for name, span in spans.items() if span[0] <= t <= span[1]), NO_SPLIT) for t in when]
+        names = [symbols[asset[each]] for each in pair]
+        if (key := (*names, *splits)) not in seen:
+            seen.add(key)
+            both = zip(names, when, splits, strict=True)
+            said = " comes again as ".join(f"{s} from {np.datetime64(t, 's')} ({split})" for s, t, split in both)
+            if splits[0] == splits[1]:
+                proof.notes.append(f"inside one split, {said}")
+            else:
+                proof.check(False, said)
+    proof.count += len(code)
+    proof.notes.append(f"stretches of {2 * SAME_SIGNS} moves")
 
 
 def _sign_codes(up: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
@@ -113,48 +100,40 @@ def _sign_codes(up: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
     return codes
 
 
-def _same_moves(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> bool:
-    x, y = (np.abs(each) - np.abs(each).mean() for each in (a, b))
-    return bool(x @ y >= SAME_MOVES * np.sqrt((x @ x) * (y @ y)) > 0)
-
-
 def _usual_step(moves: list[Returns]) -> int:
     steps = np.concatenate([np.diff(each.seconds) for each in moves])
     return int(np.median(steps)) if len(steps) else 1
 
 
-def prove_lead_lag(returns: Mapping[str, Returns]) -> Proof:
+@Claim("lead-lag", "assets that move together do so at the same stamp, not hours apart")
+def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     """An asset stamped hours early tells the others' future: it then moves with them at a lag and not at once."""
-    moves = {symbol: _moves(each) for symbol, each in returns.items()}
-    if len(moves) < 2 or _usual_step(list(moves.values())) >= 86_400:
-        return not_run(LEAD_LAG, "needs several assets, and bars shorter than a day: markets of one day close in turn")
-    with proving(LEAD_LAG) as proof:
-        stamps = np.unique(np.concatenate([each.seconds for each in moves.values()]))
-        sizes = np.zeros((len(moves), len(stamps)), np.float32)
-        for row, each in zip(sizes, moves.values(), strict=True):
-            row[np.searchsorted(stamps, each.seconds)] = each.log_ret
-        starts = range(0, max(1, len(stamps) - BLOCK), BLOCK)
-        largest = 0.0
-        for part in (slice(None), *(slice(start, start + BLOCK) for start in starts)):
-            block = sizes[:, part]
-            together, _ = _correlation(block, 0)
-            for lag in range(1, min(LAGS, block.shape[1] - 1) + 1):
-                apart, shared = _correlation(block, lag)
-                np.fill_diagonal(apart, 0)
-                largest = max(largest, float(np.abs(apart).max()))
-                allowed = np.maximum(STANDARD_ERRORS / np.sqrt(np.maximum(shared, 1)), 2 * np.abs(together))
-                late = np.argwhere((np.abs(apart) > allowed) & (shared >= MIN_SHARED))
-                proof.count += apart.size
-                for leader, follower in late:
-                    one, other = (list(moves)[each] for each in (leader, follower))
-                    since = np.datetime64(int(stamps[part][0]), "s")
-                    proof.check(
-                        False,
-                        f"{one} runs {lag} bars ahead of {other} from {since} on: correlation "
-                        f"{apart[leader, follower]:+.2f}, at one stamp {together[leader, follower]:+.2f}",
-                    )
-        proof.notes.append(f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}")
-    return proof
+    symbols, moves = list(returns), [_moves(each) for each in returns.values()]
+    if len(moves) < 2 or _usual_step(moves) >= 86_400:
+        why = "needs several assets, and bars shorter than a day: markets of one day close in turn"
+        proof.notes.append(f"not run: {why}")
+        return
+    stamps = np.unique(np.concatenate([each.seconds for each in moves]))
+    sizes = np.zeros((len(moves), len(stamps)), np.float32)
+    for row, each in zip(sizes, moves, strict=True):
+        row[np.searchsorted(stamps, each.seconds)] = each.log_ret
+    starts = range(0, max(1, len(stamps) - BLOCK), BLOCK)
+    largest = 0.0
+    for part in (slice(None), *(slice(start, start + BLOCK) for start in starts)):
+        block = sizes[:, part]
+        together, _ = _correlation(block, 0)
+        for lag in range(1, min(LAGS, block.shape[1] - 1) + 1):
+            apart, shared = _correlation(block, lag)
+            np.fill_diagonal(apart, 0)
+            largest = max(largest, float(np.abs(apart).max()))
+            allowed = np.maximum(STANDARD_ERRORS / np.sqrt(np.maximum(shared, 1)), 2 * np.abs(together))
+            proof.count += apart.size
+            for leader, follower in np.argwhere((np.abs(apart) > allowed) & (shared >= MIN_SHARED)):
+                since = np.datetime64(int(stamps[part][0]), "s")
+                ahead = f"{symbols[leader]} runs {lag} bars ahead of {symbols[follower]} from {since} on"
+                found = f"{apart[leader, follower]:+.2f}, at one stamp {together[leader, follower]:+.2f}"
+                proof.check(False, f"{ahead}: correlation {found}")
+    proof.notes.append(f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}")
 
 
 def _correlation(sizes: npt.NDArray[np.float32], lag: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:

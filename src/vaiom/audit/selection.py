@@ -1,9 +1,4 @@
-"""Proof (g): the model was chosen on Validation, and every look at a test is told of.
-
-Enters: a corpus with its ledger and, for a run, what scores events again. Leaves: a `Proof`. Validation bits are scored
-again for every checkpoint that is kept; the training log has each Validation that the configuration asks for; each look
-of the run has its evaluation and each evaluation its look, in a ledger whose lines are a chain.
-"""
+"""Proof (g): the model was chosen on Validation, and every look at a test is told of."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vaiom.audit.proof import Claim, Proof, proving
+from vaiom.audit.proof import Claim, Proof
 from vaiom.audit.rescoring import SAMPLED, Rescorer
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, is_recorded, ledger_heads, model_looks, read_ledger
@@ -26,41 +21,34 @@ from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import BEST_NAME, METRICS_NAME, Run
 from vaiom.training.experiment import experiment_of_run
 
-SELECTION = Claim(
-    "g. selection",
-    "Validation scored again, a training log without holes, an evaluation for each look; the ledger is a chain",
-)
 STANDARD_ERRORS, ENOUGH = 5, 1_024
 """Of a mean over events that were drawn, which so many make nearly normal."""
 
 
-def prove_selection(corpus: Corpus, rescorer: Rescorer | None = None, run: Path | None = None) -> Proof:
-    with proving(SELECTION) as proof:
-        looks, heads = read_ledger(corpus), ledger_heads(corpus)
-        _check_chain(proof, looks, heads)
-        for split in corpus.splits.names:
-            models = Counter(look.run for look in model_looks(corpus, split))
-            if models:
-                names = ", ".join(f"{name} ({times})" if times > 1 else name for name, times in models.items())
-                proof.notes.append(f"{split}: scored {models.total()} times, by {names}")
-        proof.notes.append(f"{len(looks)} looks in the ledger, SHA-256 {heads[-1]}" if looks else "no look is recorded")
-        if rescorer is not None and run is not None:
-            _check_log(proof, run, rescorer.model)
-            _check_validation(proof, run, rescorer)
-            _check_looks(proof, corpus, run, rescorer.model, looks, heads)
-            if rescorer.model.checkpoint.provenance.purpose == USE:
-                _check_selecting_looks(proof, corpus, rescorer, looks)
-    return proof
-
-
-def _check_chain(proof: Proof, looks: list[Look], heads: list[str]) -> None:
-    """Each line names what stood before it; lines from before there was a chain are its first link."""
-    chained = False
+@Claim(
+    "g. selection",
+    "Validation scored again, a training log without holes, an evaluation for each look; the ledger is a chain",
+)
+def prove_selection(proof: Proof, corpus: Corpus, rescorer: Rescorer | None = None, run: Path | None = None) -> None:
+    looks, heads = read_ledger(corpus), ledger_heads(corpus)
+    chained = False  # each line names what stood before it; lines from before there was a chain are its first link
     for number, look in enumerate(looks, start=1):
         # Whoever records at the same time may have come in between: any earlier state will do.
         holds = look.previous in heads[:number] if look.previous is not None else not chained
         proof.check(holds, f"ledger, line {number}: lines before it were changed or removed")
         chained |= look.previous is not None
+    for split in corpus.splits.names:
+        models = Counter(look.run for look in model_looks(corpus, split))
+        if models:
+            names = ", ".join(f"{name} ({times})" if times > 1 else name for name, times in models.items())
+            proof.notes.append(f"{split}: scored {models.total()} times, by {names}")
+    proof.notes.append(f"{len(looks)} looks in the ledger, SHA-256 {heads[-1]}" if looks else "no look is recorded")
+    if rescorer is not None and run is not None:
+        _check_log(proof, run, rescorer.model)
+        _check_validation(proof, run, rescorer)
+        _check_looks(proof, corpus, run, rescorer.model, looks, heads)
+        if rescorer.model.checkpoint.provenance.purpose == USE:
+            _check_selecting_looks(proof, corpus, rescorer, looks)
 
 
 def _check_log(proof: Proof, run: Path, model: ModelPredictor) -> None:
@@ -73,15 +61,15 @@ def _check_log(proof: Proof, run: Path, model: ModelPredictor) -> None:
     step, own = origin.step, origin.validation_bits
     proof.check(own == bits.get(step), f"{BEST_NAME} says step {step} with {own} bits, the run otherwise")
     fewest = min(bits, key=lambda key: bits[key], default=None)
-    better = f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}"
-    proof.check(fewest == step, better, len(bits))
+    proof.check(
+        fewest == step, f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}", len(bits)
+    )
     last = max(bits, default=0)
     holes = set(range(config.validate_every, last + 1, config.validate_every)) - set(bits)
     proof.check(not holes, f"{METRICS_NAME} lacks the Validation of step {min(holes, default=0)}", len(bits))
     otherwise = f"{METRICS_NAME} ends at step {last} of {config.steps}: finish the training (vaiom train --resume)"
     proof.check(config.has_ended(bits), otherwise)
-    kept = Run(run).checkpoint(step)
-    if kept.is_file():
+    if (kept := Run(run).checkpoint(step)).is_file():
         same = load_checkpoint(kept).sha256 == model.checkpoint.sha256
         proof.check(same, f"{BEST_NAME} is not the checkpoint {kept.name}")
 

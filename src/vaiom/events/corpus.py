@@ -391,15 +391,16 @@ def _require_shape(manifest: dict[str, Any]) -> None:
             raise ValueError(f"its {part} make no sense")
 
 
-def under_splits(corpus: Corpus, splits: SplitConfig) -> Corpus:
-    """The corpus in memory, as if it had been built with other boundaries: what Train fits is fitted anew.
+def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """The corpus in memory, as if built with other boundaries: what Train fits is fitted anew unless it is given.
 
     Return buckets are those of a build, to the bit; gap and volatility-regime buckets are taken from the stored 32-bit
     values, so that a value within rounding of an edge may fall on its other side.
     """
     rows = {symbol: _own_values(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
     old = corpus.tokenizer
-    tokenizer = fit_on_train(rows, splits.train_end, old.timeframe, dict(zip(old.symbols, old.classes, strict=True)))
+    classes = dict(zip(old.symbols, old.classes, strict=True))
+    tokenizer = tokenizer or fit_on_train(rows, splits.train_end, old.timeframe, classes)
     columns = {
         name: bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
         for name, (of, value) in BUCKETED.items()
