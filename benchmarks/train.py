@@ -25,8 +25,8 @@ from vaiom.errors import VaiomError
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.vaiom import Vaiom, count_parameters
-from vaiom.training.config import TrainConfig
 from vaiom.training.devices import resolve_device, resolve_type
+from vaiom.training.experiment import TrainConfig
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
 

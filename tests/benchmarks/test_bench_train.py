@@ -12,7 +12,7 @@ from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.market.folder import write_symbol
 from vaiom.model.config import ModelConfig
-from vaiom.training.config import TrainConfig
+from vaiom.training.experiment import TrainConfig
 
 MODEL = ModelConfig(width=16, num_heads=2, num_layers=2, context=32)
 TRAIN = TrainConfig(micro_batch=4, num_micro_batches=2)

@@ -18,8 +18,7 @@ from vaiom.model.config import Vocabulary
 from vaiom.model.losses import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
-from vaiom.training.distillation import mean_probs, teachers_of
-from vaiom.training.loop import train
+from vaiom.training.loop import mean_probs, teachers_of, train
 from vaiom.training.windows import DeviceCorpus
 
 ALONE = TINY.with_changes(positions="rotary", attention_window=6, steps=8, mirror=0.5)

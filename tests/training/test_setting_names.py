@@ -15,8 +15,7 @@ from vaiom.experiments.registry import experiment
 from vaiom.experiments.tasks import Task
 from vaiom.model.checkpoint import Provenance
 from vaiom.model.config import ModelConfig
-from vaiom.training.config import TrainConfig
-from vaiom.training.experiment import Experiment
+from vaiom.training.experiment import Experiment, TrainConfig
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 GONE = {"norm=rms", "feed_forward=swiglu", "normed_keys=true"}

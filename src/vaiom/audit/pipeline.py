@@ -27,7 +27,7 @@ from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import Checkpoint
 from vaiom.model.config import ModelConfig
-from vaiom.training.config import TrainConfig
+from vaiom.training.experiment import TrainConfig
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
 if TYPE_CHECKING:

@@ -1,11 +1,13 @@
 """An experiment: a model and how it is trained, under a name. What a run folder's `config.toml` says.
 
-Enters: configuration, `key=value` changes. Leaves: a resolved, hashable configuration.
+The defaults are the paper's selected run.
+Paper: Methods, "Optimization and Reproducibility Settings"; Appendix F, "Optimization and Numerical Evaluation".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,98 @@ from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Checkpoint
 from vaiom.model.config import HASHED_DEFAULTS, REMOVED, RENAMED, ModelConfig, spell_as_hashed, upgrade_settings
 from vaiom.run import Run
-from vaiom.training.config import TrainConfig
 
+SEED_LIMIT = 2**63
+LAST_RATE = 0.1
+"""Where a falling rate ends, as a share of the learning rate."""
+
+_COUNTS = ("validate_every", "log_every", "keep_last")
+_WEIGHTS = ("gap_weight", "vol_regime_weight", "ordinal_weight", "weight_decay")
+_RANGES: tuple[tuple[tuple[str, ...], float, float, str], ...] = (
+    (("steps", "micro_batch", "num_micro_batches", *_COUNTS), 1, math.inf, "1 or more"),
+    (("patience", "warmup_steps", "teachers", *_WEIGHTS), 0, math.inf, "finite and not negative"),
+    (("learning_rate", "clip_norm"), math.ulp(0.0), math.inf, "finite and positive"),
+    (("seed",), 0, SEED_LIMIT, f"0 or more and below {SEED_LIMIT}"),
+    (("ema_decay", "mirror"), 0, 1, "in [0, 1)"),
+    (("teacher_share",), 0, math.nextafter(1, 2), "in [0, 1]"),
+)
+_CHOICES = {
+    "schedule": ("constant", "cosine"),
+    "scope": ("full", "last"),
+    "precision": ("auto", "fp16", "bf16", "fp32"),
+}
 RENAMED_EXPERIMENT = ("best", "best-512")
 """How the names of some experiments began in version 0.1, and how they begin now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    seed: int = 17
+    steps: int = 5_500
+    micro_batch: int = 32
+    num_micro_batches: int = 4
+    scope: str = "full"
+    learning_rate: float = 3e-4
+    schedule: str = "constant"
+    """`cosine` falls from the learning rate to a tenth of it over the steps of the run."""
+    warmup_steps: int = 0
+    """The rate rises over this many steps first."""
+    ema_decay: float = 0.0
+    """Decay per step of the moving average of the weights, which is what is then validated and kept; 0 for none."""
+    mirror: float = 0.0
+    """How often a window is shown upside down: an exchange rate read the other way round is an exchange rate."""
+    teachers: int = 0
+    """How many models are trained first, for this one to learn from their mean distribution beside the truth."""
+    teacher_share: float = 0.0
+    """How much of the return's loss is towards the teachers."""
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    gap_weight: float = 0.1
+    vol_regime_weight: float = 0.1
+    ordinal_weight: float = 0.1
+    precision: str = "auto"
+    validate_every: int = 500
+    log_every: int = 50
+    patience: int = 0
+    """Stop after this many Validations without a new best; 0 never stops early."""
+    keep_last: int = 3
+    __upgrade__ = staticmethod(upgrade_settings)
+
+    def __post_init__(self) -> None:
+        for names, least, limit, expected in _RANGES:
+            for name in names:
+                if not least <= getattr(self, name) < limit:
+                    raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if bool(self.teachers) != bool(self.teacher_share):
+            raise ValueError(f"teachers ({self.teachers}) and teacher_share ({self.teacher_share}) need each other")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        rate = self.learning_rate * min(1.0, step / (self.warmup_steps + 1))
+        if self.schedule == "constant":
+            return rate
+        done = (step - 1) / self.steps
+        return rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+
+    def ema_weight_at(self, step: int) -> float:
+        """How far the average moves to the weights of a step: with its bias corrected, nothing of the start is left."""
+        return (1 - self.ema_decay) / (1 - self.ema_decay**step)
+
+    def has_ended(self, bits: Mapping[int, float]) -> bool:
+        """Whether a run with these Validation bits by step came to its end, or to that of its patience."""
+        best = min(bits, key=lambda step: bits[step], default=0)
+        return max(bits, default=0) >= self.steps or 0 < self.patience <= sum(step > best for step in bits)
+
+    @property
+    def windows_per_step(self) -> int:
+        return self.micro_batch * self.num_micro_batches
+
+    @property
+    def task_weights(self) -> dict[str, float]:
+        return {"gap": self.gap_weight, "vol_regime": self.vol_regime_weight, "ordinal": self.ordinal_weight}
 
 
 @dataclass(frozen=True, kw_only=True)

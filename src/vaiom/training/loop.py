@@ -1,9 +1,9 @@
-"""The training run: steps, Validation, checkpoints, selection, resumption.
+"""The training run: teachers if there are any, steps, Validation, checkpoints, selection, resumption.
 
 Enters: a corpus and an experiment. Leaves: a run folder with `config.toml`, `metrics.jsonl`, checkpoints and
 `best.safetensors`, the one with the fewest Validation bits per event. Anything that would make that choice a lie stops
 the run instead: an empty Validation split, a loss that is not finite, a corpus or configuration other than the run's.
-Paper: Methods, "Optimization and Reproducibility Settings"; selection on Validation alone.
+Paper: Methods, "Optimization and Reproducibility Settings". Teachers are Hinton, Vinyals and Dean's (2015).
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from vaiom import __version__
 from vaiom.codec import to_json, to_toml
 from vaiom.errors import ConfigError, DataError, UserError
 from vaiom.events.corpus import Corpus
-from vaiom.events.splits import VALIDATION
+from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.files import atomic_file, ensure_folder, hold_folder, write_bytes
-from vaiom.model.checkpoint import EVIDENCE, Provenance, save_checkpoint
+from vaiom.model.checkpoint import EVIDENCE, Provenance, load_checkpoint, save_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
-from vaiom.training.distillation import mean_probs, teachers_of
-from vaiom.training.experiment import Experiment
+from vaiom.training.experiment import SEED_LIMIT, Experiment
 from vaiom.training.scoring import Scorer
 from vaiom.training.state import RunRecord, load_state, save_state, seed_dropout
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
 Report = Callable[[dict[str, Any]], None]
+_BETWEEN_SEEDS = 1_000
 
 
 class TrainingError(UserError):
@@ -88,16 +89,38 @@ def train(
         checkpoints, seconds = [], 0.0
         for number, teacher in enumerate(teachers, start=1):
             folder = Run(Run(run).teachers / str(number))
-            progress = report and partial(_report_teacher, report, number, len(teachers))
-            taught = _Run(corpus, teacher, folder.path, own_device, group, progress, purpose).go()
+
+            def report_teacher(entry: dict[str, Any], number: int = number) -> None:
+                if report:
+                    report({**entry, "teacher": number, "teachers": len(teachers)})
+
+            taught = _Run(corpus, teacher, folder.path, own_device, group, report_teacher, purpose).go()
             checkpoints.append(folder.best)
             seconds += taught.seconds
         result = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints).go(deadline)
         return replace(result, seconds=result.seconds + seconds)
 
 
-def _report_teacher(report: Report, number: int, total: int, entry: dict[str, Any]) -> None:
-    report({**entry, "teacher": number, "teachers": total})
+def teachers_of(experiment: Experiment) -> list[Experiment]:
+    """What a student's teachers are trained with: its own settings, from other seeds."""
+    seeds = [experiment.train.seed + _BETWEEN_SEEDS * number for number in range(1, experiment.train.teachers + 1)]
+    alone = replace(experiment, name=f"{experiment.name}-teacher")
+    return [alone.with_changes(teachers=0, teacher_share=0.0, seed=seed % SEED_LIMIT) for seed in seeds]
+
+
+def mean_probs(
+    checkpoints: Sequence[Path], corpus: Corpus, data: DeviceCorpus, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """(1 or 2, N, 16) of the corpus as it is and, where windows are mirrored, mirrored; rows outside Train are zero."""
+    rows = np.flatnonzero(corpus.valid_base & (corpus.split_codes == corpus.splits.code(TRAIN)))
+    index = torch.from_numpy(rows).to(device)
+    views = [data, data.mirrored()] if data.mirror else [data]
+    table = torch.zeros(len(views), len(data.x), NUM_RETURN_BUCKETS, dtype=torch.float16, device=device)
+    teachers = [load_checkpoint(path).model.to(device) for path in checkpoints]
+    for view, out in zip(views, table, strict=True):
+        answers = [Scorer(teacher, view, device, dtype, record=False).log_probs(rows).exp() for teacher in teachers]
+        out[index] = torch.stack(answers).mean(dim=0).half()
+    return table
 
 
 class _Run:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from vaiom.model.losses import objective
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.config import TrainConfig
 from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
+from vaiom.training.experiment import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Rows
 
 
