@@ -52,7 +52,7 @@ def test_five_thousand_real_bars_one_by_one(forecaster: Forecaster, shared_data:
         worst = max(worst, float(np.abs(dist.probs - history.probs[at]).max()))
         assert dist.sigma == history.sigma[at]
         assert np.datetime64(dist.as_of, "s") == history.as_of[at]
-        window = online.streams["EURUSD"].columns
+        window = online.window("EURUSD").columns
         first = max(0, number + 1 - forecaster.context)
         np.testing.assert_array_equal(inputs_of(forecaster.config, window, meta), batch_inputs[first : number + 1])
     assert worst <= TOLERANCE
@@ -158,7 +158,26 @@ def test_copies_that_part_do_not_meet_again(forecaster: Forecaster, monkeypatch:
         for online, last in ((one, bars[number : number + 1]), (two, other[number : number + 1])):
             alone = forecaster.online()
             alone.extend("EURUSD", pl.concat([bars.head(number), last]))
-            for name, column in alone.streams["EURUSD"].columns.items():
-                np.testing.assert_array_equal(online.streams["EURUSD"].columns[name], column, err_msg=name)
+            for name, column in alone.window("EURUSD").columns.items():
+                np.testing.assert_array_equal(online.window("EURUSD").columns[name], column, err_msg=name)
         for name, column in window.columns.items():
             np.testing.assert_array_equal(column, expected[name], err_msg=name)
+
+
+def test_a_state_of_version_two_goes_on(forecaster: Forecaster) -> None:
+    """There a column was a list of numbers, null where undefined."""
+    online, restored, bars = forecaster.online(), forecaster.online(), random_bars(60)
+    online.extend("EURUSD", bars.head(59))
+    state = online.to_json()
+    columns = online.streams["EURUSD"].part(slice(None)).items()
+    state["assets"]["EURUSD"]["columns"] = {
+        name: [None if item != item else item for item in column[-online._kept :].tolist()] for name, column in columns
+    }
+    restored.restore(json.loads(json.dumps({**state, "version": 2}, allow_nan=False)))
+    assert restored.to_json() == online.to_json()
+    ours, theirs = (each.push("EURUSD", bars.row(59, named=True)) for each in (restored, online))
+    assert ours is not None
+    assert theirs is not None
+    np.testing.assert_array_equal(ours.probs, theirs.probs)
+    with pytest.raises(DataError, match="another model"):
+        restored.restore({**state, "version": 1})

@@ -190,10 +190,10 @@ def test_a_late_bar_costs_the_rows_that_it_changed(simulated_world: TinyRun, mon
     online = forecaster.online()
     online.extend_many({symbol: frame.head(-late) for symbol, frame in bars.items()})
     online.forecast(ours)
-    rows, step = [], RowStep.step
+    rows, step = [], RowStep.step_all
     monkeypatch.setattr(RowStep, "begin", None)
     monkeypatch.setattr(
-        RowStep, "step", lambda self, memory, *new: (rows.append(len(new[0])), step(self, memory, *new))[1]
+        RowStep, "step_all", lambda self, more: (rows.extend(len(new) for _, new, _ in more), step(self, more))[1]
     )
     for bar in bars[ours].tail(late).iter_rows(named=True):
         online.push(ours, bar)

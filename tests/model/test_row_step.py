@@ -99,3 +99,25 @@ def test_the_last_row_may_come_again_in_another_form() -> None:
         shared += left.buffer is right.buffer
         memory = right
     assert shared > LENGTH - 10
+
+
+def test_rows_of_several_assets_are_those_of_each_alone() -> None:
+    """However many rows each has had and gets."""
+    model = windowed_model()
+    x, meta = events(model, 4, LENGTH)
+    rows, assets, step = x.numpy(), meta.numpy(), RowStep(model)
+    expected = [answers(model, x[[one]], meta[[one]]) for one in range(4)]
+    memories: list[RowMemory | None] = [
+        None,
+        *(step.begin(rows[one, :at], assets[one]) for one, at in ((1, 5), (2, 22))),
+    ]
+    memories.append(walk(step, None, rows[3, :50], assets[3])[-1])
+    for sizes in ((1, 3, 2, 1), (4, 1, 1, 2)):
+        at = [each.position if each else 0 for each in memories]
+        more = [(memories[one], rows[one, at[one] : at[one] + sizes[one]], assets[one]) for one in range(4)]
+        made = step.step_all(more)
+        for one, after in enumerate(made):
+            assert len(after) == sizes[one]
+            known = expected[one][at[one] : at[one] + sizes[one]]
+            np.testing.assert_allclose([each.probs for each in after], known, atol=1e-6, rtol=0)
+        memories = [after[-1] for after in made]

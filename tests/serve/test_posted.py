@@ -45,17 +45,17 @@ def bars_of(frame: pl.DataFrame) -> list[Bar]:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows went through the model one by one, and how many windows at once."""
-    counts, one, many = [0, 0], RowStep.step, RowStep.begin
+    counts, one, many = [0, 0], RowStep.step_all, RowStep.begin
 
     def counted_step(self: RowStep, *inputs: Any) -> Any:
-        counts[0] += len(inputs[1])
+        counts[0] += sum(len(events) for _, events, _ in inputs[0])
         return one(self, *inputs)
 
     def counted_window(self: RowStep, *inputs: Any) -> Any:
         counts[1] += 1
         return many(self, *inputs)
 
-    monkeypatch.setattr(RowStep, "step", counted_step)
+    monkeypatch.setattr(RowStep, "step_all", counted_step)
     monkeypatch.setattr(RowStep, "begin", counted_window)
     return counts
 

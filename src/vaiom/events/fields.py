@@ -296,7 +296,7 @@ def cross_columns(
     times = [assets[symbol]["timestamp"] for symbol in symbols]
     if all(len(at) == 1 and at[0] == times[0][0] for at in times):  # as they are in a live hour
         values = [np.array([assets[symbol][name] for symbol in symbols]) for name in CROSS_SOURCES]
-        means = _means_of_others(symbols, known, *values)
+        means = means_of_others(symbols, known, *values)
         return {symbol: dict(zip(CROSS_FIELDS, means[:, number], strict=True)) for number, symbol in enumerate(symbols)}
     out = {symbol: np.empty((len(_CROSS), len(at)), np.float16) for symbol, at in zip(symbols, times, strict=True)}
     stamps = np.unique(np.concatenate(times))
@@ -309,13 +309,13 @@ def cross_columns(
         for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
             for name, value in zip(CROSS_SOURCES, values, strict=True):
                 value[number, at] = assets[symbol][name][own]
-        means = _means_of_others(symbols, known, *values)
+        means = means_of_others(symbols, known, *values)
         for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
             out[symbol][:, own] = means[:, number, at]
     return {symbol: dict(zip(CROSS_FIELDS, columns, strict=True)) for symbol, columns in out.items()}
 
 
-def _means_of_others(
+def means_of_others(
     symbols: Sequence[str],
     known: Sequence[str] | None,
     flags: npt.NDArray[np.uint8],

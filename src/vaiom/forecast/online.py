@@ -2,21 +2,23 @@
 
 Enters: bars one by one or a stamp at a time, or a history at once. Leaves: forecasts equal to those of
 `Forecaster.predict` on all bars so far: inputs to the bit, because a bar goes through the recursion that builds a
-corpus. What a row reads of other assets is made anew whenever one more bar of its stamp arrives. A model whose layers
-see a window of rows computes new and changed rows alone. The state goes to JSON and back; what the model remembers is
-computed again from its rows.
+corpus. What a row reads of other assets is made when it is asked for, and anew after one more bar of its stamp. A model
+whose layers see a window of rows computes new and changed rows alone. The state goes to JSON and back; what the model
+remembers is computed again from its rows.
 Paper: Methods, "Continuous dynamic features" (recursive scales).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from vaiom.errors import DataError
 from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of
@@ -24,12 +26,12 @@ from vaiom.events.rows import Columns, bars_of, meta_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.engine import Events
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.rows import Window, cut_window, refresh_cross_fields
-from vaiom.model.row_step import MOST_ROWS, RowMemory, RowStep
+from vaiom.forecast.rows import Window, find_missing, read_others
+from vaiom.model.row_step import MOST_ROWS, MoreRows, RowMemory, RowStep
 
-STATE_VERSION = 2
+STATE_VERSION = 3
+_OLDER_VERSIONS = (2,)
 
 # The same number of bars reaches further back in an asset that trades fewer hours. Where assets read each other, rows
 # are kept for its sake beyond the window.
@@ -37,22 +39,23 @@ _KEPT_CONTEXTS = 2
 _REMEMBERED = 8
 """Rows that a bar of another asset may come late and change at the price of those rows."""
 _ROOM = 512
-"""Rows that are written before the kept ones are copied."""
+"""Rows that are written, and kept beyond those that are needed, before they are copied."""
 
 
 class _Rows:
     """Columns that streams write on in, as long as nobody else has; what was written is never changed."""
 
-    def __init__(self, columns: Columns, room: int) -> None:
-        self.end, self.capacity = len(columns["timestamp"]), len(columns["timestamp"]) + room
-        self.columns = {name: np.concatenate([each, np.empty(room, each.dtype)]) for name, each in columns.items()}
+    def __init__(self, columns: Columns) -> None:
+        self.end = len(columns["timestamp"])
+        self.capacity = self.end + _ROOM
+        self.columns = {name: np.concatenate([each, np.empty(_ROOM, each.dtype)]) for name, each in columns.items()}
 
     def write(self, columns: Columns, kept: int) -> Columns:
         """The last rows, after more were written."""
         start, self.end = self.end, self.end + len(columns["timestamp"])
         for name, column in self.columns.items():
             column[start : self.end] = columns[name]
-        return {name: column[max(0, self.end - kept) : self.end] for name, column in self.columns.items()}
+        return {name: column[start - kept : self.end] for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,58 +64,80 @@ class AssetStream:
 
     recursion: AssetState
     columns: Columns
+    """Of the asset's own bars."""
     num_bars: int
+    seconds: int
+    """The stamp of the last bar, as it is stored."""
+    cross: npt.NDArray[np.float16] | None = None
+    """(fields, rows): what rows read of other assets, if the model does; of the last ones it may still be made."""
     memories: list[RowMemory] = field(default_factory=list)
     """What the model remembers after each of the last rows, if it has been asked."""
     rows: _Rows | None = None
-    """Where the columns lie, but for those that bars of other assets change."""
+    """Where the columns lie."""
     end: int = 0
 
-    def followed_by(self, recursion: AssetState, new: Columns, kept: int) -> AssetStream:
-        """With more rows; where they are few, the last ones alone."""
+    def __len__(self) -> int:
+        return len(self.columns["timestamp"])
+
+    def followed_by(self, recursion: AssetState, new: Columns) -> AssetStream:
+        """With more rows."""
         number, rows = len(new["timestamp"]), self.rows
-        few = number <= _ROOM
-        joined = {name for name in new if name in CROSS_FIELDS or not few}
-        columns = {name: np.concatenate([self.columns[name], new[name]])[-kept if few else 0 :] for name in joined}
-        if few and (rows is None or rows.end != self.end or rows.end + number > rows.capacity):
-            rows = _Rows({name: self.columns[name] for name in new.keys() - joined}, _ROOM)
-        if few and rows:
-            columns |= rows.write(new, kept)
+        if number > _ROOM:
+            rows, columns = None, {name: np.concatenate([self.columns[name], new[name]]) for name in new}
+        else:
+            if rows is None or rows.end != self.end or rows.end + number > rows.capacity:
+                rows = _Rows(self.columns)
+            columns = rows.write(new, len(self))
         return AssetStream(
             recursion=recursion,
             columns=columns,
             num_bars=self.num_bars + number,
+            seconds=int(new["timestamp"][-1]),
+            cross=self.cross,
             memories=list(self.memories),
-            rows=rows if few else None,
+            rows=rows,
             end=rows.end if rows else 0,
         )
-
-    @property
-    def seconds(self) -> int:
-        """The stamp of the last bar, as it is stored."""
-        return int(self.columns["timestamp"][-1])
 
     @property
     def last(self) -> datetime:
         """The stamp of the last bar."""
         return moment_of(self.seconds)
 
-    def to_json(self) -> dict[str, Any]:
-        # Single-precision values survive as the doubles they equal; an undefined return is null.
+    def part(self, rows: slice) -> Columns:
+        """Some rows with what they read of others."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        if self.cross is not None:
+            columns |= zip(CROSS_FIELDS, self.cross[:, rows], strict=True)
+        return columns
+
+    def to_json(self, kept: int) -> dict[str, Any]:
+        """Its last rows byte for byte: a service writes down many of them in the time of a few bars."""
         columns = {
-            name: [None if item != item else item for item in column.tolist()] for name, column in self.columns.items()
+            name: b64encode(column.astype(ROW_TYPES[name]).tobytes()).decode()
+            for name, column in self.part(slice(-kept, None)).items()
         }
         rows = {"recursion": self.recursion.to_json(), "last": self.seconds}
         return {"rows": rows, "num_bars": self.num_bars, "columns": columns}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], forecaster: Forecaster) -> AssetStream:
-        columns: Columns = {
-            name: np.array([np.nan if item is None else item for item in column]).astype(ROW_TYPES[name])
-            for name, column in value["columns"].items()
-        }
-        recursion = forecaster.rows.restored(value["rows"]["recursion"])
-        return cls(recursion=recursion, columns=columns, num_bars=value["num_bars"])
+        columns = {name: _column(column, ROW_TYPES[name]) for name, column in value["columns"].items()}
+        cross = [columns.pop(name) for name in CROSS_FIELDS if name in columns]
+        return cls(
+            recursion=forecaster.rows.restored(value["rows"]["recursion"]),
+            columns=columns,
+            num_bars=value["num_bars"],
+            seconds=int(columns["timestamp"][-1]),
+            cross=np.array(cross) if cross else None,
+        )
+
+
+def _column(value: str | list[Any], kind: str) -> npt.NDArray[Any]:
+    """As `to_json` writes it, or as a list of numbers, as it was in version 2."""
+    if isinstance(value, str):
+        return np.frombuffer(b64decode(value), kind)
+    return np.array([np.nan if item is None else item for item in value]).astype(kind)
 
 
 class OnlineForecaster:
@@ -121,6 +146,8 @@ class OnlineForecaster:
     def __init__(self, forecaster: Forecaster) -> None:
         self.forecaster = forecaster
         self.streams: dict[str, AssetStream] = {}
+        self._stale: dict[str, int] = {}
+        """Stamps from which on rows are still to read what other assets had there."""
         self._kept = forecaster.context * (_KEPT_CONTEXTS if forecaster.reads_other_assets else 1)
 
     def push(
@@ -145,9 +172,7 @@ class OnlineForecaster:
             )
         self._advance(checked, stamps)
         ready = [symbol for symbol in bars if self.ready(symbol)] if forecast else []
-        if self.forecaster.engine.row_step:
-            return {symbol: self.forecast(symbol, now=now) for symbol in ready}
-        return {dist.symbol: dist for dist in self.forecaster.forecast(map(self.window, ready), now)}
+        return self.forecast_many(ready, now=now)
 
     def extend(self, symbol: str, bars: Any) -> int:
         """Take a history, or the bars that follow the last one, at once; returns how many bars there were."""
@@ -165,11 +190,25 @@ class OnlineForecaster:
 
     def forecast(self, symbol: str, *, now: datetime | None = None) -> ReturnDistribution:
         """The forecast after the last bar of an asset."""
-        window, step = self.window(symbol), self.forecaster.engine.row_step
+        return self.forecast_many([symbol], now=now)[symbol]
+
+    def forecast_many(self, symbols: Sequence[str], *, now: datetime | None = None) -> dict[str, ReturnDistribution]:
+        """The forecasts after the last bars of assets, which go through the model together."""
+        self._read_others(symbols)
+        windows, step = {symbol: self.window(symbol) for symbol in symbols}, self.forecaster.engine.row_step
         if step is None:
-            return self.forecaster.forecast([window], now)[0]
-        window.require_scale()
-        return self.forecaster.distribution(window, self._remember(symbol, step).probs, now)
+            return dict(zip(symbols, self.forecaster.forecast(windows.values(), now), strict=True))
+        for window in windows.values():
+            window.require_scale()
+        self._remember(symbols, step)
+        return {
+            symbol: self.forecaster.distribution(window, self.streams[symbol].memories[-1].probs, now)
+            for symbol, window in windows.items()
+        }
+
+    def is_newest(self, stream: AssetStream, symbol: str) -> bool:
+        """Whether no bar has changed what a forecast from this stream reads."""
+        return self.streams.get(symbol) is stream and symbol not in self._stale
 
     def ready(self, symbol: str) -> bool:
         """Whether an asset has had enough bars to be forecast."""
@@ -183,23 +222,27 @@ class OnlineForecaster:
             raise DataError(
                 "too few bars for a forecast", where=symbol, expected=f"{MIN_BARS} moving bars at least", got=had
             )
-        rows = {each: stream.columns for each, stream in self.streams.items()}
-        return cut_window(rows, self.forecaster.reads, symbol, self.forecaster.context)
+        self._read_others([symbol])
+        missing = find_missing(self._columns(), self.forecaster.reads, symbol)
+        columns = self.streams[symbol].part(slice(-self.forecaster.context, None))
+        return Window(symbol=symbol, columns=columns, missing_assets=missing)
 
     def copy(self) -> OnlineForecaster:
         """Another that goes on from here by itself, in a moment: what was taken so far is shared and never changed."""
         other = OnlineForecaster(self.forecaster)
-        other.streams = self.streams
+        other.streams, other._stale = self.streams, self._stale
         return other
 
     def to_json(self) -> dict[str, Any]:
         """All streams as JSON values that `restore` takes back, every bit kept."""
-        return {**self._identity(), "assets": {symbol: stream.to_json() for symbol, stream in self.streams.items()}}
+        self._read_others([*self.streams])
+        assets = {symbol: stream.to_json(self._kept) for symbol, stream in self.streams.items()}
+        return {**self._identity(), "assets": assets}
 
     def restore(self, value: dict[str, Any]) -> None:
         """Go on from a state that a forecaster with the same tokenizer, context and fields left."""
         for name, ours in self._identity().items():
-            if value.get(name) != ours:
+            if value.get(name) != ours and not (name == "version" and value.get(name) in _OLDER_VERSIONS):
                 raise DataError(
                     "this state is of another model",
                     where=name,
@@ -224,49 +267,70 @@ class OnlineForecaster:
         """Append the rows of bars that begin at these stamps, of all assets or of none."""
         for symbol, stamp in first.items():
             self._require_next(symbol, stamp)
-        streams, arrived, cross = dict(self.streams), [], self.forecaster.reads_other_assets
+        streams, stale = dict(self.streams), dict(self._stale)
         for symbol, each in bars.items():
             old = streams.get(symbol)
             columns, recursion = self.forecaster.rows(each, *((old.recursion, old.seconds) if old else ()))
-            arrived.append(columns["timestamp"])
-            if cross:  # what the rows read of others is made below
-                columns |= {name: np.zeros(len(arrived[-1]), ROW_TYPES[name]) for name in CROSS_FIELDS}
+            number, begin, end = len(columns["timestamp"]), int(columns["timestamp"][0]), int(columns["timestamp"][-1])
             if old:
-                streams[symbol] = old.followed_by(recursion, columns, self._kept)
+                streams[symbol] = old.followed_by(recursion, columns)
             else:
-                streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=len(arrived[-1]))
-        if cross and arrived:
-            every = {symbol: stream.columns for symbol, stream in streams.items()}
-            stamps = arrived[0] if len(arrived) == 1 else np.unique(np.concatenate(arrived))
-            for symbol, (columns, row) in refresh_cross_fields(every, self.forecaster.symbols, stamps).items():
+                streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=number, seconds=end)
+            if self.forecaster.reads_other_assets:
+                readers = streams if symbol in self.forecaster.symbols else (symbol,)
+                for other in (other for other in readers if streams[other].seconds >= begin):
+                    stale[other] = min(stale.get(other, begin), begin)
+        self.streams, self._stale = streams, stale
+        long = [symbol for symbol in bars if len(streams[symbol]) > self._kept + _ROOM]
+        if long:  # others read the rows before they are dropped
+            self._read_others([*self._stale])
+            rows = slice(-self._kept, None)
+            for symbol in long:
+                stream = self.streams[symbol]
+                columns = {name: column[rows].copy() for name, column in stream.columns.items()}
+                cross = None if stream.cross is None else stream.cross[:, rows]
+                self.streams = {**self.streams, symbol: replace(stream, columns=columns, cross=cross, rows=None)}
+
+    def _columns(self) -> dict[str, Columns]:
+        return {symbol: stream.columns for symbol, stream in self.streams.items()}
+
+    def _read_others(self, symbols: Sequence[str]) -> None:
+        """Let rows of assets read what has come of the others since; those of the same stamps at once."""
+        streams, together = dict(self.streams), dict[bytes, list[tuple[str, int]]]()
+        for symbol in (each for each in symbols if each in self._stale):
+            stamps = streams[symbol].columns["timestamp"]
+            at = int(stamps.searchsorted(np.uint32(self._stale[symbol])))
+            together.setdefault(stamps[at:].tobytes(), []).append((symbol, at))
+        for key, members in together.items():
+            made = read_others(self._columns(), self.forecaster.symbols, np.frombuffer(key, np.uint32))
+            for symbol, at in members:
                 stream = streams[symbol]
-                final = stream.num_bars - len(columns["timestamp"]) + row
-                memories = [each for each in stream.memories if each.position <= final]
-                streams[symbol] = replace(stream, columns=columns, memories=memories)
-        for symbol in bars:
-            columns = streams[symbol].columns
-            if len(columns["timestamp"]) > self._kept:
-                kept = {name: column[-self._kept :].copy() for name, column in columns.items()}
-                streams[symbol] = replace(streams[symbol], columns=kept)
-        self.streams = streams
+                # A copy: a window that was handed out must stay what it was.
+                before = np.empty((len(CROSS_FIELDS), 0), np.float16) if stream.cross is None else stream.cross[:, :at]
+                memories = [each for each in stream.memories if each.position <= stream.num_bars - len(stream) + at]
+                cross = np.concatenate([before, made[symbol]], axis=1)
+                streams[symbol] = replace(stream, cross=cross, memories=memories)
+        if together:
+            self.streams = streams
+            self._stale = {symbol: stamp for symbol, stamp in self._stale.items() if symbol not in symbols}
 
-    def _remember(self, symbol: str, step: RowStep) -> RowMemory:
-        """What the model remembers after the last row, computed from where it was last asked."""
-        stream, meta, config = self.streams[symbol], meta_of(self.forecaster.tokenizer, symbol), self.forecaster.config
-
-        def rows(part: slice) -> Events:
-            return inputs_of(config, {name: column[part] for name, column in stream.columns.items()}, meta)
-
-        memories = [each for each in stream.memories if each.intact]
-        behind = stream.num_bars - memories[-1].position if memories else math.inf
-        if behind > MOST_ROWS:
-            # All but the last row, which alone may change, in one pass.
-            before, behind = rows(slice(-config.context - 1, -1)), 1
-            memories = [step.begin(before, meta, stream.num_bars - 1 - len(before))]
-        if behind:
-            memories += step.step(memories[-1], rows(slice(-behind, None)), meta)
-        stream.memories[:] = memories[-_REMEMBERED:]
-        return memories[-1]
+    def _remember(self, symbols: Sequence[str], step: RowStep) -> None:
+        """Bring what the model remembers of assets to their last rows, from where it was last asked."""
+        config, more = self.forecaster.config, dict[str, MoreRows]()
+        for symbol in symbols:
+            stream, meta = self.streams[symbol], meta_of(self.forecaster.tokenizer, symbol)
+            stream.memories[:] = [each for each in stream.memories if each.intact]
+            behind = stream.num_bars - stream.memories[-1].position if stream.memories else math.inf
+            if behind > MOST_ROWS:
+                # All but the last row, which alone may change, in one pass.
+                before, behind = inputs_of(config, stream.part(slice(-config.context - 1, -1)), meta), 1
+                stream.memories[:] = [step.begin(before, meta, stream.num_bars - 1 - len(before))]
+            if behind:
+                rows = inputs_of(config, stream.part(slice(-int(behind), None)), meta)
+                more[symbol] = stream.memories[-1], rows, meta
+        for symbol, memories in zip(more, step.step_all([*more.values()]) if more else (), strict=True):
+            kept = self.streams[symbol].memories
+            kept[:] = [*kept, *memories][-_REMEMBERED:]
 
     def _require_next(self, symbol: str, stamp: datetime) -> None:
         if symbol not in self.streams:

@@ -18,7 +18,7 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, CROSS_SOURCES, cross_columns, has_flag, timestamps_of
+from vaiom.events.fields import ANY_MASK, CROSS_SOURCES, cross_columns, has_flag, means_of_others, timestamps_of
 from vaiom.events.rows import Columns
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
@@ -26,8 +26,6 @@ from vaiom.forecast.engine import Probabilities
 
 if TYPE_CHECKING:
     from vaiom.forecast.forecaster import Forecaster
-
-_READ = ("timestamp", *CROSS_SOURCES)
 
 Stamps = npt.NDArray[Any]
 
@@ -122,10 +120,12 @@ def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str,
 
 def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: str) -> tuple[str, ...]:
     """The known assets that have no bar at the last stamp of an asset."""
-    last = assets[symbol]["timestamp"][-1]
-    there = {other for other in known if other in assets and assets[other]["timestamp"][-1] == last}
-    absent = [other for other in known if other not in there and other != symbol]
-    return tuple(compress(absent, find_absent(assets, absent, symbol, np.array([last]))[0])) if absent else ()
+    last = {other: int(assets[other]["timestamp"][-1]) if other in assets else -1 for other in (symbol, *known)}
+    own = last[symbol]
+    # One that has gone on since may have had it.
+    later = [other for other in known if last[other] > own]
+    gone = {*compress(later, find_absent(assets, later, symbol, np.array([own], np.uint32))[0])} if later else set()
+    return tuple(other for other in known if last[other] < own or other in gone)
 
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
@@ -134,21 +134,18 @@ def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dic
     return {symbol: {**columns, **fields[symbol]} for symbol, columns in assets.items()}
 
 
-def refresh_cross_fields(
+def read_others(
     assets: Mapping[str, Columns], known: Sequence[str], stamps: Stamps
-) -> dict[str, tuple[Columns, int]]:
-    """Assets with a row at one of these stamps, what those rows read of each other made anew; the first of the rows."""
-    found = {symbol: _find(columns["timestamp"], stamps) for symbol, columns in assets.items()}
-    touched = {symbol: at[there] for symbol, (at, there) in found.items() if there.any()}
-    read = {symbol: {name: assets[symbol][name][at] for name in _READ} for symbol, at in touched.items()}
-    out = {}
-    for symbol, fields in cross_columns(read, known).items():
-        # Copies: a window that was handed out must stay what it was.
-        columns = {**assets[symbol], **{name: assets[symbol][name].copy() for name in CROSS_FIELDS}}
-        for name, values in fields.items():
-            columns[name][touched[symbol]] = values
-        out[symbol] = columns, int(touched[symbol][0])
-    return out
+) -> dict[str, npt.NDArray[np.float16]]:
+    """(cross fields, stamps) for each asset: what its rows at these stamps read of the others."""
+    symbols = sorted(assets)
+    found = [_find(assets[symbol]["timestamp"], stamps) for symbol in symbols]
+    flags, *values = (
+        np.array([assets[symbol][name][at] for symbol, (at, _) in zip(symbols, found, strict=True)])
+        for name in CROSS_SOURCES
+    )
+    flags[~np.array([there for _, there in found])] = ANY_MASK
+    return dict(zip(symbols, means_of_others(symbols, known, flags, *values).swapaxes(0, 1), strict=True))
 
 
 def find_absent(

@@ -1,16 +1,19 @@
 """A few more rows through a decoder whose layers see a window of rows, in NumPy.
 
-Enters: the memory of the rows before, events (R, F) and their metadata (3,). Leaves: the memory after each row, and in
-it the probabilities of the next return bucket, as `Vaiom` gives them for a window that ends there. One row is too
-little work to pay for PyTorch's dispatch; the time goes into reading the weights, which rows share.
+Enters: the memory of the rows before, events (R, F) and their metadata (3,), of one asset or of several. Leaves: the
+memory after each row, and in it the probabilities of the next return bucket, as `Vaiom` gives them for a window that
+ends there. One row is too little work to pay for PyTorch's dispatch; the time goes into reading the weights, which
+rows share.
 Paper: none; it follows from attention over a window of rows and rotary positions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +63,27 @@ class RowMemory:
         """Whether nobody has gone on from an earlier row since, in another way."""
         answers = self.buffer.answers
         return self.end <= len(answers) and (self.end == 0 or answers[self.end - 1] is self.probs)
+
+
+MoreRows = tuple[RowMemory | None, Array, npt.NDArray[np.int64]]
+"""What was there before, events (R, F) of an asset that follow it, and their metadata (3,)."""
+
+
+class _Place(NamedTuple):
+    """Where the rows of an asset are written: those from `low` on are seen."""
+
+    buffer: _Buffer
+    low: int
+    end: int
+    position: int
+    number: int
+
+    def remembered(self, probs: list[Probabilities]) -> list[RowMemory]:
+        self.buffer.answers[self.end :] = probs
+        return [
+            RowMemory(buffer=self.buffer, end=self.end + row, position=self.position + row, probs=each)
+            for row, each in enumerate(probs, start=1)
+        ]
 
 
 class RowStep:
@@ -112,40 +136,50 @@ class RowStep:
 
     def step(self, memory: RowMemory | None, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> list[RowMemory]:
         """The memories after each of a few more rows, in place of any that followed; of none, from the first row on."""
+        return self.step_all([(memory, events_RF, meta_M)])[0]
+
+    def step_all(self, more: Sequence[MoreRows]) -> list[list[RowMemory]]:
+        """A step of several assets, which share the reading of the weights."""
+        places = [self._place(memory, len(events_RF)) for memory, events_RF, _ in more]
+        positions = np.concatenate([place.position + np.arange(place.number) for place in places])
+        turns = np.exp(positions[:, None, None, None] * self.speeds).astype(np.complex64)
+        hidden, number = self._encode(more), len(positions)
+        mixed = np.empty((number, self.num_heads, self.size), np.float32)
+        for layer, (to_qkv, from_mixed, to_feed, from_feed) in enumerate(self.blocks):
+            qkv = _apply(to_qkv, self._normed(hidden)).reshape(number, 3, self.num_heads, self.size)
+            turned = qkv.view(np.complex64)[:, :2]
+            turned *= turns
+            start = 0
+            for place in places:
+                kept, own = place.buffer.rows[layer], qkv[start : start + place.number]
+                kept[:, :, place.end : place.end + place.number] = own[:, 1:].transpose(1, 2, 0, 3)
+                keys, values = kept[:, :, place.low : place.end + place.number]
+                scores = own[:, 0].swapaxes(0, 1) @ keys.swapaxes(1, 2)
+                if place.number > 1:
+                    scores += _unseen(place.end - place.low, place.number, self.window)
+                weights = _powers(scores)
+                weighed = weights @ values
+                weighed /= weights.sum(axis=-1, keepdims=True)
+                mixed[start : start + place.number] = weighed.swapaxes(0, 1)
+                start += place.number
+            hidden += _apply(from_mixed, mixed.reshape(number, self.width))
+            hidden += _apply(from_feed, _gelu(_apply(to_feed, self._normed(hidden))))
+        probs = iter(self._probs(_apply(self.projection, self._normed(hidden))))
+        return [place.remembered(list(islice(probs, place.number))) for place in places]
+
+    def _place(self, memory: RowMemory | None, number: int) -> _Place:
+        """Where more rows are written, in a copy of the last window where the buffer is full."""
+        assert 0 < number <= MOST_ROWS
         if memory is None:
-            memory = RowMemory(buffer=self._buffer(None), end=0, position=0, probs=np.empty(0))
+            return _Place(self._buffer(None), 0, 0, 0, number)
         assert memory.intact
-        assert 0 < len(events_RF) <= MOST_ROWS
-        buffer, end, number = memory.buffer, memory.end, len(events_RF)
+        buffer, end = memory.buffer, memory.end
         low = max(0, end + 1 - self.window)
         if end + number > buffer.rows.shape[3]:
             full, buffer = buffer, self._buffer(buffer.rows[:, :, :, low:end])
             buffer.answers += full.answers[low:end]
             low, end = 0, end - low
-        new, seen = slice(end, end + number), slice(low, end + number)
-        positions = memory.position + np.arange(number)
-        turns = np.exp(positions[:, None, None, None] * self.speeds).astype(np.complex64)
-        hidden = self._encode(events_RF, meta_M)
-        for kept, (to_qkv, from_mixed, to_feed, from_feed) in zip(buffer.rows, self.blocks, strict=True):
-            qkv = _apply(to_qkv, self._normed(hidden)).reshape(number, 3, self.num_heads, self.size)
-            turned = qkv.view(np.complex64)[:, :2]
-            turned *= turns
-            kept[:, :, new] = qkv[:, 1:].transpose(1, 2, 0, 3)
-            keys, values = kept[:, :, seen]
-            scores = qkv[:, 0].swapaxes(0, 1) @ keys.swapaxes(1, 2)
-            if number > 1:
-                scores += _unseen(end - low, number, self.window)
-            weights = _powers(scores)
-            mixed = weights @ values
-            mixed /= weights.sum(axis=-1, keepdims=True)
-            hidden += _apply(from_mixed, mixed.swapaxes(0, 1).reshape(number, self.width))
-            hidden += _apply(from_feed, _gelu(_apply(to_feed, self._normed(hidden))))
-        probs = self._probs(_apply(self.projection, self._normed(hidden)))
-        buffer.answers[end:] = list(probs)
-        return [
-            RowMemory(buffer=buffer, end=end + row, position=memory.position + row, probs=buffer.answers[end + row - 1])
-            for row in range(1, number + 1)
-        ]
+        return _Place(buffer, low, end, memory.position, number)
 
     def _buffer(self, rows: Array | None) -> _Buffer:
         """Room for a window of rows, which come first in it, and for those that follow; then it is copied."""
@@ -169,8 +203,9 @@ class RowStep:
             _to_hidden(block.feed_out, _GELU),
         )
 
-    def _encode(self, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> Array:
+    def _encode(self, more: Sequence[MoreRows]) -> Array:
         first = weight, _ = self.first
+        events_RF = np.concatenate([events_RF for _, events_RF, _ in more])
         if self.model.config.input == "disc":
             ids = events_RF.T.astype(np.int64)
             inputs = np.concatenate([table[at] for table, at in zip(self.tables, ids, strict=True)], axis=1)
@@ -178,7 +213,8 @@ class RowStep:
             inputs = np.minimum(np.maximum(events_RF, -INPUT_LIMIT), INPUT_LIMIT)
         if self.continuous is not None:
             inputs = _gelu(_apply(self.continuous, inputs))
-            first = weight[: self.width], self._bias_of(*meta_M.tolist())
+            biases = [self._bias_of(*meta_M.tolist()) for _, _, meta_M in more]
+            first = weight[: self.width], np.repeat(biases, [len(events_RF) for _, events_RF, _ in more], axis=0)
         return _apply(self.second, _gelu(_apply(first, inputs)))
 
     def _bias_of(self, *meta: int) -> Array:

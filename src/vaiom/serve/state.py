@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -95,7 +95,7 @@ class LiveAssets:
     def forecast(self, symbol: str) -> ReturnDistribution | None:
         """The forecast after the last bar, if it has been made and nothing that it read has changed since."""
         stream, dist = self._forecasts.get(symbol, (None, None))
-        return dist if stream is self.online.streams.get(symbol) else None
+        return dist if stream and self.online.is_newest(stream, symbol) else None
 
     def keep(self, stream: AssetStream, dist: ReturnDistribution) -> None:
         """Remember what was forecast from a stream, and put it on record."""
@@ -135,7 +135,7 @@ class LiveAssets:
 
     def snapshot(self) -> None:
         """Write down where every asset stands, so that a start from here replays nothing."""
-        self.store.put_snapshot(_states(self.online))
+        self.store.put_snapshot(self.online.to_json()["assets"])
 
     def try_snapshot(self) -> None:
         """The bars are stored in any case: without it the next start takes longer."""
@@ -220,7 +220,7 @@ class LiveAssets:
         context = self.forecaster.context
         bars = {symbol: [Bar.of(row) for row in frame.tail(context).iter_rows()] for symbol, frame in new.items()}
         brought = [(symbol, bar) for symbol, last in bars.items() for bar in last]
-        self.store.put_snapshot(_states(after), brought)
+        self.store.put_snapshot(after.to_json()["assets"], brought)
         for symbol, last in bars.items():
             self._show(symbol, after, last)
         return replays
@@ -292,13 +292,13 @@ class LiveAssets:
         online = self.forecaster.online()
         identity = {name: value for name, value in online.to_json().items() if name != "assets"}
         found = self.store.fact("identity")
-        if found is None:
-            self.store.set_fact("identity", identity)
         try:
             online.restore({**(found or identity), "assets": self.store.snapshot()})
         except DataError as error:
             place = {"where": f"{self.store.path}, {error.where}", "fix": "choose another --state for this model"}
             raise DataError(**details_of(error) | place) from error
+        if found != identity:  # the next snapshot is written as this version does
+            self.store.set_fact("identity", identity)
         for symbol, bar in self.store.bars_since_snapshot():
             online.push(symbol, vars(bar), forecast=False)
         return online
@@ -352,7 +352,3 @@ class LiveAssets:
                 got=stamp.isoformat(),
                 fix="resample the bars as those before; DELETE .../bars?after= removes wrong ones that were taken",
             )
-
-
-def _states(online: OnlineForecaster) -> dict[str, dict[str, Any]]:
-    return {symbol: stream.to_json() for symbol, stream in online.streams.items()}
