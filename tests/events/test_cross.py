@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from reference import extra_fields as reference
 from strategies import random_bars
 from vaiom.events import fields
-from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, Columns, cross_columns, dollar_sign, has_flag, stored
+from vaiom.events.fields import ANY_MASK, CROSS_FIELDS, Columns, cross_columns, has_flag, stored
 from vaiom.events.rows import bars_of, rows_of
 from vaiom.events.scales import AssetState
 from vaiom.market.folder import read_bars
+from vaiom.market.symbols import dollar_sign
 
 SYMBOLS = ("EURJPY", "EURUSD", "USDCHF", "USDJPY", "XAUUSD")
 

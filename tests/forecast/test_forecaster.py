@@ -171,8 +171,14 @@ def test_pandas_and_polars_in_any_spelling_give_the_same(forecaster: Forecaster)
     want = forecaster.predict(bars, "EURUSD").probs
     named = [bars.rename({"Datetime": name}) for name in ("timestamp", "Time", "date")]
     zoned = indexed.tz_localize("UTC")
-    for frame in (table, lower, indexed, nullable, zoned, bars.rename(str.upper), bars.lazy(), *named):
+    short = bars.rename(dict(zip(bars.columns, ("open_time", "o", "h", "l", "c", "v"), strict=True)))
+    prices = table.set_index("Datetime").rename_axis("Date")
+    yfinance = pandas.concat({"EURUSD=X": prices, "GBPUSD=X": 2 * prices}, axis=1, names=["Ticker", "Price"])
+    tickers = [yfinance, yfinance.swaplevel(axis=1), yfinance[["EURUSD=X"]].tz_localize("GMT")]
+    for frame in (table, lower, indexed, nullable, zoned, bars.rename(str.upper), bars.lazy(), *named, short, *tickers):
         np.testing.assert_array_equal(forecaster.predict(frame, "EURUSD").probs, want)
+    with pytest.raises(DataError, match=r"several assets[\s\S]*EURUSD, GBPUSD"):
+        forecaster.predict(yfinance, "AUDUSD")
     with pytest.raises(DataError, match="naive"):
         forecaster.predict(zoned.tz_convert("Asia/Tokyo"), "EURUSD")
     with pytest.raises(DataError, match="to_datetime"):

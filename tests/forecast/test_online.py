@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,8 @@ def good_bar(hours: int = 0) -> dict[str, Any]:
         ({"datetime": datetime(2024, 1, 1)}, "repeated"),
         ({"datetime": datetime(2023, 1, 1)}, "back in time"),
         ({"datetime": datetime(2024, 1, 1, 0, 10)}, "another timeframe"),
-        ({"datetime": "2024-01-01"}, "naive datetime"),
+        ({"datetime": "2024-01-01"}, "without a zone"),
+        ({"datetime": datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))}, "without a zone"),
         ({"close": "1.1"}, "finite number"),
         ({"close": float("inf")}, "finite number"),
         ({"open": True}, "finite number"),
@@ -114,6 +115,16 @@ def test_a_bar_that_is_refused_changes_nothing(forecaster: Forecaster, changes: 
         online.push("EURUSD", good_bar(1) | changes)
     assert online.to_json() == before
     online.push("EURUSD", good_bar(1) | {"close": None})  # missing is no crime
+
+
+def test_a_bar_may_call_its_stamp_as_files_do_and_carry_utc(forecaster: Forecaster) -> None:
+    plain, other = forecaster.online(), forecaster.online()
+    for hour in range(3):
+        bar = good_bar(hour)
+        plain.push("EURUSD", bar)
+        stamp = bar.pop("datetime").replace(tzinfo=UTC)
+        other.push("EURUSD", {("timestamp", "Time", "date")[hour]: stamp, **bar})
+    assert other.to_json() == plain.to_json()
 
 
 def test_what_a_stream_cannot_do_yet(forecaster: Forecaster) -> None:

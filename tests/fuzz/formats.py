@@ -71,7 +71,7 @@ def _reader(name: str) -> Callable[[bytes], object]:
         symbol = chance.choice([None, "EURUSD"])
         options = Options(symbol=symbol, start=None, utc=utc, repair=repair)
         source = read_source(Origin(path=Path(name)), data, "auto", options)
-        _, entry = combine("EURUSD", [source], shift=timedelta(hours=2), utc=utc, repair=repair)
+        _, entry = combine("EURUSD", [source], options, timedelta(hours=2))
         return json.dumps(entry, allow_nan=False)
 
     return read

@@ -105,7 +105,7 @@ BROKE = {
     "a manifest with other types": ("corpus manifest, sealed", lambda seed: _with(seed, splits="2024", inputs=3)),
     "a tokenizer that is a text": ("tokenizer, sealed", lambda seed: b'"x"\n'),
     "edges that fall": ("tokenizer, sealed", lambda seed: _with(seed, inner_edges={"return": [1, 0]})),
-    "a class that nobody knows": ("tokenizer, sealed", lambda seed: _with(seed, classes=["FX", "BOND"])),
+    "a class that is no word": ("tokenizer, sealed", lambda seed: _with(seed, classes=["FX", 3])),
     "a state without an asset": ("corpus state, sealed", lambda seed: b"{}"),
     "a model of a billion layers": (
         "checkpoint header, sealed",

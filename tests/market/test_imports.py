@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +18,8 @@ from polars.testing import assert_frame_equal
 from market.price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
 from vaiom.errors import DataError
 from vaiom.market.folder import read_bars
-from vaiom.market.formats.table import find_pair
 from vaiom.market.imports import import_files
+from vaiom.market.symbols import find_pair
 
 HEADER = "time,open,high,low,close,volume"
 STAMP = "%Y-%m-%d %H:%M"
@@ -132,6 +133,9 @@ def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
         ("LINK-USDT.csv.gz", "LINKUSDT"),
         ("EURUSD_and_BTCUSDT.csv", None),
         ("EURUSD_and_GBPUSD.csv", None),
+        ("DOGE-USD.csv", "DOGEUSD"),
+        ("BINANCE_BTCUSDT, 60.csv", "BTCUSDT"),
+        ("OANDA_EURUSD, 240.csv", "EURUSD"),
         ("candle_export.csv", None),
         ("EURUSDm.csv", None),
     ],
@@ -149,13 +153,37 @@ def test_a_packed_table_is_read_and_a_bomb_is_not(tmp_path: Path) -> None:
     assert (entry["rows"], entry["sources"][0]["name"]) == (24, "EURUSD.csv.gz")
     whole = packed.read_bytes()
     for data, says in (
-        (whole[:-12], "cut off"),
+        (whole[:-12], "cannot be unpacked"),
         (whole[:20] + b"nonsense" + whole[28:], "cannot be unpacked"),
-        (gzip.compress(b"\n" * (1 << 26)), "more"),
+        (gzip.compress(b"\n" * (1 << 26)), "too much"),
     ):
         packed.write_bytes(data)
         with pytest.raises(DataError, match=says):
             import_files([packed], tmp_path / "other")
+
+
+def test_a_table_packed_by_zstd(tmp_path: Path) -> None:
+    plain = table(tmp_path / "EURUSD.csv", some_bars())
+    packed = tmp_path / "in" / "EURUSD.csv.zst"
+    packed.parent.mkdir()
+    packed.write_bytes(pa.compress(plain.read_bytes(), codec="zstd", asbytes=True))
+    import_files([packed.parent], tmp_path / "out")
+    assert_frame_equal(read_bars(tmp_path / "out")["EURUSD"], frame_of(some_bars()))
+    packed.write_bytes(packed.read_bytes()[:-5])
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        import_files([packed], tmp_path / "other")
+
+
+def test_a_pattern_finds_the_symbol_in_every_name(tmp_path: Path) -> None:
+    files = [table(tmp_path / f"BATS_{name}, 60.csv", some_bars()) for name in ("AAPL", "BRK.B", "BTC_USDT")]
+    with pytest.raises(DataError, match=r"--symbol, with \*"):
+        import_files(files, tmp_path / "out")
+    imported = import_files(files, tmp_path / "out", symbol="BATS_*, 60")["symbols"]
+    assert list(imported) == ["AAPL", "BRK.B", "BTCUSDT"]
+    with pytest.raises(DataError, match=r"BATS_AAPL, 60.csv[\s\S]*NYSE_\*"):
+        import_files(files, tmp_path / "other", symbol="NYSE_*")
+    later = table(tmp_path / "BATS_AAPL, 60 (1).csv", some_bars(start=datetime(2019, 3, 1)))
+    assert import_files([files[0], later], tmp_path / "two", symbol="BATS_*, *")["symbols"]["AAPL"]["rows"] == 60
 
 
 def test_a_file_without_symbol_asks_for_it(tmp_path: Path) -> None:

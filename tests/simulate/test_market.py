@@ -12,8 +12,8 @@ from polars.testing import assert_frame_equal
 
 from vaiom.errors import DataError
 from vaiom.events.build import build_corpus
-from vaiom.events.fields import default_class
 from vaiom.market.folder import BAR_SCHEMA, read_bars
+from vaiom.market.symbols import default_class
 from vaiom.simulate.market import (
     MarketConfig,
     SimulatedAsset,

@@ -50,8 +50,8 @@ def download(
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")],
     out: Out,
-    format_: Annotated[str, typer.Option("--format", help="auto, dukascopy, histdata, metatrader or table.")] = "auto",
-    symbol: Annotated[str, typer.Option(help="The asset, where a file does not say it.")] = "",
+    format_: Annotated[str, typer.Option("--format", help="Known by content; naming one makes sure of it.")] = "auto",
+    symbol: Annotated[str, typer.Option(help="The asset, or * where names of files have it.")] = "",
     start: Annotated[datetime | None, date("Start of a .bi5 file's period, where its path does not say it.")] = None,
     shift: Annotated[str, typer.Option(help="Move the stored clock, for example 2h or -30min.")] = "0h",
     utc: Annotated[bool, typer.Option("--utc", help="Take stamps that carry an offset as UTC.")] = False,

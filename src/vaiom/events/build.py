@@ -34,7 +34,7 @@ from vaiom.events.corpus import (
     open_corpus,
     slices_of,
 )
-from vaiom.events.fields import COLUMN_TYPES, CROSS_FIELDS, cross_columns, default_class
+from vaiom.events.fields import COLUMN_TYPES, CROSS_FIELDS, cross_columns
 from vaiom.events.fit import Tokenizer, fit_on_train
 from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
 from vaiom.events.scales import AssetState
@@ -43,6 +43,7 @@ from vaiom.files import canonical_json, hold_folder, read_json, sha256_file, sha
 from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered
+from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 
 Progress = Callable[[int, int, str], None]

@@ -8,7 +8,6 @@ Input Schemas". The extra fields are not the paper's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from vaiom.events.calendar import MAX_YEARS_SINCE_2000, PERIODIC_FIELDS, calendar_channels, calendar_fields
 from vaiom.events.scales import MAX_LOG_MOVE, SCALE_FLOOR, SHORT_SPAN, Bools, Floats, Series, floored_root, where
+from vaiom.market.symbols import dollar_sign
 
 INVALID = 0
 """The index of a missing or invalid bucket; bucket ids count from 1."""
@@ -33,13 +33,6 @@ OTHERS_LIMIT = 10.0
 """Larger moves of another asset count as this many sigmas: one bad print must not become everyone's news."""
 BLOCK_ROWS = 1 << 15
 """Rows that are worked on together: their columns stay in a processor's cache."""
-
-_CLASS_PATTERNS = {
-    "SPOT": r"XA[GU]|XP[DT]",
-    "CRYPTO": r"(ADA|BCH|BNB|BTC|DOGE|DOT|ETH|LINK|LTC|SOL|TRX|XBT|XMR|XRP)([-_.]?[A-Z]{3,4})?$|.*USD[CT]$",
-    "INDEX": r"[A-Z]{2,6}\d{2,4}$|.*IDX",
-    "EQUITY": r"[A-Z]{1,5}([.-][A-Z]{1,2})?$",
-}
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -227,11 +220,6 @@ _MASK_CHANNELS = np.stack(
 ).astype(np.float32)
 
 
-def default_class(symbol: str) -> str:
-    """The class of a symbol that the corpus configuration does not name; a currency pair where nothing else fits."""
-    return next((name for name, pattern in _CLASS_PATTERNS.items() if re.match(pattern, symbol.upper())), "FX")
-
-
 def vocabulary_sizes(num_assets: int, num_classes: int, num_gap_buckets: int, num_vol_regimes: int) -> dict[str, int]:
     """Number of indices of each discrete field, index 0 included, in the order of `DISC_FIELDS`."""
     sizes = {
@@ -341,13 +329,6 @@ def means_of_others(
         np.multiply(counted, weight, out=sides[:, 1, index])
     sums, weights = np.subtract(sum(sides), sides, out=sides).swapaxes(0, 1)
     return to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0)).swapaxes(0, 1)
-
-
-@cache
-def dollar_sign(symbol: str) -> int:
-    """1 where the quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
-    name = symbol.upper()
-    return int(name[:3] == "USD") - int(name[3:6] == "USD" or name.endswith(("USDC", "USDT")))
 
 
 # From stored columns to inputs.

@@ -31,12 +31,12 @@ from vaiom.events.fields import (
     NUM_RETURN_BUCKETS,
     UNKNOWN_ASSET,
     Columns,
-    default_class,
     has_flag,
     vocabulary_sizes,
 )
 from vaiom.events.scales import where
 from vaiom.files import canonical_json, sha256_of
+from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import step_seconds
 
 TAIL_CUTOFFS = (-8.0, -5.0, -3.0, -2.0, 2.0, 3.0, 5.0, 8.0)

@@ -21,8 +21,10 @@ from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.scales import Bars
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, conform, read_bars, read_file, symbols_in
+from vaiom.market.formats.table import guess_roles
 from vaiom.market.resample import resample
 from vaiom.market.stamps import infer_timeframe, require_ordered
+from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
@@ -48,7 +50,7 @@ def newest_bars(path: Path, symbol: str | None = None, others: Sequence[str] = (
 def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
     """One asset's bars as a Polars frame with `BAR_COLUMNS`."""
     where = f"bars of {check_symbol(symbol)}"
-    bars = conform(_as_polars(frame, where), Path(where))
+    bars = conform(_as_polars(frame, symbol, where), Path(where))
     require_ordered(bars["Datetime"], where)
     for name in PRICE_COLUMNS:
         infinite = np.isinf(bars[name].to_numpy())
@@ -106,6 +108,8 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
     """One bar as NumPy scalars; names in any case, High, Low and Volume as in a bar folder."""
     values = {str(name).lower(): value for name, value in bar.items()}
     where = f"a bar of {check_symbol(symbol)}"
+    for stamp in _STAMP_NAMES if "datetime" not in values else ():
+        values |= {"datetime": values[stamp]} if stamp in values else {}
     missing = [name for name in ("Datetime", *PRICE_COLUMNS) if name.lower() not in values]
     if missing:
         raise DataError(f"{missing[0]!r} is missing", where=where, expected=", ".join(("Datetime", *PRICE_COLUMNS)))
@@ -141,8 +145,9 @@ def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
 
 
 def _seconds(stamp: object, where: str) -> Any:
-    if not isinstance(stamp, datetime) or stamp.tzinfo is not None:
-        raise DataError("a stamp must be a naive datetime", where=where, got=repr(stamp))
+    if not isinstance(stamp, datetime) or stamp.utcoffset():
+        raise DataError("a stamp must be a datetime without a zone, or in UTC", where=where, got=repr(stamp))
+    stamp = stamp.replace(tzinfo=None)
     seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
     if fraction or not 0 <= seconds <= LAST_SECOND:
         expected = "whole seconds between 1970 and 2106"
@@ -167,11 +172,11 @@ def _require_table(frame: Any, where: str) -> Any:
     raise DataError("not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(frame))
 
 
-def _as_polars(frame: Any, where: str) -> pl.DataFrame:
-    """A frame with our column names, whatever their case; other columns are left out."""
+def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
+    """A frame with our column names; other columns are left out."""
     frame = _require_table(frame, where)
     if is_pandas(frame):
-        frame = frame.rename(columns=str)
+        frame = _of_one_asset(frame, symbol, where).rename(columns=str)
         # The index holds the stamps where no column does.
         if "Datetime" not in _canonical(frame.columns, where) and frame.index.dtype.kind == "M":
             frame = frame.reset_index(names="Datetime")
@@ -189,7 +194,7 @@ def _as_polars(frame: Any, where: str) -> pl.DataFrame:
     if frame.columns != list(names):
         frame = frame.select(pl.col(old).alias(new) for new, old in names.items())
     zone = getattr(frame.schema.get("Datetime"), "time_zone", None)
-    if zone in ("UTC", "Etc/UTC"):
+    if zone in ("UTC", "Etc/UTC", "GMT"):
         frame = frame.with_columns(pl.col("Datetime").dt.replace_time_zone(None))
     elif zone is not None:
         raise DataError(
@@ -203,14 +208,20 @@ def _as_polars(frame: Any, where: str) -> pl.DataFrame:
 
 
 def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
-    """Our column names and what the frame calls them, whatever the case."""
-    ours = {name.lower(): name for name in BAR_COLUMNS}
-    found: dict[str, str] = {}
+    """Our column names and what the frame calls them: whatever an imported file may call them too."""
+    found = {role: name for role, name in guess_roles(names).items() if role in BAR_COLUMNS}
     for name in names:
-        known = ours.get(name.lower())
-        if known in found:
-            raise DataError("a column is there twice", where=where, got=f"{found[known]} and {name}")
-        if known is not None:
-            found[known] = name
-    stamp = next((name for name in names if name.lower() in _STAMP_NAMES), None)
-    return found if "Datetime" in found or stamp is None else {"Datetime": stamp, **found}
+        if (known := found.get(name.capitalize(), name)) != name:
+            raise DataError("a column is there twice", where=where, got=f"{known} and {name}")
+    return found
+
+
+def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:
+    """A pandas frame with one level of column names; yfinance has tickers above or below them."""
+    if frame.columns.nlevels == 1:
+        return frame
+    prices = next((n for n in range(2) if "close" in frame.columns.levels[n].str.lower()), 0)
+    tickers = {find_pair(name) or name: name for name in frame.columns.unique(level=1 - prices)}
+    if len(tickers) > 1 and symbol not in tickers:
+        raise DataError("columns of several assets", where=where, expected=symbol, got=", ".join(tickers))
+    return frame.xs(tickers.get(symbol, next(iter(tickers.values()))), axis=1, level=1 - prices)

@@ -7,8 +7,8 @@ Paper: "Market Data, Price Convention and Bar Construction" (one ordered table p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -17,15 +17,16 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import staged_folder, staging_folder
+from vaiom.files import staging_folder
 from vaiom.market import folder
 from vaiom.market.folder import Progress
 from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
 from vaiom.market.stamps import infer_timeframe, require_calendar, require_ordered
+from vaiom.market.symbols import find_symbol
 from vaiom.market.timeframes import format_span
 
-SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".txt", ".zip")
+SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".txt", ".zip", ".zst")
 # A handful of steps around a weekend or a hole says nothing about the timeframe.
 FEWEST_STEPS = 10
 
@@ -35,22 +36,16 @@ def import_files(
     out: Path,
     *,
     format: str = "auto",
-    symbol: str | None = None,
-    start: datetime | None = None,
     shift: timedelta = timedelta(0),
-    utc: bool = False,
-    columns: Mapping[str, str] | None = None,
-    price_scale: float | None = None,
-    repair: bool = False,
     replace: bool = False,
     progress: Progress | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Read and check all files, then write their bars to `out`; returns the manifest of the symbols imported.
 
-    `symbol`, `start` and `price_scale` say what a file does not; `columns` maps bar columns to those of a table.
+    What a file does not say itself, and what may be repaired, is said by `Options`.
     """
-    options = Options(symbol=symbol, start=start, utc=utc, columns=columns, price_scale=price_scale, repair=repair)
-    bars, entries = read_files(paths, options, format=format, shift=shift, progress=progress)
+    bars, entries = read_files(paths, Options(**options), format=format, shift=shift, progress=progress)
     _write(out, bars, entries, replace=replace)
     return {"symbols": entries}
 
@@ -66,7 +61,7 @@ def read_files(
     """The bars of all files by symbol, in order, and where each symbol's came from."""
     _require_sense(format, options)
     files = _list_files(paths)
-    sources = []
+    grouped: dict[str, list[FileBars]] = {}
     for done, path in enumerate(files):
         if progress:
             progress(done, len(files), path.name)
@@ -74,19 +69,38 @@ def read_files(
             data = path.read_bytes()
         except OSError as error:
             raise DataError("the file cannot be read", where=path, got=error.strerror) from error
-        sources.append(read_source(Origin(path=path), data, format, options))
+        symbol, source = _read_one(Origin(path=path), data, format, options)
+        grouped.setdefault(folder.check_symbol(symbol), []).append(source)
     if progress:
         progress(len(files), len(files), "read")
+    named = {one.symbol for sources in grouped.values() for one in sources if one.symbol}
+    if list(grouped) == [options.symbol] and len(named) > 1:
+        got, way_out = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"
+        raise DataError("the files are of several symbols", expected=f"files of {options.symbol}", got=got, fix=way_out)
+    combined = {name: combine(name, own, options, shift) for name, own in sorted(grouped.items())}
+    return {name: bars for name, (bars, _) in combined.items()}, {name: entry for name, (_, entry) in combined.items()}
 
-    bars: dict[str, pl.DataFrame] = {}
-    entries: dict[str, Any] = {}
-    for name, own in sorted(_group_by_symbol(sources, options.symbol).items()):
-        bars[name], entries[name] = combine(name, own, shift=shift, utc=options.utc, repair=options.repair)
-    return bars, entries
+
+def _read_one(file: Origin, data: bytes, format: str, options: Options) -> tuple[str, FileBars]:
+    """The symbol that the user gives a file, or that it says itself, and its bars."""
+    wanted = options.symbol
+    if wanted and "*" in wanted:
+        wanted = find_symbol(wanted, file.path.name)
+        if wanted is None:
+            raise file.error("the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}")
+    source = read_source(file, data, format, changed(options, symbol=wanted))
+    symbol = wanted or source.symbol
+    if symbol is None:
+        raise source.file.error(
+            "the file does not say its symbol",
+            expected="a currency pair in the file name, or a symbol column",
+            fix="pass --symbol, with * in its place where the names of several files have it",
+        )
+    return symbol, source
 
 
 def combine(
-    symbol: str, sources: Sequence[FileBars], *, shift: timedelta, utc: bool, repair: bool
+    symbol: str, sources: Sequence[FileBars], options: Options, shift: timedelta
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """The files of a symbol as one table in order, and its manifest entry: where it came from, what was changed."""
     sources = sorted(sources, key=lambda one: one.bars["Datetime"].min() or datetime.max)
@@ -94,7 +108,7 @@ def combine(
     if not filled:
         names = ", ".join(one.file.path.name for one in sources[:8])
         raise DataError(f"no bars of {symbol} in all its files", where=names, expected="at least one bar")
-    shared_timeframe = _require_alike(filled, repair=repair)
+    shared_timeframe = _require_alike(filled, repair=options.repair)
     together = pl.concat([one.bars.select(folder.BAR_COLUMNS) for one in filled])
     ordered = together.sort("Datetime", maintain_order=True).unique("Datetime", keep="last", maintain_order=True)
     timeframe = shared_timeframe or _own_timeframe(ordered["Datetime"])
@@ -104,7 +118,7 @@ def combine(
     return bars, {
         **folder.describe(bars),
         "timeframe": format_span(timeframe) if timeframe else None,
-        "clock": {"shift": format_span(shift), "utc": utc},
+        "clock": {"shift": format_span(shift), "utc": options.utc},
         "flat_dropped": changes["flat_dropped"],
         "repairs": {
             "rows_reordered": changes["rows_reordered"] + count_out_of_place(together["Datetime"]),
@@ -157,7 +171,7 @@ def _require_sense(format: str, options: Options) -> None:
         raise ConfigError("no such format", expected=", ".join(FORMATS), got=repr(format))
     if options.columns and format not in ("auto", "table"):
         raise ConfigError("a column map is for tables only", expected="--format table", got=f"--format {format}")
-    if options.symbol is not None:
+    if options.symbol is not None and "*" not in options.symbol:
         folder.check_symbol(options.symbol)
     if options.start is not None and options.start.tzinfo is not None:
         raise ConfigError("the start must not carry an offset", expected="YYYY-MM-DD", got=options.start)
@@ -182,21 +196,6 @@ def _list_files(paths: Sequence[Path]) -> list[Path]:
     return list(files)
 
 
-def _group_by_symbol(sources: Sequence[FileBars], wanted: str | None) -> dict[str, list[FileBars]]:
-    """Files under the symbol that they name, or all under the one that the user names."""
-    named = {one.symbol for one in sources if one.symbol}
-    if wanted is not None and len(named) > 1:
-        got, way_out = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"
-        raise DataError("the files are of several symbols", expected=f"files of {wanted}", got=got, fix=way_out)
-    grouped: dict[str, list[FileBars]] = {}
-    for one in sources:
-        if not (symbol := wanted or one.symbol):
-            expected = "a currency pair in the file name, or a symbol column"
-            raise one.file.error("the file does not say its symbol", expected=expected, fix="pass --symbol")
-        grouped.setdefault(folder.check_symbol(symbol), []).append(one)
-    return grouped
-
-
 def _write(out: Path, bars: Mapping[str, pl.DataFrame], entries: dict[str, Any], *, replace: bool) -> None:
     """All symbols and the manifest appear together; what the folder held before stays."""
     if out.exists() and not out.is_dir():
@@ -208,21 +207,13 @@ def _write(out: Path, bars: Mapping[str, pl.DataFrame], entries: dict[str, Any],
             raise DataError(f"the folder already holds {symbol}", where=file, fix=way_out)
     manifest = folder.open_manifest(out)
     manifest["symbols"] = dict(sorted({**manifest["symbols"], **entries}.items()))
-    with _staged(out) as staged:
+    with staging_folder(out if out.exists() else out.parent) as staged:
         for symbol, frame in bars.items():
             folder.write_symbol(staged, symbol, frame)
         folder.write_manifest(staged, manifest)
-
-
-@contextmanager
-def _staged(out: Path) -> Iterator[Path]:
-    """A folder whose files move into `out` when the block ends well; `out` itself is new or stays as it is."""
-    if not out.exists():
-        with staged_folder(out) as staged:
-            yield staged
-        return
-    with staging_folder(out) as staged:
-        yield staged
+        if not out.exists():
+            staged.rename(out)
+            return
         # The manifest goes last: until then the folder describes what it held before.
         for path in sorted(staged.iterdir(), key=lambda path: path.name == folder.MANIFEST_NAME):
             path.replace(out / path.name)

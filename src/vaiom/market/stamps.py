@@ -21,7 +21,7 @@ _FIRST_TICK, _END_TICK = (
 )
 _REPAIR = "`vaiom data import --repair` sorts rows and keeps the last of repeated stamps"
 
-_LAYOUTS = "2019-02-04 12:30[:00], 2019.02.04 12:30, 04.02.2019 12:30, 20190204 123000, or a Unix time in s or ms"
+_LAYOUTS = "2019-02-04 12:30[:00], 2019.02.04 12:30, 04.02.2019 12:30, 20190204 123000, or a Unix time in s, ms, us, ns"
 
 # Day and month are only told apart by a dot or a leading year: 04/02/2019 could be either, and is refused.
 _TEXT = re.compile(
@@ -33,6 +33,8 @@ _UNIX_TIMES = {
     r"^\d{9,10}(?:\.\d+)?$": 1_000_000,
     # Twelve digits that begin like a year are YYYYMMDDHHMM.
     r"^(?:\d{11}|[03-9]\d{11}|1[0-8]\d{10}|2[1-9]\d{10}|\d{13})(?:\.0+)?$": 1_000,
+    r"^\d{16}$": 1,
+    r"^\d{19}$": 1 / 1_000,
 }
 """Patterns of Unix times, and how many microseconds their unit has."""
 

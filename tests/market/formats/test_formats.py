@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -47,6 +48,65 @@ def parquet(path: Path, **renamed: str) -> Path:
 
 def candles(path: Path) -> Path:
     path.write_bytes(candles_bi5(BARS, datetime(2019, 2, 4)))
+    return path
+
+
+KLINE_NAMES = "open_time,open,high,low,close,volume,close_time,quote_volume,count,taker_buy_volume,ignore"
+THOUSANDS = [(when, *(price * 10_000 + 0.5 for price in prices), volume) for when, *prices, volume in HOURS]
+THOUSANDS = [(when, *(round(price, 2) for price in prices), volume) for when, *prices, volume in THOUSANDS]
+
+
+def klines(path: Path, unit: int, header: str = "") -> Path:
+    """Binance's candles: opening time, five numbers, closing time, and more."""
+    lines = [header] if header else []
+    for when, *numbers in HOURS:
+        opened, closed = (epoch_ms(when + length) * unit for length in (timedelta(0), timedelta(minutes=60)))
+        lines.append(",".join(map(str, (opened, *numbers, closed - 1, "12.5", 7, "3.5", 0))))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def as_json(path: Path) -> Path:
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    if not rows[0][0].isdigit():
+        path.write_text(json.dumps([dict(zip(rows[0], [int(row[0]), *row[1:]], strict=True)) for row in rows[1:]]))
+    else:
+        path.write_text(json.dumps([[int(first), *rest] for first, *rest in rows]))
+    return path
+
+
+def yfinance_header(*tickers: str) -> str:
+    names = ["Open", "High", "Low", "Close", "Volume"]
+    lines = [["Price", *(name for name in names for _ in tickers)], ["Ticker", *tickers * 5], ["Datetime", *[""] * 5]]
+    return "\n".join(",".join(line) for line in lines)
+
+
+def databento(path: Path, bars: list[Bar], *, pretty: bool = False) -> Path:
+    lines = ["ts_event,rtype,publisher_id,instrument_id,open,high,low,close,volume,symbol"]
+    for when, *prices, volume in bars:
+        shown = [f"{price:.9f}" if pretty else round(price * 1e9) for price in prices]
+        stamp = f"{when.isoformat()}.000000000Z" if pretty else epoch_ms(when) * 1_000_000
+        lines.append(",".join(map(str, (stamp, 34, 1, 5482, *shown, int(volume), "EURUSD"))))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def extended(path: Path, by: str) -> Path:
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(row + by for row in rows)]))
+    return path
+
+
+def decimal_commas(path: Path) -> Path:
+    path.write_text(path.read_text().replace(".", ","))
+    return path
+
+
+def quoted(path: Path, spell: Callable[[float], str]) -> Path:
+    lines = ["time,open,high,low,close,volume"]
+    for when, *prices, volume in THOUSANDS:
+        lines.append(",".join([f"{when:%Y-%m-%d %H:%M}", *(f'"{spell(price)}"' for price in prices), f"{volume:.0f}"]))
+    path.write_text("\n".join(lines))
     return path
 
 
@@ -140,6 +200,44 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
     ),
     "parquet": ("table", BARS, lambda p: parquet(p), {}),
     "parquet with a map": ("table", BARS, lambda p: parquet(p, Close="settle"), {"columns": {"Close": "settle"}}),
+    "binance ms": ("binance", HOURS, lambda p: klines(p, 1), {}),
+    "binance us": ("binance", HOURS, lambda p: klines(p, 1000), {}),
+    "binance with a header": ("table", HOURS, lambda p: klines(p, 1, header=KLINE_NAMES), {}),
+    "binance lists": ("binance", HOURS, lambda p: as_json(klines(p, 1)), {}),
+    "binance objects": ("table", HOURS, lambda p: as_json(klines(p, 1, header=KLINE_NAMES)), {}),
+    "yfinance": (
+        "table",
+        HOURS,
+        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M:%S+00:00", header=yfinance_header("EURUSD=X")),
+        {"utc": True},
+    ),
+    "tradingview": (
+        "table",
+        HOURS,
+        lambda p: extended(write_rows(p, HOURS, "%s", header="time,open,high,low,close,Volume,RSI,RSI"), ",50.1,"),
+        {},
+    ),
+    "tradingview iso": (
+        "table",
+        HOURS,
+        lambda p: write_rows(p, HOURS, "%Y-%m-%dT%H:%M:%SZ", header="time,open,high,low,close,Volume"),
+        {"utc": True},
+    ),
+    "databento": ("databento", HOURS, lambda p: databento(p, HOURS), {}),
+    "databento pretty": ("databento", HOURS, lambda p: databento(p, HOURS, pretty=True), {"utc": True}),
+    "decimal comma": (
+        "table",
+        HOURS,
+        lambda p: decimal_commas(write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="time;o;h;l;c;v", separator=";")),
+        {},
+    ),
+    "decimal comma in quotes, thousands": (
+        "table",
+        THOUSANDS,
+        lambda p: quoted(p, lambda number: f"{number:,}".translate(str.maketrans(",.", ".,"))),
+        {},
+    ),
+    "thousands in quotes": ("table", THOUSANDS, lambda p: quoted(p, lambda number: f"{number:,}"), {}),
     "bi5": (
         "dukascopy",
         BARS,
@@ -186,6 +284,27 @@ def test_ticks_of_jforex_and_dukascopy_node_become_minutes(tmp_path: Path) -> No
         assert bars["Open"].to_list() == [ticks[0][1], ticks[3][1], ticks[6][1]]
         assert bars["Close"].to_list() == [ticks[2][1], ticks[5][1], ticks[8][1]]
         assert bars["Volume"].to_list() == ([7.5] * 3 if name == "jforex" else [None] * 3)
+
+
+def test_one_of_several_tickers_of_yfinance(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    lines = [yfinance_header("AAPL", "SPY")]
+    for when, *numbers in HOURS:
+        cells = [value for number in numbers for value in (number, 2 * number)]
+        lines.append(",".join([f"{when:%Y-%m-%d %H:%M:%S}", *map(repr, cells)]))
+    path.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"several symbols[\s\S]*AAPL, SPY[\s\S]*--symbol"):
+        import_files([path], tmp_path / "bars")
+    import_files([path], tmp_path / "bars", symbol="SPY")
+    assert read_bars(tmp_path / "bars")["SPY"]["Close"].to_list() == [2 * bar[4] for bar in HOURS]
+
+
+def test_json_that_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "EURUSD.json"
+    for text in ("[]", "[1, 2]", "[[1, 2], 3]", '[{"a": 1}, {"b": 2}]', "[[1, 2", '["code", -1121]'):
+        path.write_text(text)
+        with pytest.raises(DataError, match=r"EURUSD\.json"):
+            import_files([path], tmp_path / "bars")
 
 
 def test_histdata_zip_beside_its_report(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS
-from vaiom.market.formats.table import CURRENCIES, METALS, ROW, Options, Origin, RawTable
+from vaiom.market.formats.table import ROW, Options, Origin, RawTable
+from vaiom.market.symbols import CURRENCIES, METALS
 
 CANDLE = np.dtype([("s", ">u4"), ("Open", ">u4"), ("Close", ">u4"), ("Low", ">u4"), ("High", ">u4"), ("Volume", ">f4")])
 TICK = np.dtype([("ms", ">u4"), ("Ask", ">u4"), ("Bid", ">u4"), ("AskVolume", ">f4"), ("BidVolume", ">f4")])

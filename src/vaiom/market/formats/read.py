@@ -1,9 +1,7 @@
 """Any file as the rows of a table: which kind it is, is told by its content and not by its name.
 
-Enters: the bytes of a file and the format that the user names, or `auto`. Leaves: its `FileBars`. Zip files are read,
-never extracted. MetaTrader 4 and 5 write tabs or commas, `<DATE>`, `DATE` or no header, with or without a time of day,
-and both a tick volume. histdata.com writes one-minute bars without a header. Dukascopy's come from JForex (`Gmt time`,
-`Local time`, `Time (UTC)`) or from dukascopy-node, bars or ticks.
+Enters: the bytes of a file, and the format that the user names or `auto`. Leaves: its `FileBars`. Packed files are
+read, never extracted. A tool whose tables do not say what their columns are has a line in `LAYOUTS`.
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import re
 import zipfile
-import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -22,7 +20,7 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import BAD_ZIPS, sha256_of
-from vaiom.market.folder import PRICE_COLUMNS, read_parquet
+from vaiom.market.folder import NUMBER_COLUMNS, read_parquet
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.table import (
     ROW,
@@ -36,9 +34,10 @@ from vaiom.market.formats.table import (
     has_bars,
     has_ticks,
     parse_bars,
+    several_symbols,
 )
+from vaiom.market.symbols import find_pair
 
-FORMATS = ("auto", "dukascopy", "histdata", "metatrader", "table")
 MAX_UNPACKED = 4 << 30
 # Price tables pack five to twenty times; a bomb packs a thousand times and more.
 MAX_RATIO = 200
@@ -46,36 +45,48 @@ MAX_RATIO = 200
 RATIO_FROM = 1 << 20
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-_GZIP_MAGIC = b"\x1f\x8b"
+_STREAM_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PARQUET_MAGIC = b"PAR1"
 _AUTO = "use --format auto"
-_SAFE_ONLY = "do not trust this archive; unpack it yourself if you know where it comes from"
 _DELIMITERS = ("\t", ";", "|", ",")
 _LONGEST_LINE = 1 << 16
 _BLANK_OR_COMMENT = re.compile(rb"(?:[^\S\n]*+(?:#[^\n]*+)?\n)*+(?:[^\S\n]*+(?:#[^\n]*+)?\Z)?")
 
-_NUMBERS = (*PRICE_COLUMNS, "Volume")
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tool's table begins: patterns of its header, if it has one, and of its delimiter and first row.
+
+    Newlines part the cells. The columns are named where there is no header.
+    """
+
+    tool: str
+    header: str | None
+    row: str
+    columns: tuple[str, ...] = ()
+    fixed_point: float = 1.0
+
+
+_BARS = ("Datetime", *NUMBER_COLUMNS)
 _DATE, _TIME = r"\d{4}\.\d{2}\.\d{2}", r"\d{2}:\d{2}(:\d{2})?"
 # What JavaScript prints: milliseconds since 1970, or ISO 8601 with exactly three decimals and a Z.
 _NODE_STAMP = r"(\d{11,13}|\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z)"
 _NODE_HEADER = r"timestamp\n(open\nhigh\nlow\nclose(\nvolume)?|askPrice\nbidPrice(\naskVolume\nbidVolume)?)"
-_SIGNATURES: tuple[tuple[str, str | None, str, tuple[str, ...]], ...] = (
-    ("metatrader", r"(?i:<date>|date)(\n.*)?", rf".{_DATE}.*", ()),
-    ("metatrader", None, rf".{_DATE}\n{_TIME}(\n.*)?", ("Date", "Time", *_NUMBERS)),
-    ("metatrader", None, rf".{_DATE}( {_TIME})?(\n(?!{_TIME}(\n|$)).*)?", ("Datetime", *_NUMBERS)),
-    ("histdata", None, r";\d{8} \d{6}(\n[^\n]*){5}", ("Datetime", *_NUMBERS)),
-    ("dukascopy", r"(?i:gmt time|local time|time \([a-z0-9+:-]+\))(\n.*)?", r".*", ()),
-    ("dukascopy", _NODE_HEADER, rf".{_NODE_STAMP}(\n.*)?", ()),
+_UNIX = r"\d{13}(\d{3})?"
+LAYOUTS = (
+    # MetaTrader 4 and 5 write tabs or commas, with or without header and time of day, and both a tick volume.
+    Layout("metatrader", r"(?i:<date>|date)(\n.*)?", rf".{_DATE}.*"),
+    Layout("metatrader", None, rf".{_DATE}\n{_TIME}(\n.*)?", ("Date", "Time", *NUMBER_COLUMNS)),
+    Layout("metatrader", None, rf".{_DATE}( {_TIME})?(\n(?!{_TIME}(\n|$)).*)?", _BARS),
+    Layout("histdata", None, r";\d{8} \d{6}(\n[^\n]*){5}", _BARS),
+    # From JForex, or from dukascopy-node.
+    Layout("dukascopy", r"(?i:gmt time|local time|time \([a-z0-9+:-]+\))(\n.*)?", r".*"),
+    Layout("dukascopy", _NODE_HEADER, rf".{_NODE_STAMP}(\n.*)?"),
+    # Archives and the API of candles, opening time to closing time, without names until lately.
+    Layout("binance", None, rf",{_UNIX}(\n[\d.]+){{5}}\n{_UNIX}(\n.*)?", _BARS),
+    Layout("databento", r"(.*\n)?rtype\npublisher_id\ninstrument_id\n.*", r".*", fixed_point=1e9),
 )
-"""(tool, header or None, delimiter and first row, roles of columns without names); newlines part the cells."""
-
-_EXPECTED = {
-    "metatrader": "DATE TIME OPEN HIGH LOW CLOSE TICKVOL ..., "
-    "or 2015.01.02,00:00,open,high,low,close,volume without a header",
-    "histdata": "YYYYMMDD HHMMSS;open;high;low;close;volume without a header",
-    "dukascopy": "a header with Gmt time, Local time, Time (ZONE) or timestamp, "
-    "then open, high, low, close or ask, bid",
-}
+FORMATS = ("auto", *sorted({layout.tool for layout in LAYOUTS}), "table")
 
 
 class TextTable(NamedTuple):
@@ -88,6 +99,7 @@ class TextTable(NamedTuple):
     sample: tuple[str, ...]
     body: bytes
     first_line: int
+    symbol: str | None = None
 
 
 def read_source(file: Origin, data: bytes, format: str, options: Options) -> FileBars:
@@ -95,8 +107,8 @@ def read_source(file: Origin, data: bytes, format: str, options: Options) -> Fil
     digest = {"sha256": sha256_of(data), "bytes": len(data)}
     if data.startswith(_ZIP_MAGIC):
         file, data = _open_zip(file, data)
-    elif data.startswith(_GZIP_MAGIC):
-        data = _open_gzip(file, data)
+    elif codec := next((name for magic, name in _STREAM_MAGIC.items() if data.startswith(magic)), None):
+        data = _decompress(file, data, codec)
     is_bi5 = data.startswith(dukascopy.MAGIC) or (not data and file.path.suffix.lower() == ".bi5")
     is_parquet = data.startswith(_PARQUET_MAGIC)
     actual = "dukascopy" if is_bi5 else "table"
@@ -118,7 +130,7 @@ def _read_parquet(file: Origin, data: bytes, options: Options) -> RawTable:
     frame = read_parquet(io.BytesIO(data), file.label)
     roles = assign_roles(frame.columns, options.columns, file)
     used = frame.select(sorted(set(roles.values())))
-    for role in (*PRICE_COLUMNS, "Volume", "Bid", "BidVolume"):
+    for role in (*NUMBER_COLUMNS, "Bid", "BidVolume"):
         dtype = used.schema[roles[role]] if role in roles else pl.Float64()
         if not (dtype.is_numeric() or dtype in (pl.String, pl.Null)):
             where = f"{file.label}, column {roles[role]}"
@@ -130,110 +142,140 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
     """The only `.csv` member of a zip file, or without one its only `.txt` member, and its bytes."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            by_suffix: dict[str, list[zipfile.ZipInfo]] = {end: [] for end in (".csv", ".txt")}
             for info in archive.infolist():
-                _require_safe(info, f"{file.label}!{info.filename}")
-            names = [info.filename for info in archive.infolist()]
-            by_suffix = (
-                [name for name in names if PurePosixPath(name).suffix.lower() == end] for end in (".csv", ".txt")
-            )
-            tables = next(filter(None, by_suffix), [])
+                by_suffix.setdefault(PurePosixPath(info.filename).suffix.lower(), []).append(info)
+            tables = by_suffix[".csv"] or by_suffix[".txt"]
             if len(tables) != 1:
                 raise file.error(
                     "a zip file must hold exactly one table",
                     expected="one .csv member, or one .txt member",
-                    got=", ".join(names[:8]) or "an empty archive",
+                    got=", ".join(archive.namelist()[:8]) or "an empty archive",
                     fix="unpack it and import the files you want",
                 )
-            return replace(file, member=tables[0]), archive.read(tables[0])
+            file = replace(file, member=tables[0].filename)
+            _require_size(file, tables[0].file_size, tables[0].compress_size)
+            return file, archive.read(tables[0])
     except BAD_ZIPS as error:
         raise dukascopy.damaged("the zip file cannot be unpacked", file.label, got=str(error)) from error
 
 
-def _open_gzip(file: Origin, data: bytes) -> bytes:
-    """The bytes of a gzip file, which must be no more than a price table packs into one."""
-    packed, most = zlib.decompressobj(wbits=31), min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
+def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
+    """The bytes of a file packed by gzip or zstd."""
+    import pyarrow as pa
+
+    most = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
     try:
-        table = packed.decompress(data, most)
-    except zlib.error as error:
-        raise dukascopy.damaged("the gzip file cannot be unpacked", file.label, got=str(error)) from error
-    if not packed.eof:
-        got = "more" if packed.unconsumed_tail else "a file that is cut off"
-        raise file.error(
-            "the gzip file is not a whole table", expected=f"at most {most} bytes", got=got, fix=_SAFE_ONLY
-        )
+        table: bytes = pa.CompressedInputStream(pa.BufferReader(data), codec).read(most + 1)
+    except (OSError, pa.ArrowException) as error:
+        raise dukascopy.damaged(f"the {codec} file cannot be unpacked", file.label, got=str(error)) from error
+    _require_size(file, len(table), len(data))
     return table
 
 
-def _require_safe(info: zipfile.ZipInfo, where: str) -> None:
-    path = PurePosixPath(info.filename.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in info.filename:
-        raise DataError("a zip member climbs out of its folder", where=where, fix=_SAFE_ONLY)
-    if info.flag_bits & 1:
-        raise DataError("a zip member is encrypted", where=where, fix="unpack it yourself and import the table")
-    if info.file_size > MAX_UNPACKED or info.file_size > max(RATIO_FROM, MAX_RATIO * info.compress_size):
-        raise DataError(
-            "a zip member unpacks to too much",
-            where=where,
+def _require_size(file: Origin, size: int, packed: int) -> None:
+    if size > min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * packed)):
+        raise file.error(
+            "the file unpacks to too much",
             expected=f"at most {MAX_UNPACKED} bytes and {MAX_RATIO} times its packed size",
-            got=f"{info.file_size} bytes from {info.compress_size}",
-            fix=_SAFE_ONLY,
+            got=f"{size} bytes or more from {packed}",
+            fix="do not trust this file; unpack it yourself if you know where it comes from",
         )
 
 
 def _read_text(file: Origin, data: bytes, format: str, options: Options) -> RawTable:
-    table = _open_table(file, data)
-    tool, roles = _recognise(table, format, options)
-    return RawTable(file=file, format=tool, frame=_read_rows(table), roles=roles)
+    if data.lstrip()[:1] == b"[":
+        file, data = replace(file, unit="row"), _rows_of_json(file, data)
+    table = _open_table(file, data, options.symbol)
+    layout, roles = _recognise(table, format, options)
+    fixed_point, symbol = layout.fixed_point if layout else 1.0, table.symbol
+    tool = layout.tool if layout else "table"
+    frame = _read_rows(table)
+    return RawTable(file=file, format=tool, frame=frame, roles=roles, symbol=symbol, fixed_point=fixed_point)
 
 
-def _recognise(table: TextTable, format: str, options: Options) -> tuple[str, Roles]:
-    """The tool and the roles of the columns; columns without names are never guessed."""
+def _rows_of_json(file: Origin, data: bytes) -> bytes:
+    """A list of lists or of objects with the same keys, as lines of text."""
+    try:
+        rows = json.loads(data)
+        lines = [[*rows[0]]] if isinstance(rows[0], dict) else []
+        lines += [[row[name] for name in lines[0]] if lines else [*row] for row in rows]
+    except (ValueError, RecursionError, TypeError, KeyError, IndexError) as error:
+        expected = "a list of candles, each a list or an object"
+        raise file.error("the JSON is not a table of bars", expected=expected, got=repr(error)[:80]) from error
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue().encode()
+
+
+def _recognise(table: TextTable, format: str, options: Options) -> tuple[Layout | None, Roles]:
+    """The tool's layout and the roles of the columns; columns without names are never guessed."""
     header, row = "\n".join(table.names), table.delimiter + "\n".join(table.sample)
     by_table = bool(options.columns) or format == "table"
-    for tool, its_header, its_row, roles_in_order in () if by_table else _SIGNATURES:
+    for layout in () if by_table else LAYOUTS:
         # What the user calls Dukascopy's may have any header.
-        fits = its_header is None or format == "dukascopy" or re.fullmatch(its_header, header, re.DOTALL)
-        matches = (its_header is not None) == table.has_header and re.fullmatch(its_row, row, re.DOTALL)
-        if format in ("auto", tool) and fits and matches:
-            roles = dict(zip(roles_in_order, table.names, strict=False)) or guess_roles(table.names)
-            if has_bars(roles) or (tool == "dukascopy" and has_ticks(roles)):
-                return tool, roles
+        fits = layout.header is None or format == "dukascopy" or re.fullmatch(layout.header, header, re.DOTALL)
+        matches = (layout.header is not None) == table.has_header and re.fullmatch(layout.row, row, re.DOTALL)
+        if format in ("auto", layout.tool) and fits and matches:
+            roles = dict(zip(layout.columns, table.names, strict=False)) or guess_roles(table.names)
+            if has_bars(roles) or (layout.tool == "dukascopy" and has_ticks(roles)):
+                return layout, roles
     shown = table.delimiter.join(table.names if table.has_header else table.sample)[:120]
     if format not in ("auto", "table"):
-        raise table.file.error(f"not a {format} file", expected=_EXPECTED[format], got=shown, fix=_AUTO)
+        raise table.file.error(f"not a {format} file", expected=f"a table as {format} has it", got=shown, fix=_AUTO)
     if not table.has_header and not options.columns:
         raise table.file.error(
             "the columns have no names",
             row=table.first_line,
-            expected="a header line, or a file of Dukascopy, histdata.com or MetaTrader",
+            expected="a header line, or a file of " + ", ".join(FORMATS[1:-1]),
             got=shown,
             fix="say which is which by number: --column Datetime=1 --column Open=2 ...",
         )
-    return "table", assign_roles(table.names, options.columns, table.file)
+    return None, assign_roles(table.names, options.columns, table.file)
 
 
-def _open_table(file: Origin, data: bytes) -> TextTable:
+def _open_table(file: Origin, data: bytes, wanted: str | None) -> TextTable:
     """Find delimiter and header; leading blank lines and `#` comments are passed over."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.decode("utf-16", errors="replace").encode()
     data = data.removeprefix(codecs.BOM_UTF8)
-    head, body = _next_row(file, data, 0)
+    head, at = _next_row(file, data, 0)
     delimiter = max(_DELIMITERS, key=head.count)
     if "\0" in head or delimiter not in head:
         raise file.error(
             "not a file of bars",
-            expected="a .bi5, Parquet or zip file, or text with a tab, ';', '|' or ',' between columns",
+            expected="a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns",
             got=repr(head[:80]),
         )
-    cells = _split_cells(head, delimiter)
-    names = tuple(str(place) for place in range(1, len(cells) + 1))
-    if has_header := not cells[0][:1].isdigit():
-        taken = (ROW, *cells)
+    names = cells = _split_cells(head, delimiter)
+    if not (has_header := not cells[0][:1].isdigit()):
+        names, symbol = tuple(str(place) for place in range(1, len(cells) + 1)), None
+    else:
+        cells, at = _next_cells(file, data, at, delimiter)
+        symbol = None
+        if cells[0] == "Ticker" and len(cells) == len(names):
+            # yfinance has the tickers in a second line of names, and that of the stamps alone in a third.
+            names, symbol = _names_of_ticker(file, names, cells, wanted)
+            cells, at = _next_cells(file, data, at, delimiter)
+            names = (cells[0], *names[1:])
+            cells, at = _next_cells(file, data, at, delimiter)
         # A column name that was there before gets its place added, so that each can be told.
-        names = tuple(f"{name} ({at + 1})" if name in taken[: at + 1] else name for at, name in enumerate(cells))
-        head, body = _next_row(file, data, (data.find(b"\n", body) + 1) or len(data))
-    sample, first_line = _split_cells(head, delimiter), 1 + data.count(b"\n", 0, body)
-    return TextTable(file, delimiter, has_header, names, sample, data[body:], first_line)
+        taken = (ROW, *names)
+        names = tuple(f"{name} ({at + 1})" if name in taken[: at + 1] else name for at, name in enumerate(names))
+    first_line = 1 + data.count(b"\n", 0, at)
+    return TextTable(file, delimiter, has_header, names, cells, data[at:], first_line, symbol)
+
+
+def _names_of_ticker(
+    file: Origin, names: tuple[str, ...], tickers: tuple[str, ...], wanted: str | None
+) -> tuple[tuple[str, ...], str | None]:
+    """Names of columns of which only those of one ticker stay what they are, and its symbol."""
+    spelled = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
+    chosen = [ticker for ticker, symbol in spelled.items() if len(spelled) == 1 or wanted in (ticker, symbol)]
+    if not chosen:
+        raise several_symbols(file, sorted(spelled.values()), wanted)
+    kept = (name if of == chosen[0] else f"{name} of {of}" for name, of in zip(names, tickers, strict=True))
+    return tuple(kept), spelled[chosen[0]]
 
 
 def _next_row(file: Origin, data: bytes, position: int) -> tuple[str, int]:
@@ -244,6 +286,12 @@ def _next_row(file: Origin, data: bytes, position: int) -> tuple[str, int]:
         raise file.error("the file holds no rows", expected="a table of bars", fix="leave the file out")
     line = data[position : position + _LONGEST_LINE].split(b"\n", 1)[0]
     return line.decode(errors="replace").rstrip("\r"), position
+
+
+def _next_cells(file: Origin, data: bytes, row: int, delimiter: str) -> tuple[tuple[str, ...], int]:
+    """The cells of the row after the one at this byte position, and their position."""
+    line, position = _next_row(file, data, (data.find(b"\n", row) + 1) or len(data))
+    return _split_cells(line, delimiter), position
 
 
 def _split_cells(line: str, delimiter: str) -> tuple[str, ...]:

@@ -19,15 +19,10 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS
 from vaiom.market.stamps import parse_stamps, require_ordered
+from vaiom.market.symbols import find_pair
 
 ROW = "source row"
 """Column with the row of the source file (from 1) that a bar came from."""
-
-METALS = ("XAG", "XAU", "XPD", "XPT")
-CURRENCIES = {
-    *("AUD", "BRL", "CAD", "CHF", "CNH", "CNY", "CZK", "DKK", "EUR", "GBP", "HKD", "HUF", "ILS", "INR", "JPY", "KRW"),
-    *("MXN", "NOK", "NZD", "PLN", "RON", "RUB", "SEK", "SGD", "THB", "TRY", "TWD", "USD", "ZAR", *METALS),
-}
 REPAIR = "pass --repair to {}, or correct the file"
 SORT_FIX = REPAIR.format("sort rows and keep the last of repeated stamps")
 _DROP_FIX = REPAIR.format("drop such rows")
@@ -37,7 +32,7 @@ Roles = dict[str, str]
 
 # In order of preference: MetaTrader has both TICKVOL and VOL, and the second is mostly zero.
 _ALIASES = {
-    "Datetime": ("datetime", "timestamp", "gmttime", "localtime", "opentime", "time", "date", "ts", ""),
+    "Datetime": ("datetime", "timestamp", "gmttime", "localtime", "opentime", "time", "date", "tsevent", "ts", ""),
     "Date": ("date",),
     "Time": ("time",),
     "Open": ("open", "o"),
@@ -49,11 +44,6 @@ _ALIASES = {
     "Bid": ("bid", "bidprice"),
     "BidVolume": ("bidvolume",),
 }
-COINS = {"ADA", "BCH", "BNB", "BTC", "ETH", "LTC", "SOL", "XRP"}
-# A timeframe may follow without a gap, as in GBPUSDh1; what is quoted in a coin of a dollar may be anything.
-_PAIR = re.compile(
-    r"(?<![a-z])(?:([a-z\d]{2,8}?)[-_/. ]?(USD[CT])|([a-z]{3})[-_/. ]?([a-z]{3}))(?![a-z](?!\d))", re.IGNORECASE
-)
 _SIDE = re.compile(r"(?<![A-Za-z])(bid|ask)(?![A-Za-z])", re.IGNORECASE)
 
 
@@ -113,6 +103,8 @@ class RawTable:
     frame: pl.DataFrame
     roles: Roles
     symbol: str | None = None
+    fixed_point: float = 1.0
+    """What prices without a decimal point are divided by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +116,6 @@ class FileBars:
     bars: pl.DataFrame
     changes: Counter[str]
     record: dict[str, Any] = field(default_factory=dict)
-
-
-def find_pair(text: str) -> str | None:
-    """The pair that a name or a cell spells (EURUSD, eur_usd, EUR/USD, BTCUSDT), if it spells exactly one."""
-    found = [[part.upper() for part in parts] for parts in _PAIR.findall(text)]
-    pairs = {a + b + c + d for a, b, c, d in found if b or {c, d} <= CURRENCIES | COINS}
-    return pairs.pop() if len(pairs) == 1 else None
 
 
 def guess_roles(names: Sequence[str]) -> Roles:
@@ -187,13 +172,14 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
     parts = ("Datetime",) if "Datetime" in roles else ("Date", "Time")
     both = pl.concat_str((pl.col(roles[name]).cast(pl.String) for name in parts), separator=" ")
     stamps = frame[roles["Datetime"]] if len(parts) == 1 else frame.select(both).to_series()
-    volume = roles.get("BidVolume" if ticks else "Volume")
-    no_volumes = pl.repeat(None, len(frame), dtype=pl.Float64, eager=True)
-    cells = {name: frame[roles[name]] for name in prices} | {"Volume": frame[volume] if volume else no_volumes}
     stamps = parse_stamps(stamps, lambda row: file.at(rows[row]), utc=options.utc)
-    numbers = {name: _parse_numbers(column, rows, file, repair=options.repair) for name, column in cells.items()}
-    numbers["Volume"] = numbers["Volume"].fill_nan(None)
-    bars = pl.DataFrame({"Datetime": stamps, **numbers, ROW: rows})
+    cells = frame.select(pl.col(roles[name]).alias(name) for name in prices)
+    fixed_point = raw.fixed_point if not _texts(cells).str.contains(".", literal=True).any() else 1.0
+    volume = roles.get("BidVolume" if ticks else "Volume")
+    cells = cells.with_columns(frame[volume].alias("Volume") if volume else pl.lit(None, pl.Float64).alias("Volume"))
+    numbers = _parse_numbers(cells, prices, rows, file, repair=options.repair)
+    numbers = numbers.with_columns(pl.col(prices) / fixed_point, pl.col("Volume").fill_nan(None))
+    bars = numbers.select(stamps.alias("Datetime"), pl.all(), rows)
     traded = drop_flat(bars) if raw.format == "dukascopy" and not ticks else bars
     usable = _drop_unusable(traded, prices, file, repair=options.repair)
     changes = Counter(
@@ -222,17 +208,34 @@ def count_out_of_place(stamps: pl.Series) -> int:
     return int((physical < physical.cum_max()).sum())
 
 
-def _parse_numbers(column: pl.Series, rows: pl.Series, file: Origin, *, repair: bool) -> pl.Series:
-    """Numbers of a text or number column; what is not a number is an error, or null under repair."""
-    if column.dtype != pl.String:
-        return column.cast(pl.Float64)
-    numbers = column.cast(pl.Float64, strict=False)
-    bad = numbers.is_null() & column.is_not_null()
-    if not repair and bad.any():
-        first, expected = int(bad.arg_max() or 0), "a number with a decimal point"
-        problem, got = f"not a number in column {column.name}", repr(column[first])
-        raise file.error(problem, row=rows[first], expected=expected, got=got, fix=_DROP_FIX)
-    return numbers
+def _texts(cells: pl.DataFrame) -> pl.Series:
+    """All cells that are texts, below each other."""
+    return pl.concat([pl.Series(dtype=pl.String), *(one.alias("") for one in cells if one.dtype == pl.String)])
+
+
+def _parse_numbers(
+    cells: pl.DataFrame, prices: Sequence[str], rows: pl.Series, file: Origin, *, repair: bool
+) -> pl.DataFrame:
+    """Numbers of text or number columns; what is not a number is an error, or null under repair."""
+    texts = _texts(cells.select(prices))
+    # Marks of thousands go only where a decimal mark follows: alone, 1,100 may be either.
+    thousands, decimal = r"^(\d{1,3}(?:,\d{3})+)(\.\d+)$", "."
+    if texts.str.contains(r"^\d[\d.]*,\d*$").any() and not texts.str.contains(r"\.[^,]*$").any():
+        thousands, decimal = r"^(\d{1,3}(?:\.\d{3})+)(,\d+)?$", ","
+    parsed = {}
+    for column in cells:
+        plain = column
+        if column.dtype == pl.String and texts.str.contains(",", literal=True).any():
+            whole = column.str.extract(thousands, 1).str.replace_all(r"[.,]", "")
+            plain = (whole + column.str.extract(thousands, 2).fill_null("")).zip_with(whole.is_not_null(), column)
+            plain = plain.str.replace(decimal, ".", literal=True)
+        parsed[column.name] = plain.cast(pl.Float64, strict=False)
+        bad = parsed[column.name].is_null() & column.is_not_null()
+        if not repair and bad.any():
+            first, problem = int(bad.arg_max() or 0), f"not a number in column {column.name}"
+            got, expected = repr(column[first]), "a number with a decimal point, or a comma in all prices"
+            raise file.error(problem, row=rows[first], expected=expected, got=got, fix=_DROP_FIX)
+    return pl.DataFrame(parsed)
 
 
 def _drop_unusable(frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, repair: bool) -> pl.DataFrame:
@@ -272,8 +275,11 @@ def _one_symbol(raw: RawTable, options: Options) -> tuple[str | None, pl.DataFra
     wanted = [cell for cell, symbol in spelled.items() if options.symbol in (cell, symbol)]
     if wanted:
         return options.symbol, raw.frame.filter(cells.is_in(wanted))
-    problem = (
-        "a table mixes several symbols" if options.symbol is None else f"the table has no rows of {options.symbol}"
-    )
+    raise several_symbols(raw.file, symbols, options.symbol)
+
+
+def several_symbols(file: Origin, symbols: Sequence[str], wanted: str | None) -> DataError:
+    """The refusal of a table whose symbols are not the one wanted."""
+    problem = "a table mixes several symbols" if wanted is None else f"the table has no rows of {wanted}"
     got = ", ".join(symbols[:8]) + (", ..." if len(symbols) > 8 else "")
-    raise raw.file.error(problem, got=got or "no symbols", fix="pick one with --symbol")
+    return file.error(problem, got=got or "no symbols", fix="pick one with --symbol")

@@ -1,0 +1,61 @@
+"""What the letters of a symbol tell: its pair, its asset class, its side of the dollar, roughly its price."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+METALS = ("XAG", "XAU", "XPD", "XPT")
+CURRENCIES = {
+    *("AUD", "BRL", "CAD", "CHF", "CNH", "CNY", "CZK", "DKK", "EUR", "GBP", "HKD", "HUF", "ILS", "INR", "JPY", "KRW"),
+    *("MXN", "NOK", "NZD", "PLN", "RON", "RUB", "SEK", "SGD", "THB", "TRY", "TWD", "USD", "ZAR", *METALS),
+}
+COINS = {"ADA", "BCH", "BNB", "BTC", "DOGE", "DOT", "ETH", "LINK", "LTC", "SOL", "TRX", "XBT", "XMR", "XRP"}
+
+_CLASS_PATTERNS = {
+    "SPOT": "|".join(METALS),
+    "CRYPTO": rf"({'|'.join(sorted(COINS))})([-_.]?[A-Z]{{3,4}})?$|.*USD[CT]$",
+    "INDEX": r"[A-Z]{2,6}\d{2,4}$|.*IDX",
+    "EQUITY": r"[A-Z]{1,5}([.-][A-Z]{1,2})?$",
+}
+# A timeframe may follow without a gap, as in GBPUSDh1; what is quoted in a coin of a dollar may be anything.
+_PAIR = re.compile(
+    r"(?<![a-z])(?:([a-z\d]{2,8}?)[-_/. ]?(USD[CT])|([a-z]{3,4}?)[-_/. ]?([a-z]{3}))(?![a-z](?!\d))", re.IGNORECASE
+)
+_DOLLARS = {
+    **{"USD": 1.0, "EUR": 1.15, "GBP": 1.45, "AUD": 0.75, "NZD": 0.65, "CAD": 0.78, "CHF": 0.95, "JPY": 0.0085},
+    **{"SGD": 0.7, "HKD": 0.128, "CNY": 0.145, "CNH": 0.145, "SEK": 0.12, "NOK": 0.12, "DKK": 0.15},
+}
+"""What currencies cost that have stayed within a factor of three of it for decades."""
+
+
+def find_pair(text: str) -> str | None:
+    """The pair that a name or a cell spells (EURUSD, eur_usd, EUR/USD, BTCUSDT), if it spells exactly one."""
+    found = [[part.upper() for part in parts] for parts in _PAIR.findall(text)]
+    pairs = {a + b + c + d for a, b, c, d in found if b or {c, d} <= CURRENCIES | COINS}
+    return pairs.pop() if len(pairs) == 1 else None
+
+
+def find_symbol(pattern: str, name: str) -> str | None:
+    """What a file name has in place of the first `*` of a pattern: `BATS_*, *` finds AAPL in `BATS_AAPL, 60.csv`."""
+    first, *rest = map(re.escape, pattern.split("*"))
+    match = re.fullmatch(rf"{first}(.+?){'.*'.join(rest)}(\.\w+)*", name)
+    return (find_pair(match[1]) or match[1]) if match else None
+
+
+def default_class(symbol: str) -> str:
+    """The class of an asset for which nobody names one; that of currency pairs where nothing else fits."""
+    return next((name for name, pattern in _CLASS_PATTERNS.items() if re.match(pattern, symbol.upper())), "FX")
+
+
+@cache
+def dollar_sign(symbol: str) -> int:
+    """1 where the quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
+    name = symbol.upper()
+    return int(name[:3] == "USD") - int(name[3:6] == "USD" or name.endswith(("USDC", "USDT")))
+
+
+def usual_price(symbol: str) -> float | None:
+    """What a currency pair costs, within an order of magnitude; None where that is not known."""
+    base, quote = (_DOLLARS.get(leg) for leg in (symbol[:3].upper(), symbol[3:].upper()))
+    return base / quote if base and quote else None
