@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from email.message import Message
 from pathlib import Path
 
 import polars as pl
@@ -12,11 +11,10 @@ from fuzz.mutations import Mutate, spoil_json, spoil_text
 from vaiom.cli import console
 from vaiom.cli import corpus as corpus_command
 from vaiom.market.download import Ledger
-from vaiom.market.file_server import _retry_after_s, _web_address
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
-from vaiom.market.formats.table import find_pair
 from vaiom.market.stamps import parse_stamps
+from vaiom.market.symbols import find_pair
 from vaiom.training.experiment import Experiment
 
 Entry = tuple[Sequence[bytes], Mutate, Callable[[bytes], object], int]
@@ -46,8 +44,6 @@ def targets(scratch: Path) -> dict[str, Entry]:
         "setting": (texts(*SETTINGS), spoil_text, _of(lambda text: Experiment(name="x").with_settings([text])), 120),
         "symbol": (texts("EURUSD", "BRK.B", "EUR/USD"), spoil_text, _of(_symbol), 100),
         "bi5 path": (texts(CANDLES, "a/EURUSD_2019_01_04_22h_ticks.bi5"), spoil_text, _of(parse_path), 100),
-        "address": (texts("https://example.com/feed", "http://127.0.0.1:80"), spoil_text, _of(_web_address), 60),
-        "retry-after": (texts("120", "Wed, 21 Oct 2015 07:28:00 GMT"), spoil_text, _retry_after, 40),
         "stamps": (["\n".join([text] * 3).encode() for text in STAMPS], spoil_text, _of(_stamps), 20),
         "class table": ([CLASSES], spoil_text, _file(scratch / "classes.toml", corpus_command._class_table), 20),
         "bar manifest": ([MANIFEST], spoil_json, _file(scratch / "bars" / "manifest.json", _bar_manifest), 15),
@@ -78,12 +74,6 @@ def _symbol(text: str) -> object:
     return find_pair(text), check_symbol(text)
 
 
-def _retry_after(data: bytes) -> object:
-    headers = Message()
-    headers["Retry-After"] = data.decode("latin-1")  # as http.client hands headers over
-    return _retry_after_s(headers)
-
-
 def _stamps(text: str) -> object:
     values = pl.Series("stamp", text.encode(errors="replace").decode().split("\n"))
     return parse_stamps(values, lambda row: f"table.csv, line {row + 1}", utc=len(text) % 2 == 0)
@@ -94,5 +84,5 @@ def _bar_manifest(file: Path) -> object:
 
 
 def _ledger(file: Path) -> object:
-    with Ledger(file.parent) as ledger:
-        return [ledger.is_finished(day) for day in ledger.lines("EURUSD")]
+    ledger = Ledger(file.parent)
+    return [ledger.is_finished(day) for day in ledger.lines("EURUSD")]

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX
-from vaiom.market.download import download
-from vaiom.market.file_server import RateLimit, StoppedError
+from vaiom.market.download import FileServer, StoppedError, download
 from vaiom.market.folder import read_bars
 from vaiom.market.imports import import_files
 
@@ -303,7 +302,7 @@ def test_two_downloads_do_not_write_in_one_folder(server: FeedServer, tmp_path: 
     server.faults |= {path(0): ["hang"], path(1): ["hang"]}
     process = start(server, tmp_path, 2)
     assert server.wait_for_requests(2)
-    with pytest.raises(DataError, match="another download"):
+    with pytest.raises(DataError, match="another process is writing"):
         download(["GBPUSD"], day(0), day(1), tmp_path, base_url=server.url, **FAST)
     process.kill()
     process.communicate()
@@ -323,15 +322,14 @@ def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(server: Feed
 def test_retry_after_holds_every_thread_back_within_bounds(
     server: FeedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vaiom.market.file_server.LONGEST_RETRY_AFTER_S", 1.5)
+    monkeypatch.setattr("vaiom.market.download.LONGEST_RETRY_AFTER_S", 1.5)
     server.files = made_up_feed("EURUSD", FIRST, 2)
     server.faults[path(0)] = ["429 Retry-After: 3600"]
     download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, workers=1, **FAST)
     assert server.paths_seen == [path(0), path(0), path(1)]
     assert server.seen[1][1] - server.seen[0][1] >= 1.5
 
-    stop = threading.Event()
-    limit = RateLimit(1000.0, stop)
+    limit = FileServer(base_url="", per_second=1000.0, attempts=1, timeout_s=1.0)
     began = time.monotonic()
     limit.pause(0.3)
     threads = [threading.Thread(target=limit.wait) for _ in range(3)]
@@ -340,7 +338,7 @@ def test_retry_after_holds_every_thread_back_within_bounds(
     for thread in threads:
         thread.join()
     assert time.monotonic() - began >= 0.3
-    stop.set()
+    limit.stop.set()
     limit.pause(60)
     with pytest.raises(StoppedError):
         limit.wait()

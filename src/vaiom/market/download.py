@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, NamedTuple
+from time import monotonic
+from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import polars as pl
 
+from vaiom import __version__
 from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, sha256_file, sha256_of, try_lock, write_bytes
+from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, hold_folder, sha256_file, sha256_of, write_bytes
 from vaiom.market import folder
-from vaiom.market.file_server import Body, FileServer, RateLimit, StoppedError, UnavailableError
 from vaiom.market.folder import Progress
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.table import drop_flat
@@ -36,11 +41,15 @@ SOURCE = "dukascopy BID 1min"
 RAW_NAME = "raw"
 LEDGER_NAME = "ledger.jsonl"
 ONE_DAY = timedelta(days=1)
-# Until a day has been over for this long, "not found" may only mean that it is not published yet.
-PUBLISHED_AFTER = ONE_DAY
 # So many failed days in a row mean that the server is down, not that some of its days are bad.
 FAILURES_IN_A_ROW = 8
-DAYS_NAMED_IN_ERROR = 10
+FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_RETRY_AFTER_S = 0.5, 30.0, 120.0
+LARGEST_BODY_BYTES = 1 << 20
+# The feed is known to send an empty body for a day that it has, now and then; two in a row are believed.
+EMPTY_ANSWERS_BELIEVED = 2
+
+_ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?(/\S*)?")
+_WORTH_RETRYING = {408, 425, 429}
 _OTHER_INSTRUMENTS = "check the spelling; files of other instruments come in with `vaiom data import --price-scale`"
 
 
@@ -58,6 +67,22 @@ class SymbolDay(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.symbol} {self.date}"
+
+    def decode(self, content: bytes) -> pl.DataFrame:
+        """The candles of the day's file."""
+        start = datetime.combine(self.date, time())
+        bars = decode_candles(content, start, price_scale_of(self.symbol), self)
+        require_ordered(bars["Datetime"], self)
+        if len(bars) and bars["Datetime"][-1] >= start + ONE_DAY:
+            raise DataError("a candle lies outside its day", where=self, got=bars["Datetime"][-1])
+        return bars
+
+    def count_rows(self, content: bytes) -> int:
+        """How many candles a file has, if it is whole."""
+        try:
+            return len(self.decode(content))
+        except DataError as error:
+            raise UnavailableError(f"a damaged file: {error.problem}") from error
 
 
 def download(
@@ -79,52 +104,46 @@ def download(
     were asked for, were there already, and are unsettled: not over, not published, or doubtful, so left to a later run.
     """
     limits = {"workers": workers, "requests per second": requests_per_second, "attempts": attempts, "timeout": timeout}
-    symbols = _check_request(symbols, first, last, limits)
-    stop = threading.Event()
-    limit = RateLimit(requests_per_second, stop)
-    server = FileServer(base_url=base_url, limit=limit, attempts=attempts, timeout_s=timeout)
+    symbols = _check_request(symbols, first, last, base_url, limits)
+    url, rate = base_url.rstrip("/"), requests_per_second
+    server = FileServer(base_url=url, per_second=rate, attempts=attempts, timeout_s=timeout)
     _own_manifest(out, symbols)
     days = [first + number * ONE_DAY for number in range((last - first).days)]
     asked = {SymbolDay(symbol, day) for symbol in symbols for day in days}
     unfinished = {day for day in asked if day.date >= _today()}
-
-    with Ledger(out / RAW_NAME) as ledger:
+    with hold_folder(ensure_folder(out / RAW_NAME)):
+        ledger = Ledger(out / RAW_NAME)
         wanted = sorted((asked - unfinished) | {day for symbol in symbols for day in ledger.lines(symbol)})
         missing = [day for day in wanted if not ledger.is_finished(day)]
         num_there = len(wanted) - len(missing)
-
-        def advance(num_new: int, day: SymbolDay) -> None:
-            if progress:
-                progress(num_there + num_new, len(wanted), str(day))
-
         try:
-            failed, num_unsettled = _take_in(ledger, _fetch_all(server, missing, workers, stop), advance)
+            answers = _fetch_all(server, missing, workers)
+            failed, num_unsettled = _take_in(
+                ledger, answers, lambda number, day: progress and progress(num_there + number, len(wanted), str(day))
+            )
         finally:
-            stop.set()
+            server.stop.set()
         failing = {day.symbol for day in failed}
         entries = _publish(out, [symbol for symbol in symbols if symbol not in failing], ledger)
-
     if failed:
         raise _failure(f"{len(failed)} of {len(wanted)} days could not be downloaded", failed)
     if barren := [symbol for symbol in symbols if symbol not in entries]:
-        raise DataError(
-            "the server has no bars",
-            where=f"{', '.join(barren)}, {first} to {last}",
-            fix="check the symbol, the days and the address of the server",
-        )
-    return {
-        "symbols": entries,
-        "days_asked_for": len(missing),
-        "days_already_there": num_there,
-        "days_unsettled": len(unfinished) + num_unsettled,
-    }
+        where, way_out = f"{', '.join(barren)}, {first} to {last}", "check the symbol, the days and the address"
+        raise DataError("the server has no bars", where=where, fix=way_out)
+    counts = {"days_asked_for": len(missing), "days_already_there": num_there}
+    return {"symbols": entries, **counts, "days_unsettled": len(unfinished) + num_unsettled}
 
 
-def _check_request(symbols: Iterable[str], first: date, last: date, limits: dict[str, float]) -> list[str]:
+def _check_request(
+    symbols: Iterable[str], first: date, last: date, base_url: str, limits: dict[str, float]
+) -> list[str]:
     """The symbols in capitals, each once."""
     for name, value in limits.items():
         if not value > 0:
             raise ConfigError(f"{name} must be positive", got=value)
+    if not _ADDRESS.fullmatch(base_url):
+        expected = "http://... or https://..."
+        raise ConfigError("not an address to download from", expected=expected, got=repr(base_url))
     if first >= last:
         expected = "--from before --to, which is not included"
         raise ConfigError("no day to download", expected=expected, got=f"{first} to {last}")
@@ -139,7 +158,7 @@ def _check_request(symbols: Iterable[str], first: date, last: date, limits: dict
 
 
 def _take_in(
-    ledger: Ledger, answers: Iterator[tuple[SymbolDay, Body | Exception]], advance: Callable[[int, SymbolDay], None]
+    ledger: Ledger, answers: Iterator[tuple[SymbolDay, bytes | Exception]], advance: Callable[[int, SymbolDay], object]
 ) -> tuple[dict[SymbolDay, str], int]:
     """Keep what is final, as it comes; returns the days that failed, and how many others are not settled."""
     failed: dict[SymbolDay, str] = {}
@@ -147,52 +166,157 @@ def _take_in(
     proven: set[str] = set()
     num_unpublished = failures_in_a_row = 0
     for number, (day, answer) in enumerate(answers, 1):
+        failures_in_a_row = failures_in_a_row + 1 if isinstance(answer, UnavailableError) else 0
         if isinstance(answer, UnavailableError):
             failed[day] = str(answer)
-            failures_in_a_row += 1
             if failures_in_a_row >= FAILURES_IN_A_ROW:
                 raise _failure("the server does not answer; the other days were not asked for", failed)
         elif isinstance(answer, Exception):
             raise answer
+        elif answer:
+            ledger.record(day, answer)
+            proven.add(day.symbol)
+        elif _today() - day.date <= ONE_DAY:  # it may only mean that it is not published yet
+            num_unpublished += 1
         else:
-            failures_in_a_row = 0
-            if answer[0]:
-                ledger.record(day, answer)
-                proven.add(day.symbol)
-            elif _today() - day.date <= PUBLISHED_AFTER:
-                num_unpublished += 1
-            else:
-                held_back.setdefault(day.symbol, []).append(day)
-            # A server that has moved, or a misspelt address, also answers "not found" and must not fill the ledger:
-            # an empty day is final only once the server has proven, in this run, to know the symbol.
-            for empty in held_back.pop(day.symbol, []) if day.symbol in proven else []:
-                ledger.record(empty, (b"", 0))
+            held_back.setdefault(day.symbol, []).append(day)
+        # A server that has moved, or a misspelt address, also answers "not found" and must not fill the ledger:
+        # an empty day is final only once the server has proven, in this run, to know the symbol.
+        for empty in held_back.pop(day.symbol, []) if day.symbol in proven else []:
+            ledger.record(empty, b"")
         advance(number, day)
     return failed, num_unpublished + sum(map(len, held_back.values()))
 
 
 def _failure(problem: str, failed: dict[SymbolDay, str]) -> DataError:
-    named = [f"{day} ({reason})" for day, reason in sorted(failed.items())[:DAYS_NAMED_IN_ERROR]]
+    named = [f"{day} ({reason})" for day, reason in sorted(failed.items())[:10]]
     more = [f"and {len(failed) - len(named)} more"] if len(failed) > len(named) else []
     again = "run the same command again: it goes on from there, nothing is lost"
     return DataError(problem, where="; ".join(named + more), fix=again)
 
 
+# Asking the server politely: one rate for all threads, and patience where asking again can help.
+
+
+class UnavailableError(Exception):
+    """No usable answer this time; asking again later may help."""
+
+
+class StoppedError(Exception):
+    """The run is ending: whatever was being waited for is no longer wanted."""
+
+
+@dataclass(kw_only=True)
+class FileServer:
+    """Files below one address, asked for at an even rate; safe to share among threads."""
+
+    base_url: str
+    per_second: float
+    attempts: int
+    timeout_s: float
+    stop: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _next_start: float = 0.0
+
+    def wait(self) -> None:
+        """Until the next request may start."""
+        while True:
+            with self._lock:
+                now = monotonic()
+                wait_s = self._next_start - now
+                if wait_s <= 0:
+                    self._next_start = now + 1.0 / self.per_second
+                    return
+            self.sleep(wait_s)
+
+    def pause(self, seconds: float) -> None:
+        """Hold every thread back."""
+        with self._lock:
+            self._next_start = max(self._next_start, monotonic() + seconds)
+
+    def sleep(self, seconds: float) -> None:
+        if self.stop.wait(seconds):
+            raise StoppedError
+
+    def fetch(self, day: SymbolDay) -> bytes:
+        """The file of a day once it is whole; no bytes where the server has none, or one without candles."""
+        reason, empty_answers = "", 0
+        for attempt in range(self.attempts):
+            if attempt:
+                # Doubling; the jitter keeps threads that failed together from returning together.
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1))
+                self.sleep(pause_s * random.uniform(0.5, 1.0))
+            self.wait()
+            try:
+                content = self._get(f"{self.base_url}/{day.path}")
+                if content:
+                    return content if day.count_rows(content) else b""
+                empty_answers += 1
+                if content is None or empty_answers >= min(EMPTY_ANSWERS_BELIEVED, self.attempts):
+                    return b""
+                reason = "an empty body that did not come twice"
+            except UnavailableError as error:
+                reason = str(error)
+        raise UnavailableError(reason)
+
+    def _get(self, url: str) -> bytes | None:
+        """A whole body, or None where there is no such file."""
+        request = Request(url, headers={"User-Agent": f"vaiom/{__version__}", "Accept-Encoding": "identity"})
+        body = b""
+        try:
+            with build_opener(_NoRedirect).open(request, timeout=self.timeout_s) as response:
+                status, reason, headers = response.status, response.reason, response.headers
+                body = response.read(LARGEST_BODY_BYTES + 1)
+        except HTTPError as error:
+            error.close()
+            status, reason, headers = error.code, error.reason, error.headers
+        except (OSError, HTTPException, OverflowError) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            raise UnavailableError(str(cause) or type(cause).__name__) from error
+        if status == 404:
+            return None
+        if status in _WORTH_RETRYING or status >= 500:
+            asked = headers.get("Retry-After", "")
+            self.pause(min(float(asked) if asked.isdecimal() else 0.0, LONGEST_RETRY_AFTER_S))
+            raise UnavailableError(f"HTTP {status}")
+        if status != 200:
+            moved = headers.get("Location")
+            got = f"HTTP {status} {reason}" + (f", moved to {moved}" if moved else "")
+            way_out = "open the address in a browser to see why; days that were fetched are kept"
+            raise DataError(
+                "the server refuses the download", where=url, expected="HTTP 200 or 404", got=got, fix=way_out
+            )
+        if len(body) > LARGEST_BODY_BYTES:
+            raise UnavailableError(f"a body of more than {LARGEST_BODY_BYTES} bytes")
+        # A bounded read does not notice a connection that closed early, so the count is compared here.
+        announced = headers.get("Content-Length")
+        if announced is not None and announced != str(len(body)):
+            raise UnavailableError(f"a truncated body: {len(body)} of {announced} bytes")
+        return body
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Data is taken from the address the user named and from no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def _fetch_all(
-    server: FileServer, days: Sequence[SymbolDay], workers: int, stop: threading.Event
-) -> Iterator[tuple[SymbolDay, Body | Exception]]:
+    server: FileServer, days: Sequence[SymbolDay], workers: int
+) -> Iterator[tuple[SymbolDay, bytes | Exception]]:
     """Fetch and decode in several threads; every day comes back once, with its body or with what went wrong."""
     tasks: SimpleQueue[SymbolDay] = SimpleQueue()
-    answers: SimpleQueue[tuple[SymbolDay, Body | Exception]] = SimpleQueue()
+    answers: SimpleQueue[tuple[SymbolDay, bytes | Exception]] = SimpleQueue()
     for day in days:
         tasks.put(day)
 
     def work() -> None:
         with suppress(Empty, StoppedError):
-            while not stop.is_set():
+            while not server.stop.is_set():
                 day = tasks.get_nowait()
                 try:
-                    answers.put((day, server.fetch(day.path, partial(_check, day))))
+                    answers.put((day, server.fetch(day)))
                 except StoppedError:
                     raise
                 except Exception as error:
@@ -209,30 +333,13 @@ def _fetch_all(
             num_left -= 1
 
 
-def _check(day: SymbolDay, content: bytes) -> Body:
-    try:
-        num_rows = len(_decode(day, content))
-    except DataError as error:
-        raise UnavailableError(f"a damaged file: {error.problem}") from error
-    return (content, num_rows) if num_rows else (b"", 0)
-
-
-def _decode(day: SymbolDay, content: bytes) -> pl.DataFrame:
-    start = datetime.combine(day.date, time())
-    bars = decode_candles(content, start, price_scale_of(day.symbol), day)
-    require_ordered(bars["Datetime"], day)
-    if len(bars) and bars["Datetime"][-1] >= start + ONE_DAY:
-        raise DataError("a candle lies outside its day", where=day, got=bars["Datetime"][-1])
-    return bars
-
-
 @dataclass(frozen=True)
 class Line:
     """What the ledger says about a finished day."""
 
     symbol: str
     day: date
-    status: Literal["bars", "empty"]
+    status: str
     bytes: int
     sha256: str
     rows: int
@@ -241,33 +348,19 @@ class Line:
 class Ledger:
     """The raw files of a download and a line for each finished day, appended and flushed; the last about a day counts.
 
-    A run may end at any byte: a torn line, or a file without a line, is not finished. Open for one run at a time.
+    A run may end at any byte: a torn line, or a file without a line, is not finished.
     """
 
     def __init__(self, path: Path) -> None:
-        self.folder = ensure_folder(path)
+        self.folder, self._file = path, path / LEDGER_NAME
         self._lines: dict[SymbolDay, Line] = {}
-
-    def __enter__(self) -> Ledger:
-        lock = try_lock(self.folder / f".{LEDGER_NAME}.lock")
-        if lock is None:
-            way_out = "wait until it ends, or choose another --out"
-            raise DataError("another download is writing here", where=self.folder, fix=way_out)
-        self._lock, path = lock, self.folder / LEDGER_NAME
-        self._stream = path.open("ab")
-        content = path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            self._append(b"\n")
+        content = self._file.read_bytes() if self._file.exists() else b""
+        self._append(b"\n" if content and not content.endswith(b"\n") else b"")
         for text in content.splitlines():
             # Torn or damaged: the day counts as unfinished and is fetched again.
             with suppress(ValueError, RecursionError):
                 line = from_json(Line, json.loads(text))
                 self._lines[SymbolDay(line.symbol, line.day)] = line
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-        self._lock.release()
 
     def lines(self, symbol: str) -> dict[SymbolDay, Line]:
         """The finished days of a symbol in order of time."""
@@ -280,25 +373,25 @@ class Ledger:
             return line is not None and not file.exists()
         return file.is_file() and file.stat().st_size == line.bytes and sha256_file(file) == line.sha256
 
-    def record(self, day: SymbolDay, body: Body) -> None:
+    def record(self, day: SymbolDay, content: bytes) -> None:
         """Keep a day for good: first its file, then its line. No content means that the server has no such day."""
         file = self.folder / day.path
         for leftover in file.parent.glob(f"{STAGING_PREFIX}*"):
             leftover.unlink()
-        content, num_rows = body
         if content:
             write_bytes(file, content)
         else:
             file.unlink(missing_ok=True)
-        status: Literal["bars", "empty"] = "bars" if content else "empty"
-        line = Line(day.symbol, day.date, status, len(content), sha256_of(content), num_rows)
+        status, rows = ("bars", day.count_rows(content)) if content else ("empty", 0)
+        line = Line(day.symbol, day.date, status, len(content), sha256_of(content), rows)
         self._append(canonical_json(to_json(line)) + b"\n")
         self._lines[day] = line
 
     def _append(self, text: bytes) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        with self._file.open("ab") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any]:
@@ -307,7 +400,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
     for symbol in symbols:
         lines = ledger.lines(symbol)
         full = [day for day, line in lines.items() if line.status == "bars"]
-        days = (_decode(day, (ledger.folder / day.path).read_bytes()) for day in full)
+        days = (day.decode((ledger.folder / day.path).read_bytes()) for day in full)
         candles = pl.concat([pl.DataFrame(schema=folder.BAR_SCHEMA), *days])
         bars = drop_flat(candles)
         if bars.is_empty():
@@ -346,11 +439,8 @@ def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
         came_from = manifest["symbols"].get(symbol, {"source": SOURCE}).get("source")
         is_ours = came_from == SOURCE and (out / RAW_NAME / LEDGER_NAME).exists()
         if (out / f"{symbol}.parquet").exists() and not is_ours:
-            raise DataError(
-                "these bars came from elsewhere and are not overwritten",
-                where=out / f"{symbol}.parquet",
-                fix="choose another --out, or remove the file",
-            )
+            file, way_out = out / f"{symbol}.parquet", "choose another --out, or remove the file"
+            raise DataError("these bars came from elsewhere and are not overwritten", where=file, fix=way_out)
     return manifest
 
 
