@@ -37,7 +37,7 @@ def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
     add("--corpus", type=Path, action="append", default=[], help="One per timeframe, told apart by it; none renders.")
     out = Path("runs/reproduction")
     add("--out", type=Path, default=out, help=f"Runs, records and the page; finished work is reused. [{out}]")
-    add("--baselines", type=Path, help="What `vaiom baselines` stored for these splits; else Frequency and Markov.")
+    add("--baselines", type=Path, help="What `vaiom baselines` stored for these splits; else three quick ones.")
     add("--engine", default="local", help="local, or ray: the cluster that `ray start --head` began.")
     add("--workers", type=int, default=1, help="Local runs at a time, spread over the GPUs; Ray fills its cluster.")
     add("--budget", default="full", help="full: the paper's lengths. fast: long runs shortened, and marked.")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from cli.command_line import Ran, Vaiom
+from vaiom.cli.main import main
 
 # A busy machine is not a bug: no test fails for being slow once. The same examples every time: no test fails by chance.
 # `make check-random` draws new ones.
@@ -30,6 +34,27 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Vaiom:
+    """Run a command; an error that is not the user's comes through as it is."""
+    for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return Ran(code=code, out=out, err=err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

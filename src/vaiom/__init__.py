@@ -65,16 +65,25 @@ def build_corpus(
     timeframe: str = "",
     splits: SplitConfig | None = None,
     classes: Mapping[str, str] | None = None,
+    like: str | Path | None = None,
     overwrite: bool = False,
 ) -> Corpus:
     """Build a corpus folder from a bar folder: causal events, buckets fitted on Train, splits.
 
     The timeframe is that of the bars; naming one makes sure of it.
+
+    With `like`, a run or a packaged model's name, bars and buckets are that model's, and its splits unless others are
+    named: the model can then be scored on the corpus and go on learning there.
     """
     from vaiom.events.build import CorpusConfig, build_corpus
-    from vaiom.events.splits import SplitConfig
 
-    config = CorpusConfig(timeframe=timeframe, splits=splits or SplitConfig(), classes=classes or {})
+    options: dict[str, Any] = {"timeframe": timeframe, "classes": classes or {}}
+    if like is not None:
+        from vaiom.model.checkpoint import load_model
+
+        options |= load_model(like).corpus_options()
+    options |= {"splits": splits} if splits else {}
+    config = CorpusConfig(**options)
     return build_corpus(Path(bars), Path(out), config, overwrite=overwrite)
 
 
@@ -83,14 +92,24 @@ def train(
     out: str | Path,
     *,
     experiment: Experiment | str = "main",
+    start: str | Path | None = None,
     device: str = "auto",
     resume: bool = False,
     **changes: Any,
 ) -> TrainResult:
-    """Train an experiment into a run folder and select on Validation; `changes` are settings such as seed and steps."""
+    """Train an experiment into a run folder and select on Validation; `changes` are settings such as seed and steps.
+
+    With `start`, a run or a packaged model's name, training goes on from its weights instead, and the result has a
+    `verdict`: whether that helped.
+    """
     from vaiom.experiments.registry import experiment as named
     from vaiom.training.loop import train
 
+    if start is not None:
+        from vaiom.experiments.adapt import adapt
+
+        settings = [f"{key}={value}" for key, value in changes.items()]
+        return adapt(_opened(corpus), Path(start), Path(out), settings=settings, device=device, resume=resume)
     chosen = named(experiment) if isinstance(experiment, str) else experiment
     return train(_opened(corpus), chosen.with_changes(**changes), Path(out), device=device, resume=resume)
 
@@ -120,15 +139,17 @@ def evaluate(
     corpus: Corpus | str | Path | None = None,
     baselines: str | Path | None = None,
     unseal: str | None = None,
+    out: str | Path | None = None,
     device: str = "auto",
 ) -> Evaluation:
     """Score a run's selected model on a split, beside baselines on the same events; a look at a test is recorded."""
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.run import Run
 
-    folder, stored = _folder(run), None if baselines is None else Path(baselines)
+    folder = _folder(run)
+    stored, written = (None if each is None else Path(each) for each in (baselines, out))
     opened = _opened(Run(folder).corpus_path() if corpus is None else corpus)
-    return evaluate_run(folder, opened, split, baselines=stored, unseal=unseal, device=device)
+    return evaluate_run(folder, opened, split, baselines=stored, unseal=unseal, out=written, device=device)
 
 
 def audit(

@@ -45,6 +45,8 @@ class Run:
         self.config, self.metrics, self.report = path / CONFIG_NAME, path / METRICS_NAME, path / REPORT_NAME
         self.best = path / BEST_NAME
         """The selected checkpoint."""
+        self.start = path / "start.safetensors"
+        """The model that training went on from, where there was one."""
 
     @property
     def teachers(self) -> Path:

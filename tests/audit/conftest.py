@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from audit.markets import Market, real_market, simulated_market
-from cli.command_line import Ran, Vaiom
 from evaluation.simulated_market import TINY_SPLITS
 from strategies import random_bars
 from training.tiny_runs import TINY
-from vaiom.cli.main import main
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.market.folder import write_symbol
@@ -50,18 +47,3 @@ def place(finished: Path, tmp_path: Path) -> Path:
     """A copy that a test may spoil."""
     shutil.copytree(finished, tmp_path / "place")
     return tmp_path / "place"
-
-
-@pytest.fixture
-def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Vaiom:
-    """Run a command as a user does; an error that is not the user's comes through as it is."""
-
-    def run(*words: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capsys.readouterr()
-        return Ran(code=int(end.value.code or 0), out=out, err=err)
-
-    return run

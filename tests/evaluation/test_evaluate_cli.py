@@ -62,7 +62,7 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     fitted = Frequency().fit(corpus, corpus.endpoints("train", 16))
     frequency = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
     np.testing.assert_array_equal(events.bits["frequency"], frequency)
-    assert list(got["bits"]) == ["model", "frequency", "markov"]
+    assert list(got["bits"]) == ["model", "frequency", "markov", "hour_of_week"]
     assert got["bits"]["model"] == pytest.approx(model.mean(), abs=1e-5)
     gain = got["against"][0]["gain"]
     assert gain["gain_bits"] == pytest.approx((frequency - model).mean(), abs=1e-5)

@@ -123,7 +123,7 @@ def config_of(corpus: Corpus) -> CorpusConfig:
 
     tokenizer = corpus.tokenizer
     classes = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True))
-    return CorpusConfig(timeframe=tokenizer.timeframe, splits=corpus.splits, classes=classes)
+    return CorpusConfig(timeframe=tokenizer.timeframe, splits=corpus.splits, classes=classes, like=corpus.like)
 
 
 @REBUILD
@@ -149,10 +149,10 @@ def prove_repeat(proof: Proof, run: Path, corpus: Corpus, *, full: bool = False,
         steps = min(FIRST_STEPS, experiment.train.steps)
         experiment = experiment.with_changes(steps=steps, validate_every=steps)
     on_cpu = resolve_device(device).type == "cpu"
-    made = []
+    made, start = [], Run(run).start if own.provenance.start_sha256 else None
     for _ in range(2):
         with tempfile.TemporaryDirectory() as name:
-            result = train(seen, experiment, Path(name) / "run", device=device)
+            result = train(seen, experiment, Path(name) / "run", device=device, start=start)
             made.append((load_checkpoint(Run(result.run).best), result.best_bits))
     (first, first_bits), (second, second_bits) = made
     pairs = list(zip(*(each.model.state_dict().values() for each, _ in made), strict=True))

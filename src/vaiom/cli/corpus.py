@@ -33,15 +33,22 @@ def build(
     validation: Annotated[str, typer.Option(help="Validation as D:D, half-open.")] = "",
     test: Annotated[str, typer.Option(help="Test intervals as D:D,D:D; they become test-h1, test-h2, ...")] = "",
     seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
+    like: Annotated[Path | None, typer.Option(help="A model: its buckets and, unless named, its boundaries.")] = None,
     classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = class, such as EQUITY.")] = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
     from vaiom.events.build import CorpusConfig, build_corpus
 
-    config = CorpusConfig(
-        timeframe=timeframe.lower(), splits=_splits(train_end, validation, test, seal), classes=_class_table(classes)
-    )
+    named = any((train_end, validation, test, seal))
+    options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes)}
+    if like:
+        from vaiom.model.checkpoint import load_model
+
+        options |= load_model(like).corpus_options()
+    if named or not like:
+        options["splits"] = _splits(train_end, validation, test, seal)
+    config = CorpusConfig(**options)
     with progress_bar("building") as progress:
         corpus = build_corpus(bars, out, config, overwrite=overwrite, progress=progress)
     # Two years from the end of Train to the end of the last test: move them so that the bars cover it.

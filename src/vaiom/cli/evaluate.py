@@ -50,12 +50,13 @@ def baselines(
 
 @answers
 def evaluate(
-    run: RunPath,
-    split: Split,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a packaged model's name.")],
+    split: Split = "validation",
     corpus: RunCorpus = None,
-    baselines: Annotated[Path | None, typer.Option(help="From `vaiom baselines`; else Frequency and Markov.")] = None,
+    baselines: Annotated[Path | None, typer.Option(help="From `vaiom baselines`; else three quick ones.")] = None,
     seed_run: Annotated[list[Path] | None, typer.Option(help="Another seed, evaluated before; repeatable.")] = None,
     unseal: Unseal = None,
+    out: Annotated[Path | None, typer.Option(help="Where figures go instead of into the run.")] = None,
     device: Device = "auto",
 ) -> Answer:
     """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
@@ -71,6 +72,7 @@ def evaluate(
             baselines=baselines,
             other_seeds=seed_run or [],
             unseal=unseal,
+            out=out,
             device=device,
             progress=progress,
         )
@@ -81,7 +83,7 @@ def evaluate(
     if found.looks is not None:
         times = "once, now" if found.looks == 1 else f"{found.looks} times, this one included"
         notes.append(f"This split of this corpus was looked at {times}.")
-    notes.append(f"\nEverything else is in {Run(run).evaluation(split)}, the loss of each event beside it.")
+    notes.append(f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it.")
     shown = [table for part in tables if part not in ("calibration_by", "all_tests") for table in tables[part]]
     return Answer(
         json=asdict(found),

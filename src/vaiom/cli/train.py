@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ import typer
 
 from vaiom.cli.console import Answer, CorpusPath, Device, Resume, RunPath, answers, date, progress_bar
 from vaiom.codec import to_json
+from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, facts
 from vaiom.run import Run
 
@@ -52,8 +54,12 @@ def experiments(
 @answers
 def train(
     corpus: CorpusPath,
-    experiment: Annotated[str, typer.Option(help="A name from `vaiom experiments`.")],
     out: Annotated[Path, typer.Option(help="The run folder.")],
+    experiment: Annotated[str | None, typer.Option(help="A name from `vaiom experiments`.")] = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", metavar="MODEL_OR_RUN", help="Instead, go on from these weights.")
+    ] = None,
+    against: Annotated[list[Path] | None, typer.Option(help="With --from: a run to compare with; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
     steps: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
     device: Device = "auto",
@@ -64,6 +70,9 @@ def train(
 ) -> Answer | None:
     """Train an experiment and keep the model with the fewest Validation bits per event.
 
+    With --from the corpus is one that was built --like that model: assets that are new to it begin as unknown, steps
+    are small and few, and the last line says whether it helped.
+
     Several processes share the work under `torchrun --nproc-per-node N --no-python vaiom train ...`. Each draws its own
     dropout and mirrored windows: with these, another number of processes trains another model, as another seed does.
     """
@@ -71,11 +80,22 @@ def train(
     from vaiom.experiments.registry import experiment as named
     from vaiom.training.loop import train as run_training
 
+    if (experiment is None) == (start is None) or (against and not start):
+        got = "--against alone" if against and not start else "neither" if start is None else "both"
+        raise ConfigError("what is trained?", expected="--experiment NAME or --from MODEL_OR_RUN", got=got)
     shortcuts = [f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None]
-    chosen = named(experiment).with_settings([*(settings or []), *shortcuts])
+    changes, opened = [*(settings or []), *shortcuts], open_corpus(corpus)
     with training_report("training", out) as report:
-        result = run_training(open_corpus(corpus), chosen, out, device=device, resume=resume, report=report)
-    return _answer(result)
+        if start is not None:
+            from vaiom.experiments.adapt import adapt
+
+            others = against or ()
+            adapted = adapt(
+                opened, start, out, settings=changes, against=others, device=device, resume=resume, report=report
+            )
+            return _answer(adapted, *adapted.verdict)
+        chosen = named(experiment or "").with_settings(changes)
+        return _answer(run_training(opened, chosen, out, device=device, resume=resume, report=report))
 
 
 @answers
@@ -117,7 +137,7 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
     if result.peak_gpu_mib is not None:
         rows["peak GPU memory"] = f"{result.peak_gpu_mib:,.0f} MiB"
     return Answer(
-        json=vars(result),
+        json=asdict(result),
         shown=[facts(f"Run {result.run}", rows)],
         notes=[f"\nThe model is {Run(result.run).best}.", *notes],
     )

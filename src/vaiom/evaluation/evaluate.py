@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Floats, Rows
-from vaiom.baselines.counts import Frequency, Markov
+from vaiom.baselines.counts import Frequency, HourOfWeek, Markov
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
@@ -39,9 +39,9 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED
-from vaiom.files import read_json, write_json
+from vaiom.files import ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import USE
-from vaiom.run import Run
+from vaiom.run import MODELS, Run, find_run
 from vaiom.training.devices import resolve_type
 from vaiom.training.scoring import Progress
 
@@ -134,19 +134,29 @@ def evaluate_run(
     baselines: Path | None = None,
     other_seeds: Sequence[Path] = (),
     unseal: str | None = None,
+    out: Path | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Score the best checkpoint of a run on a split and compare it with baselines on exactly the same events."""
-    model = ModelPredictor.load(Run(run).best, device, progress)
+    """Score the best checkpoint of a run on a split and compare it with baselines on exactly the same events.
+
+    What is found is kept in the run, or in `out`, which is given a copy of the model.
+    """
+    source = find_run(run)
+    if out is None and source.parent == MODELS:
+        raise ConfigError("a packaged model is not written into", where=source, fix="name a folder with --out")
+    model, run = ModelPredictor.load(Run(source).best, device, progress), out or source
     checkpoint = model.checkpoint
     context, rows = checkpoint.model.config.history, heldout_rows(corpus, split, checkpoint, unseal=unseal)
     if baselines is not None:
         losses = load_losses(baselines, corpus, split, context, unseal=unseal == SEALED)
-    else:  # the two that fit in a moment
-        losses = losses_of((Frequency(), Markov()), corpus, rows, context)
+    else:  # those that fit in a moment
+        losses = losses_of((Frequency(), Markov(), HourOfWeek()), corpus, rows, context)
     unscored = score_events(corpus, rows, losses)
     others = _other_seeds(run, other_seeds, split, unscored)
+    if out:
+        ensure_folder(out)
+        write_bytes(Run(out).best, Run(source).best.read_bytes())
     # Whatever can be refused has been: from here on it is a look.
     looks = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
     probs = model.predict_proba(corpus, rows)

@@ -54,7 +54,7 @@ def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> Mixtu
     network = model.checkpoint.model.eval()
     if "state" not in network.heads.sizes:
         return None
-    data, rows = DeviceCorpus(corpus, network.config, model.device), stretches(rows)
+    data, rows = DeviceCorpus(model.read(corpus), network.config, model.device), stretches(rows)
     weights, components = [], []
     with torch.no_grad():
         for start in range(0, len(rows), _BATCH):

@@ -43,8 +43,14 @@ class ModelPredictor:
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
         """Probabilities (n, K) of the next return bucket of each row, from the window that ends there."""
+        return predict_probabilities(
+            self.checkpoint.model, self.read(corpus), rows, self.device, progress=self.progress
+        )
+
+    def read(self, corpus: Corpus) -> Corpus:
+        """The corpus as the model reads it."""
         require_tokenizer(corpus, self.checkpoint)
-        return predict_probabilities(self.checkpoint.model, corpus, rows, self.device, progress=self.progress)
+        return corpus.read_by(self.checkpoint.tokenizer)
 
 
 def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: str | None = None) -> Rows:
@@ -90,14 +96,14 @@ def _rows_of(corpus: Corpus, split: str, context: int, unseal: str | None) -> Ro
 
 
 def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
-    """The checkpoint's buckets, scales and asset ids are those of the corpus."""
-    if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
+    """The checkpoint's buckets are those of the corpus."""
+    if not corpus.tokenizer.has_buckets_of(checkpoint.tokenizer):
         raise CheckpointError(
             "the model was trained with another tokenizer than the corpus has",
             where=corpus.path,
             expected=checkpoint.tokenizer.sha256,
             got=corpus.tokenizer.sha256,
-            fix="score it on the corpus it was trained on, or on one that was appended to",
+            fix="score it on the corpus it was trained on, or on one that was built --like it",
         )
 
 

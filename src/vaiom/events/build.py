@@ -59,6 +59,8 @@ class CorpusConfig:
     """Where it is not named it is that of the bars."""
     splits: SplitConfig = field(default_factory=SplitConfig)
     classes: Mapping[str, str] = field(default_factory=dict)
+    like: Tokenizer | None = None
+    """Of a model whose bucket edges are taken, so that it can be scored and trained further; else Train fits them."""
 
     def __post_init__(self) -> None:
         if self.timeframe:
@@ -204,9 +206,15 @@ def _read_parts(
 def _assemble(rows: Mapping[str, Columns], config: CorpusConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     if tokenizer is None:
         classes = {symbol: config.class_of(symbol) for symbol in rows}
-        tokenizer = fit_on_train(rows, config.splits.train_end, config.timeframe, classes)
+        tokenizer = fit_on_train(rows, config.splits.train_end, config.timeframe, classes, config.like)
     columns = _join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()})
-    return Corpus(manifest={}, tokenizer=tokenizer, splits=config.splits, columns=columns, asset_slices=_slices(rows))
+    return Corpus(
+        manifest={"like": config.like.sha256} if config.like else {},
+        tokenizer=tokenizer,
+        splits=config.splits,
+        columns=columns,
+        asset_slices=_slices(rows),
+    )
 
 
 def _slices(assets: Mapping[str, Columns]) -> dict[str, slice]:
@@ -323,6 +331,7 @@ def _write_generation(
         "events": {name: sum(counts.values()) for name, counts in count_events(corpus).items()},
         "edges": tokenizer.to_json()["inner_edges"],
         "tokenizer_sha256": tokenizer.sha256,
+        **({"like": corpus.manifest["like"]} if corpus.like else {}),
         "inputs": inputs,
         "folder": folder.name,
         "arrays": {

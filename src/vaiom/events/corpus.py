@@ -101,6 +101,15 @@ class Corpus:
         """(N, extra fields), unclipped, 0 where undefined."""
         return np.stack([self._row_columns[name].astype(np.float32) for name in EXTRA_FIELDS], axis=1)
 
+    @property
+    def like(self) -> Tokenizer | None:
+        """The tokenizer, where its edges are not of this Train but of a model's."""
+        return self.tokenizer if self.manifest.get("like") else None
+
+    def read_by(self, tokenizer: Tokenizer) -> Corpus:
+        """The rows as a model of this tokenizer reads them: assets that it does not have are unknown to it."""
+        return replace(self, tokenizer=tokenizer)
+
     def inputs(self, config: InputConfig) -> npt.NDArray[np.float32]:
         """(N, F): the fields that a model reads, in its order."""
         return inputs_of(config, self._row_columns, self.meta)
@@ -400,7 +409,7 @@ def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | Non
     rows = {symbol: _own_values(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
     old = corpus.tokenizer
     classes = dict(zip(old.symbols, old.classes, strict=True))
-    tokenizer = tokenizer or fit_on_train(rows, splits.train_end, old.timeframe, classes)
+    tokenizer = tokenizer or fit_on_train(rows, splits.train_end, old.timeframe, classes, corpus.like)
     columns = {
         name: bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
         for name, (of, value) in BUCKETED.items()

@@ -110,6 +110,11 @@ class Tokenizer:
         """The classes of the paper, then the user's own in the order of the alphabet."""
         return (*CLASSES, *sorted({*self.classes} - {*CLASSES}))
 
+    def has_buckets_of(self, other: Tokenizer) -> bool:
+        """Whether rows mean the same under both, whatever their assets."""
+        ours, theirs = self.to_json(), other.to_json()
+        return all(ours[name] == theirs[name] for name in ("timeframe", "inner_edges", "return_shape"))
+
     @property
     def num_buckets(self) -> dict[str, int]:
         return {name: len(edges) - 1 for name, edges in self.edges.items()}
@@ -141,9 +146,16 @@ class Tokenizer:
 
 
 def fit_on_train(
-    rows: Mapping[str, Columns], train_end: datetime, timeframe: str, classes: Mapping[str, str]
+    rows: Mapping[str, Columns],
+    train_end: datetime,
+    timeframe: str,
+    classes: Mapping[str, str],
+    like: Tokenizer | None = None,
 ) -> Tokenizer:
-    """Fit edges, shape and zero shares on Train events: unmasked row, valid own target, target time inside Train."""
+    """Fit edges, shape and zero shares on Train events: unmasked row, valid own target, target time inside Train.
+
+    Edges and shape are those of `like` where it is given.
+    """
     symbols = sorted(rows)
     end = int(np.datetime64(train_end, "s").astype(np.int64))
     returns, gaps, regimes, zero_share = [], [], [], []
@@ -157,6 +169,21 @@ def fit_on_train(
         gaps.append(asset["gap_z"][1:][event & (~has_flag(flags, BAD_GAP))])
         regimes.append(asset["relative_log_vol"][1:][event])
         zero_share.append(float(zero.sum() / max(1, (zero | good).sum())))
+    if like:
+        parts: dict[str, Any] = {"edges": like.edges, "return_shape": like.return_shape}
+    else:
+        parts = _fit_edges(returns, gaps, regimes)
+    return Tokenizer(
+        symbols=tuple(symbols),
+        classes=tuple(classes[symbol] for symbol in symbols),
+        timeframe=timeframe,
+        zero_share=tuple(zero_share),
+        **parts,
+    )
+
+
+def _fit_edges(returns: list[Floats], gaps: list[Floats], regimes: list[Floats]) -> dict[str, Any]:
+    """Edges and shape, from the values of all assets."""
     pooled = [np.concatenate(values) for values in (returns, gaps, regimes)]
     return_z, gap_z, relative_log_vol = (values[np.isfinite(values)] for values in pooled)
     edges = {
@@ -171,14 +198,7 @@ def fit_on_train(
             got=len(edges["return"]) - 1,
             fix="bring in prices with more digits, or more history before the end of Train",
         )
-    return Tokenizer(
-        symbols=tuple(symbols),
-        classes=tuple(classes[symbol] for symbol in symbols),
-        timeframe=timeframe,
-        edges=edges,
-        zero_share=tuple(zero_share),
-        return_shape=fit_shape(edges["return"], return_z),
-    )
+    return {"edges": edges, "return_shape": fit_shape(edges["return"], return_z)}
 
 
 def fit_signed_edges(values: npt.NDArray[np.float64]) -> Edges:

@@ -32,7 +32,7 @@ from vaiom.errors import CheckpointError, ConfigError, DataError, UserError, Vai
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_checkpoint, read_card
+from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_model, read_card
 from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
 from vaiom.model.row_step import RowStep
@@ -163,7 +163,7 @@ class LastPosition(nn.Module):
 def export_run(run: str | Path, file: str | Path, corpus: str | Path | None = None) -> Exported:
     """Export the selected model of a run; real windows come from its corpus where that is still at hand."""
     run, windows = find_run(Path(run)), []
-    checkpoint = load_checkpoint(run if run.is_file() else Run(run).best)
+    checkpoint = load_model(run)
     if corpus is not None:
         windows = real_windows(open_corpus(Path(corpus)), checkpoint)
     elif not run.is_file():

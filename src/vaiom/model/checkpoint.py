@@ -19,9 +19,11 @@ from safetensors.torch import save
 from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, DataError
 from vaiom.events.fit import Tokenizer
+from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.config import ModelConfig, Vocabulary, upgrade_settings
 from vaiom.model.vaiom import Vaiom, unallocated_model
+from vaiom.run import Run, find_run
 
 FORMAT = "vaiom-checkpoint"
 FORMAT_VERSION = 2
@@ -44,6 +46,8 @@ class Provenance:
     validation_bits: float | None
     purpose: str = EVIDENCE
     """A model for use was trained through the newest bars: nothing is left to judge it on."""
+    start_sha256: str | None = None
+    """Of the weights that training went on from; None where it began from nothing."""
 
     @classmethod
     def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +64,11 @@ class ModelCard:
     sha256: str
     """Of the trained tensors."""
 
+    def corpus_options(self) -> dict[str, Any]:
+        """What a corpus of other bars is built with for the model to be scored on it and to go on learning there."""
+        splits = SplitConfig.from_json(self.provenance.splits)
+        return {"like": self.tokenizer, "timeframe": self.tokenizer.timeframe, "splits": splits}
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint(ModelCard):
@@ -75,6 +84,12 @@ def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: 
         "provenance": to_json(provenance),
     }
     return write_tensors(path, FORMAT, FORMAT_VERSION, header, model.saved_tensors())
+
+
+def load_model(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """The selected model of a run folder, a packaged one by its name, or a checkpoint file."""
+    found = find_run(Path(path))
+    return load_checkpoint(found if found.is_file() else Run(found).best, device)
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoint:

@@ -19,6 +19,10 @@ from vaiom.model.decoder import Decoder, Gru
 from vaiom.model.encoders import make_encoder
 from vaiom.model.heads import Heads, return_log_probs
 
+ASSET_TABLE = "encoder.embeddings.asset_id.weight"
+CLASS_TABLE = "encoder.embeddings.asset_class_id.weight"
+"""The parameters with a row per asset, the unknown one first, and per class."""
+
 
 class Vaiom(nn.Module):
     def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
@@ -45,7 +49,7 @@ class Vaiom(nn.Module):
     def saved_tensors(self) -> dict[str, Tensor]:
         """Copies of all parameters on the CPU; an unknown asset that was never shown is the mean of the known ones."""
         tensors = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
-        table = tensors.get("encoder.embeddings.asset_id.weight")
+        table = tensors.get(ASSET_TABLE)
         if table is not None and not self.config.asset_dropout:
             table[UNKNOWN_ASSET] = table[UNKNOWN_ASSET + 1 :].mean(dim=0)
         return tensors

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vaiom.evaluation.evaluate import Evaluation
-from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.model.checkpoint import USE, Checkpoint, load_model
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import count_parameters
 from vaiom.report.results import notes_of, tables_of
@@ -30,11 +30,11 @@ not trained on is treated as an average one. Bars of another provider have other
 
 def render_card(run: Path) -> str:
     """The page of a run's model or of a model file; a packaged model for use has the figures of its evidence."""
-    checkpoint = load_checkpoint(run if run.is_file() else Run(run).best)
+    checkpoint = load_model(run)
     name = run.stem if run.is_file() else run.name
     judged = packaged_models().get(f"{name}{EVIDENCE_SUFFIX}", run) if checkpoint.provenance.purpose == USE else run
     splits = [] if judged.is_file() else Run(judged).evaluated_splits()
-    found = [Evaluation.read(judged, split, load_checkpoint(Run(judged).best).sha256) for split in splits]
+    found = [Evaluation.read(judged, split, load_model(judged).sha256) for split in splits]
     tables = [_origin(checkpoint), _bars(checkpoint)]
     for each in found:
         of_split = tables_of(each, each.split)

@@ -27,14 +27,15 @@ from vaiom.errors import ConfigError, DataError, UserError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.files import atomic_file, ensure_folder, hold_folder, write_bytes
-from vaiom.model.checkpoint import EVIDENCE, Provenance, load_checkpoint, save_checkpoint
+from vaiom.files import atomic_file, ensure_folder, hold_folder, sha256_of, write_bytes
+from vaiom.model.checkpoint import EVIDENCE, Checkpoint, Provenance, load_checkpoint, save_checkpoint
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
 from vaiom.training.experiment import SEED_LIMIT, Experiment
 from vaiom.training.scoring import Scorer
+from vaiom.training.start import load_weights, require_start
 from vaiom.training.state import RunRecord, load_state, save_state, seed_dropout
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
@@ -71,11 +72,13 @@ def train(
     report: Report | None = None,
     purpose: str = EVIDENCE,
     deadline: float = math.inf,
+    start: Path | None = None,
 ) -> TrainResult:
     """Train an experiment on a corpus into a run folder, its teachers first; with `resume`, go on where it stopped.
 
     A run whose next Validation would come after `deadline` (of `time.time`) stops before: what it has done is the
-    beginning of the whole run, and resuming goes on to the same end. Teachers are finished first.
+    beginning of the whole run, and resuming goes on to the same end. Teachers are finished first. `start` is a
+    checkpoint whose weights are gone on from: where no step is better, it is what is selected.
     """
     with ExitStack() as stack:
         if is_rank_0():
@@ -84,6 +87,9 @@ def train(
         if Run(run).exists and not resume:
             fix = "pass --resume, or choose another --out"
             raise ConfigError("the run folder holds a run already", where=run, fix=fix)
+        began = load_checkpoint(start) if start else None
+        if began:
+            require_start(began, corpus, experiment)
         teachers = teachers_of(experiment)
         group, own_device = stack.enter_context(join_process_group(resolve_device(device)))
         checkpoints, seconds = [], 0.0
@@ -97,7 +103,11 @@ def train(
             taught = _Run(corpus, teacher, folder.path, own_device, group, report_teacher, purpose).go()
             checkpoints.append(folder.best)
             seconds += taught.seconds
-        result = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints).go(deadline)
+        if start and is_rank_0() and not Run(run).start.exists():
+            ensure_folder(run)
+            write_bytes(Run(run).start, start.read_bytes())
+        last = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints, began)
+        result = last.go(deadline)
         return replace(result, seconds=result.seconds + seconds)
 
 
@@ -134,9 +144,10 @@ class _Run:
         report: Report | None,
         purpose: str,
         teachers: Sequence[Path] = (),
+        start: Checkpoint | None = None,
     ) -> None:
         self.corpus, self.experiment, self.folder, self.device, self.group = corpus, experiment, Run(run), device, group
-        self.config, self.report, self.purpose = experiment.train, report, purpose
+        self.config, self.report, self.purpose, self.start = experiment.train, report, purpose, start
         context = experiment.model.history
         self.sampler = train_sampler(corpus, experiment.model.context, self.config.seed, self.config.windows_per_step)
         self.validation = corpus.endpoints(VALIDATION, context)
@@ -151,13 +162,15 @@ class _Run:
         # Every process starts from the same parameters; only its dropout is its own.
         torch.manual_seed(self.config.seed)
         model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
+        if start:
+            load_weights(model, start, corpus.tokenizer)
         data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
         if teachers:
             data.teacher = mean_probs(teachers, corpus, data, device, dtype)
         self.step = TrainStep(model, data, self.config, device, dtype, group)
         self.scorer = Scorer(self.step.ema_model, data, device, dtype)
         self.record = RunRecord(
-            config_sha256=experiment.sha256,
+            config_sha256=sha256_of(f"{experiment.sha256} {start.sha256}".encode()) if start else experiment.sha256,
             tokenizer_sha256=corpus.tokenizer.sha256,
             corpus_sha256=corpus.sha256,
         )
@@ -166,6 +179,10 @@ class _Run:
         self._prepare()
         if self.record.step < self.config.steps:
             self.scorer.compile()
+        if self.start and not self.record.step:
+            self._validate(0)
+            if self.group.is_rank_0:
+                save_checkpoint(self.folder.best, self.step.ema_model, self.corpus.tokenizer, self._provenance())
         self.step.model.train()
         running, counted = torch.zeros((), device=self.device), 0
         first = self.record.step + 1
@@ -248,19 +265,7 @@ class _Run:
     def _write_checkpoint(self) -> None:
         number = self.record.step
         path = self.folder.checkpoint(number)
-        provenance = Provenance(
-            vaiom_version=__version__,
-            corpus_sha256=self.corpus.sha256,
-            inputs=list(self.corpus.manifest["inputs"]),
-            splits=self.corpus.splits.to_json(),
-            experiment=self.experiment.name,
-            train=to_json(self.config),
-            seed=self.config.seed,
-            step=number,
-            validation_bits=self.record.last_bits,
-            purpose=self.purpose,
-        )
-        save_checkpoint(path, self.step.ema_model, self.corpus.tokenizer, provenance)
+        save_checkpoint(path, self.step.ema_model, self.corpus.tokenizer, self._provenance())
         if self.record.best_step == number:
             with atomic_file(self.folder.best) as staged:
                 shutil.copyfile(path, staged)
@@ -270,6 +275,22 @@ class _Run:
             # Steps are found by their states: a kill between the two leaves nothing that is not found again.
             self.folder.checkpoint(old).unlink(missing_ok=True)
             self.folder.state(old).unlink()
+
+    def _provenance(self) -> Provenance:
+        """Of the weights as they are now."""
+        return Provenance(
+            vaiom_version=__version__,
+            corpus_sha256=self.corpus.sha256,
+            inputs=list(self.corpus.manifest["inputs"]),
+            splits=self.corpus.splits.to_json(),
+            experiment=self.experiment.name,
+            train=to_json(self.config),
+            seed=self.config.seed,
+            step=self.record.step,
+            validation_bits=self.record.last_bits,
+            purpose=self.purpose,
+            start_sha256=self.start.sha256 if self.start else None,
+        )
 
     def _require_finite(self, value: float, number: int) -> None:
         if not math.isfinite(value):
