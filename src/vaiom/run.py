@@ -47,6 +47,8 @@ class Run:
         """The selected checkpoint."""
         self.start = path / "start.safetensors"
         """The model that training went on from, where there was one."""
+        self.horizons = path / "horizons.safetensors"
+        """What it knows of more bars than the next."""
 
     @property
     def teachers(self) -> Path:

@@ -47,6 +47,8 @@ class Baseline(ABC):
     name: str
     stored_as: ClassVar[dict[str, str]] = {}
     """Keys of the stored fit that are not the attribute's own name."""
+    fits_bars: ClassVar[bool] = False
+    """Whether it learns single bars, whatever the horizon that it then predicts."""
 
     def __init__(self, name: str | None = None, progress: Progress | None = None) -> None:
         if name is not None:

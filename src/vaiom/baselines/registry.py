@@ -16,6 +16,7 @@ BASELINES = {
     "hour_of_week": "counts:HourOfWeek",
     "ewma_t": "volatility:EwmaT",
     "garch_t": "volatility:GarchT",
+    "garch_t_seasonal": "volatility:GarchTSeasonal",
     "lightgbm_disc": "lightgbm:LightGBM",
     "lightgbm_cont": "lightgbm:LightGBM",
     "lightgbm": "lightgbm:LightGBM",

@@ -46,6 +46,7 @@ B = TypeVar("B", bound=Baseline)
 
 def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B:
     """The baseline fitted on the corpus's Train events, from the fits in `directory` if it is there."""
+    corpus = corpus.bars if baseline.fits_bars else corpus
     if load_fit(baseline, corpus, context, directory) is not None:
         return baseline
     baseline.fit(corpus, corpus.endpoints(TRAIN, context))

@@ -1,23 +1,41 @@
 """Student-t returns whose scale follows the past: the corpus's own EWMA scale, or a GARCH(1,1) fitted per asset.
 
-Enters: Train events. Leaves: parameters per asset; bucket probabilities from the CDF. Not in the paper.
+Enters: Train events. Leaves: parameters per asset; bucket probabilities from the CDF, of sums of bars by simulation.
+Not in the paper.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from vaiom.baselines.base import Baseline, Floats, Rows, clean_returns, count_targets, num_return_buckets, rows_by_asset
+from vaiom.baselines.base import (
+    Baseline,
+    Floats,
+    Rows,
+    clean_returns,
+    count_targets,
+    num_return_buckets,
+    rows_by_asset,
+    smooth,
+)
 from vaiom.events.corpus import Corpus
+from vaiom.events.fields import UNKNOWN_ASSET
+from vaiom.events.horizons import slot_of_week, slots_of_week, usual_sizes
 
 MIN_EVENTS = 500
 MIN_RETURNS = 1_000
 MIN_DEGREES, MAX_DEGREES = 0.5, 200.0  # at the upper end it is normal to three digits
 _MIN_PROBABILITY = 1e-300
+_PATHS, _PATHS_SEED, _KNOTS = 20_000, 17, 8
+"""Simulated sums, and the variances that they start from."""
+
+Slots = npt.NDArray[np.int64]
 
 # Hourly returns give the likelihood several peaks, and the optimiser may stop where it started: the best of these is
 # kept (omega, alpha, beta and degrees of freedom for returns of size one, beside the library's own start).
@@ -74,16 +92,51 @@ class Garch:
         out: Floats = np.concatenate([[self.start], after])[np.cumsum(clean)]
         return out
 
+    def simulated_buckets(self, bounds: Floats, variance: Floats, sizes: Floats) -> Floats:
+        """Probabilities (n, K) of sums of the next returns between bounds (n, K + 1), by simulation.
+
+        `variance` (n,) is of the next return, `sizes` (n, h) multiply the returns. The sum is symmetric: its absolute
+        value is simulated, from some variances, between which rows are interpolated.
+        """
+        draws = np.random.default_rng(_PATHS_SEED).standard_t(self.degrees, (sizes.shape[1], _PATHS))
+        draws *= math.sqrt((self.degrees - 2) / self.degrees)
+        low, high = np.log(variance.min()), np.log(variance.max())
+        knots = np.linspace(low, high, _KNOTS) if high - low > 1e-9 else np.array([low])
+        paths = [self._paths(math.exp(knot), draws) for knot in knots]
+        place = np.interp(np.log(variance), knots, np.arange(len(knots)))
+        standard = np.abs(bounds) / np.sqrt(variance)[:, None]
+        within = np.zeros(bounds.shape)
+        kinds, kind = np.unique(sizes, axis=0, return_inverse=True)
+        for number, weights in enumerate(kinds):
+            own = np.flatnonzero(kind.ravel() == number)
+            for knot, path in enumerate(paths):
+                share = np.maximum(1 - np.abs(place[own] - knot), 0)
+                near = own[share > 0]
+                if len(near):
+                    sums = np.sort(np.abs(weights @ path))
+                    within[near] += share[share > 0][:, None] * (np.searchsorted(sums, standard[near]) / _PATHS)
+        below = 0.5 + 0.5 * np.sign(bounds) * within
+        return smooth(_PATHS * np.diff(below, axis=1))
+
+    def _paths(self, variance: float, draws: Floats) -> Floats:
+        """(h, paths) returns in units of the root of the first variance."""
+        out, now = np.empty_like(draws), np.full(draws.shape[1], variance)
+        for step, drawn in enumerate(draws):
+            out[step] = np.sqrt(now) * drawn
+            now = self.omega + self.alpha * out[step] ** 2 + self.beta * now
+        return out / math.sqrt(variance)
+
 
 class GarchT(Baseline):
     """The variance of the next return follows the asset's own past returns, fitted with `arch` through Train.
 
     Rows without a clean return leave the variance as it is, as they do in the fit. An asset with too few Train returns,
-    or whose fit does not converge, gets `ewma_t`, and a warning says so.
+    or whose fit does not converge, gets `ewma_t`, and a warning says so. Sums of bars are simulated.
     """
 
     name = "garch_t"
     stored_as: ClassVar = {"models_": "laws"}
+    fits_bars = True
     models_: dict[str, Garch]
     fallback_: EwmaT
 
@@ -96,7 +149,7 @@ class GarchT(Baseline):
                 self.progress(done, len(parts), symbol)
             # The last event's target is its next row.
             through = slice(corpus.asset_slices[symbol].start, int(rows[chosen].max()) + 2)
-            model = fit_garch(clean_returns(corpus, through))
+            model = fit_garch(self._returns(corpus, through, symbol))
             if model:
                 self.models_[symbol] = model
             else:
@@ -105,21 +158,64 @@ class GarchT(Baseline):
             self.progress(len(parts), len(parts), "")
 
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
-        edges = corpus.edges["return"]
         probs = self.fallback_.predict_proba(corpus, rows)
         for symbol, chosen in rows_by_asset(corpus, rows).items():
             model, own = self.models_.get(symbol), rows[chosen]
             if model is None:
                 continue
             inside = corpus.asset_slices[symbol]
-            variance = model.next_variance(clean_returns(corpus, inside))[own - inside.start]
-            # Variance one, not scale one, is what the conditional variance multiplies.
-            scale = np.sqrt(variance * (model.degrees - 2) / model.degrees)
+            variance = model.next_variance(self._returns(corpus, inside, symbol))[own - inside.start]
+            sizes = self._usual_sizes(corpus, own, symbol)
             # A row without a scale has its inner edges at zero; the outer ones stay where they are.
+            edges = corpus.edges["return"]
             with np.errstate(invalid="ignore"):
-                bounds = np.where(np.isinf(edges), edges, edges * (corpus.sigma20[own] / scale)[:, None])
-            probs[chosen] = student_buckets(bounds, model.degrees)
+                bounds = np.where(np.isinf(edges), edges, edges * corpus.sigma20[own][:, None])
+            if corpus.horizon > 1:
+                probs[chosen] = model.simulated_buckets(bounds, variance, sizes)
+                continue
+            # Variance one, not scale one, is what the conditional variance multiplies.
+            scale = np.sqrt(variance * (model.degrees - 2) / model.degrees) * sizes[:, 0]
+            probs[chosen] = student_buckets(bounds / scale[:, None], model.degrees)
         return probs
+
+    def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
+        """Clean returns of an asset's rows, as the recursion takes them."""
+        return clean_returns(corpus, rows)
+
+    def _usual_sizes(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
+        """(n, h): what the next returns after each row are larger by than those of the recursion."""
+        return np.ones((len(rows), corpus.horizon))
+
+
+class GarchTSeasonal(GarchT):
+    """`garch_t` on returns over their usual size after an asset's hour of the week: a GARCH that knows the clock."""
+
+    name = "garch_t_seasonal"
+    sizes_: Floats  # (assets + 1, slots of the week): of the next return, over the mean of all
+    follows_: Slots  # (assets + 1, slots of the week): the slot that mostly follows
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)
+        assets, shape = corpus.meta[rows, 0].astype(np.int64), (len(corpus.asset_slices) + 1, slots_of_week(corpus))
+        self.sizes_ = usual_sizes(np.abs(corpus.log_ret_next[rows]), assets, slots[rows], shape)
+        self.follows_ = np.empty(shape, np.int64)
+        for asset in range(shape[0]):
+            own = (assets == asset) | (asset == UNKNOWN_ASSET)
+            seen = np.bincount(slots[rows][own] * shape[1] + slots[rows[own] + 1], minlength=shape[1] ** 2)
+            self.follows_[asset] = (seen.reshape(shape[1], shape[1]) + np.eye(shape[1], k=1) / 2).argmax(axis=1)
+        super()._fit(corpus, rows)
+
+    def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
+        before = np.arange(rows.start, rows.stop - 1)
+        sizes = self._usual_sizes(corpus.bars, before, symbol)[:, 0]
+        return np.asarray(clean_returns(corpus, rows) / np.concatenate([[1.0], sizes]))
+
+    def _usual_sizes(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
+        asset = corpus.tokenizer.asset_id(symbol)
+        slots = [slot_of_week(corpus.columns["timestamp"][rows], corpus.tokenizer.timeframe)]
+        while len(slots) < corpus.horizon:
+            slots.append(self.follows_[asset, slots[-1]])
+        return np.stack([self.sizes_[asset, each] for each in slots], axis=1)
 
 
 def student_buckets(edges: Floats, degrees: float) -> Floats:

@@ -24,7 +24,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(corpus.app, name="corpus")
 for command in (
-    *(demo.demo, train.experiments, train.train, train.refit),
+    *(demo.demo, train.experiments, train.train, train.refit, train.horizons),
     *(evaluate.baselines, evaluate.evaluate, evaluate.report, evaluate.audit),
     *(
         forecast.forecast,

@@ -1,4 +1,4 @@
-"""`vaiom experiments`, `train` and `refit`: an experiment learns a corpus and is selected on Validation."""
+"""`vaiom experiments`, `train`, `refit` and `horizons`: an experiment learns a corpus and is selected on Validation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaiom.cli.console import Answer, CorpusPath, Device, Resume, RunPath, answers, date, progress_bar
+from vaiom.cli.console import Answer, CorpusPath, Device, Resume, RunCorpus, RunPath, answers, date, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
-from vaiom.report.tables import Column, Table, facts
+from vaiom.report.tables import Column, Table, bits, count, facts
 from vaiom.run import Run
 
 if TYPE_CHECKING:
@@ -118,6 +118,35 @@ def refit(
         result = run_refit(run, open_corpus(corpus), out, until=until, device=device, resume=resume, report=report)
     return _answer(
         result, "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
+    )
+
+
+@answers
+def horizons(
+    run: RunPath,
+    horizons: Annotated[str, typer.Option(metavar="A,B", help="Numbers of bars.")] = "",
+    corpus: RunCorpus = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the heads.")] = 17,
+    device: Device = "auto",
+) -> Answer:
+    """Teach a run the return over the next 4, 8 and 24 bars, by small heads beside its model, which does not change."""
+    from vaiom.events.corpus import open_corpus
+    from vaiom.events.horizons import HORIZONS
+    from vaiom.experiments.refit import fit_horizons
+
+    try:
+        wanted = [int(each) for each in horizons.split(",")] if horizons else HORIZONS
+    except ValueError as error:
+        raise ConfigError("not horizons", expected="numbers of bars, as in 4,8,24", got=horizons) from error
+    opened = open_corpus(corpus or Run(run).corpus_path())
+    with progress_bar("hidden states") as progress:
+        made = fit_horizons(run, opened, wanted, seed=seed, device=device, progress=progress)
+    columns = [Column("bars", count), Column("Validation bits/event", bits)]
+    rows = [[int(each), value] for each, value in made.validation_bits.items()]
+    return Answer(
+        json={"horizons": [each.bars for each in made.fits], "validation_bits": made.validation_bits, "seed": seed},
+        shown=[Table("Horizons", columns, rows)],
+        notes=[f"\nThe heads are {Run(run).horizons}."],
     )
 
 

@@ -193,7 +193,7 @@ def served_distributions(corpus: Corpus, rows: Rows, probs: Floats) -> ReturnDis
     return ReturnDistributions(
         probs=probs / probs.sum(axis=-1, keepdims=True),
         sigma=corpus.sigma20[rows].astype(np.float64),
-        shape=corpus.tokenizer.return_shape,
+        shape=corpus.return_shape,
     )
 
 

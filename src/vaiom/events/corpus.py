@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.calendar import log_waits
+from vaiom.events.distribution import ReturnShape
 from vaiom.events.fields import (
     ANY_MASK,
     BAD_GAP,
@@ -80,6 +81,21 @@ class Corpus:
     def edges(self) -> Mapping[str, Edges]:
         """Bucket edges with the infinities: return, gap, vol_regime."""
         return self.tokenizer.edges
+
+    @property
+    def return_shape(self) -> ReturnShape:
+        """Where returns lie inside the return buckets."""
+        return self.tokenizer.return_shape
+
+    @property
+    def horizon(self) -> int:
+        """How many bars a target spans."""
+        return 1
+
+    @property
+    def bars(self) -> Corpus:
+        """The corpus whose targets are single bars."""
+        return self
 
     @property
     def sigma20(self) -> npt.NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""A run's configuration trained through the newest bars: a model for use, when its evidence is in.
+"""What a finished run leads to: its configuration through the newest bars, a model for use; heads for more bars.
 
 The protocol is moved to the end of the data: the last half-year selects, everything before it is Train, and no test is
 left. Buckets, shape and zero shares are fitted anew. The checkpoint says that it is for use, and evaluation refuses to
@@ -11,20 +11,26 @@ Paper: has no such model; Methods, "Corpus Construction and Split Protocol", shi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from vaiom.errors import ConfigError
 from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.predictor import require_tokenizer
 from vaiom.events.corpus import Corpus, under_splits
+from vaiom.events.horizons import HORIZONS
 from vaiom.events.splits import VALIDATION, SplitConfig
 from vaiom.market.timeframes import step_seconds
-from vaiom.model.checkpoint import USE, load_checkpoint
+from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.model.horizons import FittedHorizons
 from vaiom.run import Run
-from vaiom.training.devices import is_rank_0
+from vaiom.training.devices import is_rank_0, resolve_device
 from vaiom.training.experiment import experiment_of_checkpoint
+from vaiom.training.horizons import train_horizons
 from vaiom.training.loop import Report, TrainResult, train
+from vaiom.training.scoring import Progress
 
 SELECTING = timedelta(weeks=26)
 """Half a year, in whole weeks: markets have no half ones."""
@@ -45,14 +51,39 @@ def refit(
     shifted = shifted_corpus(corpus, until)
     # A folder that holds a run is resumed, its looks being recorded, or refused.
     if is_rank_0() and not Run(out).exists:
-        # Validation events of the shifted protocol that are held-out events of the corpus's own are looked at.
-        codes = corpus.split_codes[shifted.endpoints(VALIDATION, checkpoint.model.config.history)]
-        for code, split in enumerate(corpus.splits.names):
-            if num_events := int((codes == code).sum()):
-                record_look(corpus, split, run=out.name, checkpoint_sha256=checkpoint.sha256, num_events=num_events)
+        _record_looks(corpus, shifted, checkpoint, out.name)
     return train(
         shifted, experiment_of_checkpoint(checkpoint), out, device=device, resume=resume, report=report, purpose=USE
     )
+
+
+def fit_horizons(
+    run: Path,
+    corpus: Corpus,
+    horizons: Sequence[int] = HORIZONS,
+    *,
+    seed: int = 17,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> FittedHorizons:
+    """Give a run heads for sums of the next bars, into its folder; the model itself stays as it is."""
+    checkpoint = load_checkpoint(Run(run).best)
+    own = corpus
+    if checkpoint.provenance.purpose == USE:
+        own = replace(under_splits(corpus, SplitConfig.from_json(checkpoint.provenance.splits)), path=corpus.path)
+        _record_looks(corpus, own, checkpoint, run.name)
+    require_tokenizer(own, checkpoint)
+    made = train_horizons(checkpoint, own, horizons, seed=seed, device=resolve_device(device), progress=progress)
+    made.save(Run(run).horizons)
+    return made.fitted
+
+
+def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: str) -> None:
+    """Validation events of a shifted protocol that are held-out events of the corpus's own are looked at."""
+    codes = corpus.split_codes[shifted.endpoints(VALIDATION, checkpoint.model.config.history)]
+    for code, split in enumerate(corpus.splits.names):
+        if num_events := int((codes == code).sum()):
+            record_look(corpus, split, run=run, checkpoint_sha256=checkpoint.sha256, num_events=num_events)
 
 
 def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:

@@ -1,4 +1,4 @@
-"""The forecast a user holds: the distribution of the next log return of one asset, and how it is shown.
+"""The forecast a user holds: the distribution of the next log return of one asset, or of several bars' return.
 
 Enters: a distribution as `events.distribution` computes it, and what the forecast was made from. Leaves: a
 `ReturnDistribution` with its origin and its cautions; text, HTML, a drawing, rows of a table, CSV. Returns are shown in
@@ -38,7 +38,10 @@ _DRAWN_POINTS = 800
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReturnDistribution(BucketDistribution[float]):
-    """The distribution of ln(close of the next bar / last close), given that the return is not zero."""
+    """The distribution of ln(close of the next bar / last close), given that the return is not zero.
+
+    With a `horizon` it is the close that many bars ahead.
+    """
 
     symbol: str
     edges: Floats
@@ -48,7 +51,9 @@ class ReturnDistribution(BucketDistribution[float]):
     as_of: datetime
     """Left edge of the last bar used, on the clock of the bars."""
     target_time: datetime
-    """Left edge of the next bar if no bar is skipped."""
+    """Left edge of the next bar, or of the horizon's last, if no bar is skipped."""
+    horizon: int = 1
+    """Bars that the return spans."""
     context: int
     """Bars that the model saw."""
     stale: bool = False
@@ -76,6 +81,7 @@ class ReturnDistribution(BucketDistribution[float]):
             "symbol": self.symbol,
             "as_of": self.as_of.isoformat(),
             "target_time": self.target_time.isoformat(),
+            "horizon": self.horizon,
             "context": self.context,
             "stale": self.stale,
             "unknown_asset": self.unknown_asset,
@@ -116,7 +122,7 @@ class ReturnDistribution(BucketDistribution[float]):
         low, high = (BASIS_POINTS * each for each in self.interval(0.9))
         flags = "".join(f", {name}" for name in ("stale", "unknown_asset", "missing_assets") if getattr(self, name))
         return (
-            f"<ReturnDistribution {self.symbol}, bar after {self.as_of}, given a non-zero return: "
+            f"<ReturnDistribution {self.symbol}, {self._span()} after {self.as_of}, given a non-zero return: "
             f"prob_up {self.prob_up:.3f}, 5% to 95% {low:+.1f} to {high:+.1f} bp{flags}>"
         )
 
@@ -154,13 +160,17 @@ class ReturnDistribution(BucketDistribution[float]):
         for level, style in zip(_SHORT_LEVELS, (":", "-", ":"), strict=True):
             ax.axvline(BASIS_POINTS * self.quantile(level), linestyle=style, linewidth=1, color="black")
         ax.set_title(self._headline(), fontsize="medium")
-        ax.set_xlabel("log return of the next bar, basis points; lines at 5%, 50%, 95%")
+        ax.set_xlabel(f"log return of the next {self._span()}, basis points; lines at 5%, 50%, 95%")
         ax.set_ylabel("density, given a non-zero return")
         return ax
 
     def _headline(self) -> str:
         made = f"from {self.context} bars through {self.as_of:%Y-%m-%d %H:%M}"
-        return f"{self.symbol}, bar of {self.target_time:%Y-%m-%d %H:%M}, {made}"
+        through = "bar of" if self.horizon == 1 else f"{self._span()} through"
+        return f"{self.symbol}, {through} {self.target_time:%Y-%m-%d %H:%M}, {made}"
+
+    def _span(self) -> str:
+        return "bar" if self.horizon == 1 else f"{self.horizon} bars"
 
     def _facts(self) -> list[tuple[str, str]]:
         short = self.summary()

@@ -35,6 +35,7 @@ from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_model, read_card
 from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
+from vaiom.model.horizons import Horizons
 from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run, find_run
@@ -66,23 +67,25 @@ class Engine(ABC):
     name: str
     row_step: RowStep | None = None
     """What takes one more row at the price of one row, where the model allows it."""
+    horizons: Horizons | None = None
+    """What answers for more bars than the next."""
 
     @abstractmethod
-    def probs(self, events: Events, meta: Meta) -> Probabilities:
+    def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         """(B, 16) for what follows each window (B, T, F)."""
 
-    def probs_of_beginnings(self, events: Events, meta: Meta) -> Probabilities:
+    def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         """(T, 16) for what follows each beginning of one window (T, F): its first row, its first two, and so on."""
         beginnings = (events[None, :stop] for stop in range(1, len(events) + 1))
-        return np.concatenate([self.probs(beginning, meta[None]) for beginning in beginnings])
+        return np.concatenate([self.probs(beginning, meta[None], horizon) for beginning in beginnings])
 
-    def probs_after_each(self, events: Events, meta: Meta, context: int) -> Probabilities:
+    def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
         """(T, 16) for what follows each row of a history (T, F), from it and at most `context` - 1 rows before it."""
-        probs = [self.probs_of_beginnings(events[:context], meta)]
+        probs = [self.probs_of_beginnings(events[:context], meta, horizon)]
         windows = np.lib.stride_tricks.sliding_window_view(events, min(context, len(events)), axis=0)
         for start in range(1, len(windows), BATCH):
             batch = windows[start : start + BATCH].swapaxes(1, 2).copy()
-            probs.append(self.probs(batch, np.repeat(meta[None], len(batch), axis=0)))
+            probs.append(self.probs(batch, np.repeat(meta[None], len(batch), axis=0), horizon))
         return np.concatenate(probs)
 
 
@@ -91,30 +94,42 @@ class TorchEngine(Engine):
 
     name = "torch"
 
-    def __init__(self, model: Vaiom, device: str = "cpu", threads: int | None = None) -> None:
+    def __init__(
+        self, model: Vaiom, device: str = "cpu", threads: int | None = None, horizons: Horizons | None = None
+    ) -> None:
         self.device = resolve_device(device)
+        if horizons:
+            horizons.heads.to(self.device)
+        self.horizons = horizons
         self.model = model.to(self.device).eval()
         self.threads = threads
         self.row_step = RowStep(model) if model.config.attention_window else None
 
-    def probs(self, events: Events, meta: Meta) -> Probabilities:
-        with torch.inference_mode(), _threads(self.threads):
-            return normalise(self.model.log_probs(*self._tensors(events, meta)).double().cpu().numpy())
+    def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
+        return np.asarray(self._answers(events, meta, horizon, last_only=True)[:, -1])
 
-    def probs_of_beginnings(self, events: Events, meta: Meta) -> Probabilities:
+    def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         # The decoder is causal, so that one pass answers for every beginning.
-        with torch.inference_mode(), _threads(self.threads):
-            logits = self.model(*self._tensors(events[None], meta[None]))
-            return normalise(return_log_probs(logits)[0].double().cpu().numpy())
+        return np.asarray(self._answers(events[None], meta[None], horizon, last_only=False)[0])
 
-    def probs_after_each(self, events: Events, meta: Meta, context: int) -> Probabilities:
+    def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
         if not self.model.config.attention_window:
-            return super().probs_after_each(events, meta, context)
+            return super().probs_after_each(events, meta, context, horizon)
         probs, run_up = [], self.model.config.receptive_field - 1
         for start in range(0, len(events), _STRETCH):
             first = max(0, start - run_up)
-            probs.append(self.probs_of_beginnings(events[first : start + _STRETCH], meta)[start - first :])
+            probs.append(self.probs_of_beginnings(events[first : start + _STRETCH], meta, horizon)[start - first :])
         return np.concatenate(probs)
+
+    def _answers(self, events: Events, meta: Meta, horizon: int, *, last_only: bool) -> Probabilities:
+        """(B, T, 16), or (B, 1, 16) of the last position."""
+        with torch.inference_mode(), _threads(self.threads):
+            x_BTF, meta_BM = self._tensors(events, meta)
+            hidden = self.model.hidden(x_BTF, meta_BM, last_only)
+            if horizon == 1:
+                return normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
+            assert self.horizons
+            return self.horizons.probs(hidden, x_BTF[:, -hidden.shape[1] :], horizon)
 
     def _tensors(self, events: Events, meta: Meta) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(events).to(self.device), torch.from_numpy(meta).to(self.device)
@@ -132,7 +147,8 @@ class OnnxEngine(Engine):
         source = model if isinstance(model, bytes) else str(model)
         self.session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
-    def probs(self, events: Events, meta: Meta) -> Probabilities:
+    def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
+        assert horizon == 1
         [log_probs] = self.session.run(["log_probs"], {"events": events, "meta": meta})
         return normalise(log_probs.astype(np.float64))
 

@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError
-from vaiom.events.fields import MASK_BITS, inputs_of
+from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, inputs_of
+from vaiom.events.horizons import Horizon, of_next_bar
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
@@ -25,7 +26,8 @@ from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities,
 from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard, load_checkpoint
-from vaiom.run import DEFAULT_MODEL, Run, find_run, packaged_models
+from vaiom.model.horizons import load_horizons, unknown_horizon
+from vaiom.run import BEST_NAME, DEFAULT_MODEL, Run, find_run, packaged_models
 
 if TYPE_CHECKING:
     from vaiom.forecast.online import OnlineForecaster
@@ -62,6 +64,8 @@ class Forecaster:
         self.context, self.symbols = card.config.context, card.tokenizer.symbols
         self.reads_other_assets = self.rows.cross
         self.reads = self.symbols if self.rows.cross else ()
+        further = engine.horizons.fitted.fits if engine.horizons else ()
+        self._horizons = {each.bars: each for each in (of_next_bar(card.tokenizer), *further)}
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu", threads: int | None = None) -> Forecaster:
@@ -71,8 +75,9 @@ class Forecaster:
             if device not in ("cpu", "auto"):
                 raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
             return cls(*open_exported(file, threads))
-        checkpoint = load_checkpoint(file)
-        return cls(TorchEngine(checkpoint.model, device, threads), checkpoint)
+        checkpoint, beside = load_checkpoint(file), Run(file.parent).horizons
+        horizons = load_horizons(beside, checkpoint) if file.name == BEST_NAME and beside.is_file() else None
+        return cls(TorchEngine(checkpoint.model, device, threads, horizons), checkpoint)
 
     @classmethod
     def pretrained(cls, name: str = DEFAULT_MODEL, device: str = "cpu", threads: int | None = None) -> Forecaster:
@@ -101,20 +106,31 @@ class Forecaster:
             "purpose": origin.purpose,
         }
 
+    @property
+    def horizons(self) -> tuple[int, ...]:
+        """Numbers of bars that it forecasts the sum of, 1 first."""
+        return tuple(self._horizons)
+
     @overload
-    def predict(self, bars: Mapping[str, Any], *, now: datetime | None = None) -> dict[str, ReturnDistribution]: ...
-    @overload
-    def predict(self, bars: Any, symbol: str, *, now: datetime | None = None) -> ReturnDistribution: ...
     def predict(
-        self, bars: Any, symbol: str | None = None, *, now: datetime | None = None
+        self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None
+    ) -> dict[str, ReturnDistribution]: ...
+    @overload
+    def predict(
+        self, bars: Any, symbol: str, *, horizon: int = 1, now: datetime | None = None
+    ) -> ReturnDistribution: ...
+    def predict(
+        self, bars: Any, symbol: str | None = None, *, horizon: int = 1, now: datetime | None = None
     ) -> ReturnDistribution | dict[str, ReturnDistribution]:
         """Forecast the bar after the last: of one asset's frame, or of each frame of {symbol: frame}.
 
         With frames of many and a `symbol`, that asset alone is forecast, and a model that reads the others reads them.
-        `now`, a moment of the bars' clock, lets a forecast say that its last bar is stale.
+        With a `horizon`, one of `horizons`, it is the log return over that many next bars. `now`, a moment of the bars'
+        clock, lets a forecast say that its last bar is stale.
         """
+        self.at(horizon)
         windows = self.windows(_frames(bars, symbol), symbol)
-        dists = {dist.symbol: dist for dist in self.forecast(windows, now)}
+        dists = {dist.symbol: dist for dist in self.forecast(windows, now, horizon=horizon)}
         return dists if symbol is None else dists[symbol]
 
     def predict_df(
@@ -150,22 +166,30 @@ class Forecaster:
         return pl.DataFrame(lines)
 
     @overload
-    def predict_all(self, bars: Mapping[str, Any]) -> dict[str, History]: ...
+    def predict_all(self, bars: Mapping[str, Any], *, horizon: int = 1) -> dict[str, History]: ...
     @overload
-    def predict_all(self, bars: Any, symbol: str) -> History: ...
-    def predict_all(self, bars: Any, symbol: str | None = None) -> History | dict[str, History]:
+    def predict_all(self, bars: Any, symbol: str, *, horizon: int = 1) -> History: ...
+    def predict_all(self, bars: Any, symbol: str | None = None, *, horizon: int = 1) -> History | dict[str, History]:
         """Forecast after every bar of a history, each from what was known at its time; `predict` gives the same."""
+        self.at(horizon)
         assets = self._rows_of(_frames(bars, symbol), symbol)
         histories = {}
         for each in [symbol] if symbol else assets:
             meta = meta_of(self.tokenizer, each)
-            probs = self.engine.probs_after_each(inputs_of(self.config, assets[each], meta), meta, self.context)
+            events = inputs_of(self.config, assets[each], meta)
+            probs = self.engine.probs_after_each(events, meta, self.context, horizon)[MIN_BARS - 1 :]
             columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
             absent = find_absent(assets, self.reads, each, columns["timestamp"])
             histories[each] = History(
-                forecaster=self, symbol=each, columns=columns, probs=probs[MIN_BARS - 1 :], absent=absent
+                forecaster=self, symbol=each, columns=columns, probs=probs, absent=absent, horizon=horizon
             )
         return histories if symbol is None else histories[symbol]
+
+    def at(self, horizon: int) -> Horizon:
+        """Scale, buckets and shape of the sum of this many next bars; one that nobody trained is refused."""
+        if horizon not in self._horizons:
+            raise unknown_horizon(horizon, list(self.horizons[1:]))
+        return self._horizons[horizon]
 
     def online(self) -> OnlineForecaster:
         """A forecaster for live bars, which remembers what it needs of each asset."""
@@ -182,9 +206,11 @@ class Forecaster:
         assets = self._rows_of(bars, symbol)
         return [cut_window(assets, self.reads, each, self.context) for each in ([symbol] if symbol else assets)]
 
-    def forecast(self, windows: Iterable[Window], now: datetime | None = None) -> list[ReturnDistribution]:
+    def forecast(
+        self, windows: Iterable[Window], now: datetime | None = None, *, horizon: int = 1
+    ) -> list[ReturnDistribution]:
         """Forecasts in the order of the windows; those of one length share passes through the model."""
-        windows = list(windows)
+        windows, _ = list(windows), self.at(horizon)
         by_length: dict[int, list[int]] = {}
         for index, window in enumerate(windows):
             by_length.setdefault(len(window), []).append(index)
@@ -195,8 +221,8 @@ class Forecaster:
                 part = indices[start : start + BATCH]
                 metas = [meta_of(self.tokenizer, windows[index].symbol) for index in part]
                 events = [inputs_of(self.config, windows[i].columns, meta) for i, meta in zip(part, metas, strict=True)]
-                answers |= zip(part, self.engine.probs(np.stack(events), np.stack(metas)), strict=True)
-        return [self.distribution(window, answers[index], now) for index, window in enumerate(windows)]
+                answers |= zip(part, self.engine.probs(np.stack(events), np.stack(metas), horizon), strict=True)
+        return [self.distribution(each, answers[index], now, horizon=horizon) for index, each in enumerate(windows)]
 
     def forecast_in_turn(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
         """Forecasts of windows of one asset, each a bar further than the one before; a row is computed once."""
@@ -207,13 +233,21 @@ class Forecaster:
         return [self.distribution(window, each) for window, each in zip(windows, probs, strict=True)]
 
     def distribution(
-        self, window: Window, probs: Probabilities, now: datetime | None = None, *, context: int | None = None
+        self,
+        window: Window,
+        probs: Probabilities,
+        now: datetime | None = None,
+        *,
+        context: int | None = None,
+        horizon: int = 1,
     ) -> ReturnDistribution:
         """Put probabilities that were made at the last row of a window into returns; `context` is its length."""
+        at, last = self.at(horizon), {name: window.columns[name][-1:] for name in ("timestamp", "sigma20")}
+        asset = self.tokenizer.asset_id(window.symbol)
         symbol, columns, missing = window.symbol, window.columns, window.missing_assets
         context = len(window) if context is None else context
         as_of = moment_of(int(columns["timestamp"][-1]))
-        unknown, shares = symbol not in self.symbols, self.tokenizer.zero_share
+        unknown = asset == UNKNOWN_ASSET
         masks = [name for name, bit in MASK_BITS.items() if columns["flags"][-1] & bit]
         old = now is not None and now - as_of > _STALE_AFTER * self.timeframe
         notes = {
@@ -226,12 +260,13 @@ class Forecaster:
         return ReturnDistribution(
             symbol=symbol,
             probs=probs,
-            edges=self.tokenizer.edges["return"],
-            sigma=float(columns["sigma20"][-1]),
-            shape=self.tokenizer.return_shape,
-            prob_zero=float(np.mean(shares)) if unknown else shares[self.symbols.index(symbol)],
+            edges=at.edges,
+            sigma=float(at.scale(last, asset)[0]),
+            shape=at.shape,
+            prob_zero=at.zero_share[asset],
             as_of=as_of,
-            target_time=as_of + self.timeframe,
+            target_time=as_of + horizon * self.timeframe,
+            horizon=horizon,
             context=context,
             stale=bool(masks) or old,
             masked=bool(masks),

@@ -26,6 +26,7 @@ from vaiom.events.rows import Columns, bars_of, meta_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.engine import Probabilities
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window, find_missing, read_others
 from vaiom.model.row_step import MOST_ROWS, MoreRows, RowMemory, RowStep
@@ -188,23 +189,35 @@ class OnlineForecaster:
         self._advance(checked, {symbol: frame["Datetime"][0] for symbol, frame in frames.items()})
         return {symbol: len(frame) for symbol, frame in frames.items()}
 
-    def forecast(self, symbol: str, *, now: datetime | None = None) -> ReturnDistribution:
-        """The forecast after the last bar of an asset."""
-        return self.forecast_many([symbol], now=now)[symbol]
+    def forecast(self, symbol: str, *, horizon: int = 1, now: datetime | None = None) -> ReturnDistribution:
+        """The forecast after the last bar of an asset; a further horizon costs one more product."""
+        return self.forecast_many([symbol], horizon=horizon, now=now)[symbol]
 
-    def forecast_many(self, symbols: Sequence[str], *, now: datetime | None = None) -> dict[str, ReturnDistribution]:
+    def forecast_many(
+        self, symbols: Sequence[str], *, horizon: int = 1, now: datetime | None = None
+    ) -> dict[str, ReturnDistribution]:
         """The forecasts after the last bars of assets, which go through the model together."""
+        self.forecaster.at(horizon)
         self._read_others(symbols)
         windows, step = {symbol: self.window(symbol) for symbol in symbols}, self.forecaster.engine.row_step
         if step is None:
-            return dict(zip(symbols, self.forecaster.forecast(windows.values(), now), strict=True))
+            return dict(zip(symbols, self.forecaster.forecast(windows.values(), now, horizon=horizon), strict=True))
         for window in windows.values():
             window.require_scale()
         self._remember(symbols, step)
         return {
-            symbol: self.forecaster.distribution(window, self.streams[symbol].memories[-1].probs, now)
+            symbol: self.forecaster.distribution(window, self._probs(window, horizon), now, horizon=horizon)
             for symbol, window in windows.items()
         }
+
+    def _probs(self, window: Window, horizon: int) -> Probabilities:
+        """What the model answers after the last row, which it has remembered."""
+        memory, horizons = self.streams[window.symbol].memories[-1], self.forecaster.engine.horizons
+        if horizon == 1 or horizons is None:
+            return memory.probs
+        last = {name: column[-1:] for name, column in window.columns.items()}
+        own = inputs_of(self.forecaster.config, last, meta_of(self.forecaster.tokenizer, window.symbol))
+        return horizons.probs(memory.hidden, own[0], horizon)
 
     def is_newest(self, stream: AssetStream, symbol: str) -> bool:
         """Whether no bar has changed what a forecast from this stream reads."""

@@ -63,6 +63,7 @@ class History:
     """(n, 16) probabilities of the return buckets."""
     absent: npt.NDArray[np.bool_]
     """(n, assets that the model reads): who had no bar at the forecast's last stamp."""
+    horizon: int = 1
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -79,7 +80,8 @@ class History:
     @property
     def sigma(self) -> npt.NDArray[np.float64]:
         """The scale through that bar."""
-        return self.columns["sigma20"]
+        asset = self.forecaster.tokenizer.asset_id(self.symbol)
+        return self.forecaster.at(self.horizon).scale(self.columns, asset)
 
     @property
     def context(self) -> npt.NDArray[np.int64]:
@@ -94,7 +96,7 @@ class History:
     @property
     def distributions(self) -> ReturnDistributions:
         """All of them at once, for quantiles, risk and PIT of many."""
-        shape = self.forecaster.tokenizer.return_shape
+        shape = self.forecaster.at(self.horizon).shape
         return ReturnDistributions(probs=self.probs, sigma=self.sigma, shape=shape)
 
     def __getitem__(self, index: int) -> ReturnDistribution:
@@ -103,7 +105,8 @@ class History:
         missing = tuple(compress(self.forecaster.reads, self.absent[at]))
         last = {name: column[at : at + 1] for name, column in self.columns.items()}
         window = Window(symbol=self.symbol, columns=last, missing_assets=missing)
-        return self.forecaster.distribution(window, self.probs[at], context=int(self.context[at]))
+        context = int(self.context[at])
+        return self.forecaster.distribution(window, self.probs[at], context=context, horizon=self.horizon)
 
     def to_frame(self) -> pl.DataFrame:
         """One row per forecast: as_of, context, sigma, masked, num_missing_assets, p1 to p16."""

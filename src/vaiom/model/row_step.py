@@ -57,6 +57,8 @@ class RowMemory:
     """How many rows there were."""
     probs: Probabilities
     """(16,) of the return bucket that follows the last of them."""
+    hidden: Array
+    """(D,) what heads read of the last of them."""
 
     @property
     def intact(self) -> bool:
@@ -78,11 +80,11 @@ class _Place(NamedTuple):
     position: int
     number: int
 
-    def remembered(self, probs: list[Probabilities]) -> list[RowMemory]:
+    def remembered(self, probs: list[Probabilities], hidden: list[Array]) -> list[RowMemory]:
         self.buffer.answers[self.end :] = probs
         return [
-            RowMemory(buffer=self.buffer, end=self.end + row, position=self.position + row, probs=each)
-            for row, each in enumerate(probs, start=1)
+            RowMemory(buffer=self.buffer, end=self.end + row, position=self.position + row, probs=each, hidden=state)
+            for row, (each, state) in enumerate(zip(probs, hidden, strict=True), start=1)
         ]
 
 
@@ -118,6 +120,7 @@ class RowStep:
         used = self.num_states + heads.sizes["return"]
         weight, bias = _after_norm(decoder.norm, heads.projection)
         self.projection = np.ascontiguousarray(weight[:, :used]), bias[:used]
+        self.norm = _array(decoder.norm.weight) * np.float32(self.width**0.5), _array(decoder.norm.bias)
 
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
         """The memory of a window of rows, by one pass of the network; `first` rows of the asset came before."""
@@ -127,12 +130,14 @@ class RowStep:
         with torch.inference_mode():
             hidden = self.model.backbone(self.model.encoder(*inputs), last_only=True, first=first, kept=kept)
             probs = return_log_probs(self.model.heads(hidden))[0, -1].double().exp().cpu().numpy()
+            last = hidden[0, -1].float().cpu().numpy()
             # (layers, 2, heads, rows, size), as a buffer has them.
             rows = torch.stack([torch.cat(pair).transpose(1, 2) for pair in kept]).cpu().numpy()
         rows[:, 0] = rows[:, 0][..., self.pairs]
         buffer, answer = self._buffer(rows), np.asarray(probs / probs.sum())
         buffer.answers += [answer] * rows.shape[3]
-        return RowMemory(buffer=buffer, end=rows.shape[3], position=first + len(events_TF), probs=answer)
+        position = first + len(events_TF)
+        return RowMemory(buffer=buffer, end=rows.shape[3], position=position, probs=answer, hidden=last)
 
     def step(self, memory: RowMemory | None, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> list[RowMemory]:
         """The memories after each of a few more rows, in place of any that followed; of none, from the first row on."""
@@ -164,8 +169,9 @@ class RowStep:
                 start += place.number
             hidden += _apply(from_mixed, mixed.reshape(number, self.width))
             hidden += _apply(from_feed, _gelu(_apply(to_feed, self._normed(hidden))))
-        probs = iter(self._probs(_apply(self.projection, self._normed(hidden))))
-        return [place.remembered(list(islice(probs, place.number))) for place in places]
+        normed = self._normed(hidden)
+        both = (iter(self._probs(_apply(self.projection, normed))), iter(normed * self.norm[0] + self.norm[1]))
+        return [place.remembered(*(list(islice(each, place.number)) for each in both)) for place in places]
 
     def _place(self, memory: RowMemory | None, number: int) -> _Place:
         """Where more rows are written, in a copy of the last window where the buffer is full."""

@@ -37,9 +37,14 @@ class Vaiom(nn.Module):
         """A function that calls the model, as one compiled graph; recurrent layers bring kernels of their own."""
         return torch.compile(function, fullgraph=True, dynamic=False) if self.config.backbone == "decoder" else function
 
+    def hidden(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> Tensor:
+        """(B, T, D): what heads read at every position, or (B, 1, D) at the last one alone."""
+        hidden: Tensor = self.backbone(self.encoder(x_BTF, meta_BM), last_only=last_only)
+        return hidden
+
     def forward(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> dict[str, Tensor]:
         """Logits of each head at every position, or at the last one alone."""
-        logits: dict[str, Tensor] = self.heads(self.backbone(self.encoder(x_BTF, meta_BM), last_only=last_only))
+        logits: dict[str, Tensor] = self.heads(self.hidden(x_BTF, meta_BM, last_only))
         return logits
 
     def log_probs(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:

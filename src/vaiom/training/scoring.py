@@ -64,29 +64,53 @@ def predict_probabilities(
     return probs
 
 
+def hidden_states(
+    model: Vaiom, corpus: Corpus, rows: Rows, device: torch.device, progress: Progress | None = None
+) -> Tensor:
+    """(n, D) on the device: the trunk's last hidden state at each row."""
+    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), device, torch.float32, hidden=True, record=False)
+    return scorer.answers(rows, progress)
+
+
 class Scorer:
-    """Scores events with one model; on a GPU the forward pass is compiled once and replayed as a graph, unless told."""
+    """Scores events with one model; on a GPU the forward pass is compiled once and replayed as a graph, unless told.
+
+    With `hidden` it gives the trunk's last hidden states instead of log-probabilities.
+    """
 
     def __init__(
-        self, model: Vaiom, data: DeviceCorpus, device: torch.device, dtype: torch.dtype, *, record: bool = True
+        self,
+        model: Vaiom,
+        data: DeviceCorpus,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        record: bool = True,
+        hidden: bool = False,
     ) -> None:
+        self.hidden = hidden
         self.model, self.data, self.device, self.dtype = model, data, device, dtype
         self.in_stretches = bool(model.config.attention_window)
         self.run_up = model.config.receptive_field - 1
         self.length = max(_STRETCH_ROWS, 2 * model.config.receptive_field)
         self.batch = (_STRETCHES if self.in_stretches else _WINDOWS)[device.type]
-        self._forward: OnRows | None = None if record and device.type == "cuda" else self._log_probs
+        self._forward: OnRows | None = None if record and device.type == "cuda" else self._answers
 
     def compile(self) -> None:
         """Do now what the first call would otherwise pay for; nothing on a CPU."""
         if self._forward is None:
-            self.log_probs(np.full(1, self.data.context - 1))
+            self.answers(np.full(1, self.data.context - 1))
 
     def log_probs(self, rows: Rows, progress: Progress | None = None) -> Tensor:
         """(n, 16) on the device."""
+        return self.answers(rows, progress)
+
+    def answers(self, rows: Rows, progress: Progress | None = None) -> Tensor:
+        """What the scorer gives for each row, on the device."""
         rows = np.ascontiguousarray(rows)
         order, begins, pass_of_row, place = self._plan(rows)
-        out = torch.empty(len(rows), NUM_RETURN_BUCKETS, device=self.device)
+        size = self.model.config.width if self.hidden else NUM_RETURN_BUCKETS
+        out = torch.empty(len(rows), size, device=self.device)
         training = self.model.training
         self.model.eval()
         with torch.no_grad():
@@ -96,7 +120,7 @@ class Scorer:
                 full = np.concatenate([part, np.repeat(part[:1], self.batch - len(part))])
                 starts = torch.from_numpy(full).to(self.device)
                 if self._forward is None:
-                    self._forward = record_graph(self.model.compiled(self._log_probs), starts)
+                    self._forward = record_graph(self.model.compiled(self._answers), starts)
                 answers = self._forward(starts)
                 mine = slice(*np.searchsorted(pass_of_row, [start, start + self.batch]))
                 chosen = (torch.from_numpy(each).to(self.device) for each in (pass_of_row[mine] - start, place[mine]))
@@ -125,9 +149,9 @@ class Scorer:
         nats = -log_probs.gather(1, class_ids(buckets)[:, None]).double().sum()
         return float(group.sum(nats)) / len(rows) / math.log(2)
 
-    def _log_probs(self, begins: Tensor) -> Tensor:
+    def _answers(self, begins: Tensor) -> Tensor:
         """(B, T, 16) of the stretches that begin at these rows, or (B, 1, 16) of the windows that end there."""
         with autocast(self.device, self.dtype):
-            if self.in_stretches:
-                return return_log_probs(self.model(*self.data.stretches(begins, self.length)))
-            return self.model.log_probs(*self.data.inputs(begins))[:, None]
+            seen = self.data.stretches(begins, self.length) if self.in_stretches else self.data.inputs(begins)
+            hidden = self.model.hidden(*seen, last_only=not self.in_stretches)
+            return hidden if self.hidden else return_log_probs(self.model.heads(hidden))

@@ -1,0 +1,230 @@
+"""The sum of the next h log returns as a target: its scale, buckets and shape, fitted on Train; a corpus seen that way.
+
+Enters: a corpus and a number of bars h. Leaves: a `Horizon`, all that Train fits, and a `HorizonCorpus`, whose events,
+targets, scale and edges are those of the horizon, so that whatever predicts or scores the next bar does it there too.
+The scale is known at t: `sigma20` times the root of h times how far that asset usually goes from that hour of the week.
+NumPy alone. The paper predicts one bar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.codec import Stored, stored, to_json
+from vaiom.errors import ConfigError, DataError
+from vaiom.events.corpus import Corpus
+from vaiom.events.distribution import Floats, ReturnShape
+from vaiom.events.fields import MASK_BITS, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag
+from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_shape, fit_signed_edges
+from vaiom.events.splits import NO_TARGET_CODE, TRAIN
+from vaiom.files import canonical_json, sha256_of
+from vaiom.market.timeframes import step_seconds
+
+HORIZONS = (4, 8, 24)
+MOST_BARS = 1_000
+_ZERO = 1e-10
+"""A sum of returns that is smaller comes back to its first price but for rounding: no price has such a tick."""
+_WEEK, _MONDAY = 7 * 86_400, 4 * 86_400  # 1970-01-01 was a Thursday
+_SLOT_PRIOR = 100.0
+"""Events of the whole asset that count in each of its hours of the week."""
+
+Ints = npt.NDArray[np.int64]
+_INNER = Stored(encode=lambda edges: edges[1:-1], decode=lambda inner: [-math.inf, *inner, math.inf])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Horizon:
+    """What Train says of the sum of the next `bars` log returns."""
+
+    bars: int
+    timeframe: str
+    edges: Annotated[Edges, _INNER] = field(metadata=stored("inner_edges"))
+    """(17,) in units of the scale, with the infinities."""
+    shape: ReturnShape
+    zero_share: tuple[float, ...]
+    """Per asset id, 0 being an unknown asset: the Train share of otherwise valid sums that are exactly zero."""
+    slot_scale: Floats
+    """(assets + 1, slots of the week): the scale over sigma20 and the root of h."""
+
+    def __post_init__(self) -> None:
+        if not (np.diff(self.edges) > 0).all() or len(self.edges) != NUM_RETURN_BUCKETS + 1:
+            raise ValueError(f"{NUM_RETURN_BUCKETS} return buckets")
+        if self.slot_scale.shape != (len(self.zero_share), _WEEK // step_seconds(self.timeframe)):
+            raise ValueError("a scale for each asset and slot of the week")
+        if not (self.bars >= 1 and (self.slot_scale > 0).all() and np.isfinite(self.slot_scale).all()):
+            raise ValueError("a horizon without sense")
+
+    def scale(self, columns: Mapping[str, npt.NDArray[Any]], assets: Any) -> Floats:
+        """(N,) of rows that belong to these asset ids, 0 where sigma20 is undefined."""
+        slots = slot_of_week(columns["timestamp"], self.timeframe)
+        return np.asarray(columns["sigma20"] * (math.sqrt(self.bars) * self.slot_scale[assets, slots]))
+
+
+def of_next_bar(tokenizer: Tokenizer) -> Horizon:
+    """The next bar as a horizon: everything is the tokenizer's, and the scale is sigma20 itself."""
+    shares, slots = tokenizer.zero_share, _WEEK // step_seconds(tokenizer.timeframe)
+    return Horizon(
+        bars=1,
+        timeframe=tokenizer.timeframe,
+        edges=tokenizer.edges["return"],
+        shape=tokenizer.return_shape,
+        zero_share=(float(np.mean(shares)), *shares),
+        slot_scale=np.ones((len(shares) + 1, slots)),
+    )
+
+
+def slot_of_week(seconds: npt.NDArray[Any], timeframe: str) -> Ints:
+    """Which bar of the week each stamp is, from Monday on, on the stored clock."""
+    within: Ints = (seconds.astype(np.int64) - _MONDAY) % _WEEK // step_seconds(timeframe)
+    return within
+
+
+def next_sum(corpus: Corpus, bars: int) -> Floats:
+    """(N,) the sum of exactly the next `bars` log returns; NaN where one of those bars has no price, moved absurdly far
+    or is not there yet, and exactly 0 where the price came back to where it was. A zero return inside counts as 0."""
+    bad = has_flag(corpus.columns["flags"], MASK_BITS["missing"] | MASK_BITS["bad_data"])
+    own = np.where(bad, np.nan, corpus.columns["log_ret"])
+    total = np.zeros(len(corpus))
+    for ahead in range(1, bars + 1):
+        total[:-ahead] += own[ahead:]
+        total[-ahead:] = np.nan
+    for rows in corpus.asset_slices.values():
+        total[max(rows.start, rows.stop - bars) : rows.stop] = np.nan
+    total[np.abs(total) < _ZERO] = 0.0
+    return total
+
+
+def fit_horizon(corpus: Corpus, bars: int) -> Horizon:
+    """Fit scale, edges, shape and zero shares on the Train events of a horizon."""
+    if not 2 <= bars <= MOST_BARS:
+        raise ConfigError("not a horizon", expected=f"2 to {MOST_BARS} bars", got=bars)
+    sums, codes = next_sum(corpus, bars), _split_codes(corpus, bars)
+    usable = np.isfinite(sums) & ~corpus.mask_any & (codes == corpus.splits.code(TRAIN)) & (corpus.sigma20 > 0)
+    assets, num_assets = corpus.meta[:, 0].astype(np.int64), len(corpus.tokenizer.symbols)
+    if not (usable & (sums != 0)).any():
+        raise DataError(
+            f"Train holds no event of {bars} bars", where=corpus.path, fix="a shorter horizon, or a longer history"
+        )
+    moved = np.bincount(assets[usable & (sums != 0)], minlength=num_assets + 1)
+    zeros = np.bincount(assets[usable & (sums == 0)], minlength=num_assets + 1)
+    zero_share = zeros / np.maximum(moved + zeros, 1)
+    zero_share[UNKNOWN_ASSET] = zero_share[UNKNOWN_ASSET + 1 :].mean()
+    usable &= sums != 0
+    z = sums[usable] / (corpus.sigma20[usable] * math.sqrt(bars))
+    slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)
+    ratios = usual_sizes(np.abs(z), assets[usable], slots[usable], (num_assets + 1, slots_of_week(corpus)))
+    z /= ratios[assets[usable], slots[usable]]
+    edges = fit_signed_edges(z)
+    if len(edges) != NUM_RETURN_BUCKETS + 1:
+        raise DataError("the Train sums are too coarse for the return buckets", where=f"{bars} bars, {corpus.path}")
+    return Horizon(
+        bars=bars,
+        timeframe=corpus.tokenizer.timeframe,
+        edges=edges,
+        shape=fit_shape(edges, z),
+        zero_share=tuple(zero_share.tolist()),
+        slot_scale=ratios,
+    )
+
+
+def slots_of_week(corpus: Corpus) -> int:
+    return _WEEK // step_seconds(corpus.tokenizer.timeframe)
+
+
+def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int]) -> Floats:
+    """Mean sizes by asset and slot over the mean of all, drawn towards the asset's; an unknown asset has the pooled."""
+    cells = assets * shape[1] + slots
+    counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    sums = np.bincount(cells, weights=size, minlength=shape[0] * shape[1]).reshape(shape)
+    counts[UNKNOWN_ASSET], sums[UNKNOWN_ASSET] = counts.sum(axis=0), sums.sum(axis=0)
+    whole = size.mean()
+    of_asset = (sums.sum(axis=1) + _SLOT_PRIOR * whole) / (counts.sum(axis=1) + _SLOT_PRIOR)
+    drawn = (sums + _SLOT_PRIOR * of_asset[:, None]) / (counts + _SLOT_PRIOR)
+    return np.asarray(np.round(drawn / whole, 4))  # what is stored is what was used
+
+
+def _split_codes(corpus: Corpus, bars: int) -> npt.NDArray[np.uint8]:
+    """The split of the last bar of each sum, where all of its bars lie in that split."""
+    first = corpus.split_codes
+    out = np.full_like(first, NO_TARGET_CODE)
+    for rows in corpus.asset_slices.values():
+        stop = max(rows.start, rows.stop - bars + 1)
+        last = first[rows.start + bars - 1 : rows.stop]
+        out[rows.start : stop] = np.where(first[rows.start : stop] == last, last, NO_TARGET_CODE)
+    return out
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HorizonCorpus(Corpus):
+    """A corpus whose targets are sums of the next bars: `log_ret_next`, `sigma20` and buckets are of the sum."""
+
+    base: Corpus
+    at: Horizon
+
+    @property
+    def bars(self) -> Corpus:
+        return self.base
+
+    @property
+    def horizon(self) -> int:
+        return self.at.bars
+
+    @property
+    def edges(self) -> Mapping[str, Edges]:
+        return {**self.tokenizer.edges, "return": self.at.edges}
+
+    @property
+    def return_shape(self) -> ReturnShape:
+        return self.at.shape
+
+    @property
+    def sigma20(self) -> Floats:
+        return self._scale
+
+    @cached_property
+    def _scale(self) -> Floats:
+        return self.at.scale(self.columns, self.meta[:, 0])
+
+    @cached_property
+    def target_timestamps(self) -> npt.NDArray[np.datetime64]:
+        """Left edge of the last bar of the sum; NaT where it is not there."""
+        out = np.full(len(self), np.datetime64("NaT"), self.timestamps.dtype)
+        for rows in self.asset_slices.values():
+            out[rows.start : max(rows.start, rows.stop - self.horizon)] = self.timestamps[rows][self.horizon :]
+        return out
+
+    @cached_property
+    def log_ret_next(self) -> Floats:
+        return next_sum(self.base, self.horizon)
+
+    @cached_property
+    def target_bad(self) -> npt.NDArray[np.bool_]:
+        """A bar of the sum has no price, moved absurdly far or is not there yet, or the sum is exactly zero."""
+        return ~(np.abs(self.log_ret_next) > 0) | ~(self.sigma20 > 0)
+
+    @cached_property
+    def target_return(self) -> npt.NDArray[np.uint8]:
+        z = self.log_ret_next / np.where(self.sigma20 > 0, self.sigma20, np.nan)
+        return np.where(self.target_bad, 0, bucket_of(self.at.edges, z)).astype(np.uint8)
+
+    @cached_property
+    def split_codes(self) -> npt.NDArray[np.uint8]:
+        return _split_codes(self.base, self.horizon)
+
+    @cached_property
+    def sha256(self) -> str:
+        return sha256_of(canonical_json([self.base.sha256, to_json(self.at)]))
+
+
+def at_horizon(corpus: Corpus, at: Horizon | int) -> HorizonCorpus:
+    """The corpus as a horizon sees it; a number of bars is fitted on its Train first."""
+    fitted = fit_horizon(corpus, at) if isinstance(at, int) else at
+    parts = {name: getattr(corpus, name) for name in Corpus.__dataclass_fields__}
+    return HorizonCorpus(**parts, base=corpus, at=fitted)

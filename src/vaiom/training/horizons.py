@@ -1,0 +1,128 @@
+"""Heads for longer horizons, learned from the hidden states of a trunk that is not touched.
+
+Enters: a checkpoint and a corpus. Leaves: `Horizons` whose heads did best on Validation. Hidden states of all rows are
+computed once; what is learned from them is small. A Train target never touches a bar outside Train.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import nll_loss
+
+from vaiom.errors import DataError
+from vaiom.events.corpus import Corpus
+from vaiom.events.horizons import HORIZONS, HorizonCorpus, at_horizon
+from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.model.checkpoint import Checkpoint
+from vaiom.model.config import class_of
+from vaiom.model.horizons import FittedHorizons, HorizonHeads, Horizons
+from vaiom.training.scoring import Progress, hidden_states
+from vaiom.training.windows import Rows
+
+EPOCHS, CHECKS = 3, 8
+"""Passes over Train, and how often in each Validation is looked at."""
+BATCH = 4_096
+LEARNING_RATE, WEIGHT_DECAY, DROPOUT, EMA_DECAY = 2e-3, 0.05, 0.4, 0.99
+_NONE = -1
+
+
+def train_horizons(
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    horizons: Sequence[int] = HORIZONS,
+    *,
+    seed: int = 17,
+    device: torch.device | str = "cpu",
+    epochs: int = EPOCHS,
+    progress: Progress | None = None,
+) -> Horizons:
+    """Fit scale, buckets and shape of each horizon on Train, then the heads, stopped where Validation was best."""
+    device, config = torch.device(device), checkpoint.config
+    views = [at_horizon(corpus, bars) for bars in sorted(set(horizons))]
+    rows, targets = zip(*(_events(views, split, config.history) for split in (TRAIN, VALIDATION)), strict=True)
+    inputs = corpus.inputs(config)
+    hidden = hidden_states(checkpoint.model.to(device), corpus, np.concatenate(rows), device, progress)
+    known = [
+        (h, torch.from_numpy(inputs[at]).to(device), torch.from_numpy(wanted).to(device))
+        for h, at, wanted in zip(hidden.split([len(each) for each in rows]), rows, targets, strict=True)
+    ]
+    heads, bits = _learn(HorizonHeads(config, len(views), DROPOUT).to(device), known[0], known[1], seed, epochs)
+    fitted = FittedHorizons(
+        checkpoint_sha256=checkpoint.sha256,
+        corpus_sha256=corpus.sha256,
+        seed=seed,
+        validation_bits={str(view.horizon): each for view, each in zip(views, bits, strict=True)},
+        fits=tuple(view.at for view in views),
+    )
+    return Horizons(fitted=fitted, heads=heads.cpu().eval())
+
+
+Known = tuple[Tensor, Tensor, Tensor]
+"""Hidden states (N, D), inputs (N, F) and classes (N, H), one negative where a row is no event of a horizon."""
+
+
+def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[Rows, Rows]:
+    """Rows that are an event of any horizon, and their classes (n, H)."""
+    each = [view.endpoints(split, history) for view in views]
+    for view, rows in zip(views, each, strict=True):
+        if not len(rows):
+            raise DataError(f"{split} holds no event of {view.horizon} bars", where=view.path, fix="a shorter horizon")
+    rows = np.unique(np.concatenate(each))
+    targets = np.full((len(rows), len(views)), _NONE, np.int64)
+    for place, (view, own) in enumerate(zip(views, each, strict=True)):
+        targets[np.searchsorted(rows, own), place] = class_of(view.target_return[own].astype(np.int64))
+    return rows, targets
+
+
+def _learn(
+    heads: HorizonHeads, train: Known, held_out: Known, seed: int, epochs: int
+) -> tuple[HorizonHeads, list[float]]:
+    """The averaged weights that were best on the held-out rows, and their bits per event of each horizon."""
+    hidden, inputs, classes = train
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in (heads.first.weight, heads.second.weight):  # on the CPU: the same start on every device
+            weight.copy_(torch.randn(weight.shape, generator=draw) * weight.shape[1] ** -0.5)
+        heads.second.weight.mul_(0.1)
+        heads.first.bias.zero_()
+        for place in range(classes.shape[1]):
+            seen = torch.bincount(classes[:, place] + 1, minlength=17)[1:] + 1.0
+            heads.second.bias.view(classes.shape[1], -1)[place] = (seen / seen.sum()).log()
+        own = inputs[:, : heads.num_fields].float()
+        heads.get_buffer("centre").copy_(own.mean(dim=0))
+        heads.get_buffer("spread").copy_(own.std(dim=0) + 1e-3)
+    mean, best, least = copy.deepcopy(heads).eval(), copy.deepcopy(heads).eval(), math.inf
+    every = max(1, len(hidden) // BATCH // CHECKS)
+    steps = every * CHECKS * epochs
+    optimizer = torch.optim.AdamW(heads.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.05)
+    heads.train()
+    torch.manual_seed(seed)
+    for step in range(1, steps + 1):
+        at = torch.randint(len(hidden), (min(BATCH, len(hidden)),), generator=draw).to(hidden.device)
+        loss = nll_loss(heads(hidden[at], inputs[at]).flatten(0, 1), classes[at].flatten(), ignore_index=_NONE)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            for kept, new in zip(mean.parameters(), heads.parameters(), strict=True):
+                kept.lerp_(new, 1 - EMA_DECAY)
+        if step % every == 0 and (bits := sum(_bits(mean, held_out))) < least:
+            best, least = copy.deepcopy(mean), bits
+    return best, _bits(best, held_out)
+
+
+def _bits(heads: HorizonHeads, known: Known) -> list[float]:
+    """Mean bits per event of each horizon."""
+    hidden, inputs, classes = known
+    with torch.no_grad():
+        log_probs = heads(hidden, inputs)
+    nats = [nll_loss(log_probs[:, place], classes[:, place], ignore_index=_NONE) for place in range(classes.shape[1])]
+    return [float(each) / math.log(2) for each in nats]

@@ -1,0 +1,138 @@
+"""The sum of the next bars: exactly those bars, inside one split, at a scale that is known before them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import random_bars
+from vaiom.codec import from_json, to_json
+from vaiom.errors import ConfigError, DataError
+from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.corpus import Corpus
+from vaiom.events.horizons import Horizon, HorizonCorpus, at_horizon, fit_horizon, of_next_bar
+from vaiom.events.splits import NO_TARGET_CODE, SplitConfig
+
+SPLITS = SplitConfig(
+    train_end=datetime(2023, 12, 10),
+    validation=(datetime(2023, 12, 20), datetime(2024, 1, 1)),
+    tests=((datetime(2024, 1, 1), datetime(2024, 1, 5)),),
+    seal=datetime(2024, 1, 5),
+)
+BARS = 5
+
+
+@cache
+def corpus() -> Corpus:
+    bars = {symbol: random_bars(1_700, seed) for seed, symbol in enumerate(("EURUSD", "XAUUSD"))}
+    close = bars["EURUSD"]["Close"].to_numpy().copy()
+    close[[300, 900]] = np.nan
+    close[600] *= 20
+    bars["EURUSD"] = bars["EURUSD"].with_columns(Close=close).fill_nan(None)
+    return corpus_in_memory(bars, CorpusConfig(splits=SPLITS))
+
+
+@cache
+def view() -> HorizonCorpus:
+    return at_horizon(corpus(), BARS)
+
+
+def changed(row: int, **columns: float) -> HorizonCorpus:
+    """The corpus with other values in one row, seen with the same fit."""
+    new = {name: np.array(corpus().columns[name]) for name in columns}
+    for name, value in columns.items():
+        new[name][row] = value
+    return at_horizon(replace(corpus(), columns={**corpus().columns, **new}), view().at)
+
+
+@given(st.integers(0, 3_399), st.sampled_from([0.5, np.nan]))
+def test_a_target_is_made_of_exactly_the_next_bars(row: int, value: float) -> None:
+    other, asset = changed(row, log_ret=value), slice(0, 1_700) if row < 1_700 else slice(1_700, 3_400)
+    differs = ~np.isclose(other.log_ret_next, view().log_ret_next, equal_nan=True)
+    inside = np.arange(max(row - BARS, asset.start), row)
+    assert set(np.flatnonzero(differs)) <= set(inside)
+    assert set(inside) <= set(np.flatnonzero(differs | np.isnan(view().log_ret_next)))
+    np.testing.assert_array_equal(other.sigma20, view().sigma20)
+
+
+def test_it_is_the_log_of_the_prices_ratio_and_needs_every_price() -> None:
+    closes = np.log(random_bars(1_700, 1)["Close"].to_numpy())
+    own, sums = corpus().asset_slices["XAUUSD"], view().log_ret_next
+    np.testing.assert_allclose(sums[own][:-BARS], closes[BARS:] - closes[:-BARS], atol=1e-12)
+    assert np.isnan(sums[own][-BARS:]).all()
+    # A missing close takes its own bar and the next one; an absurd one leaves two absurd returns.
+    for lost in (300, 900, 600):
+        assert np.isnan(sums[lost - BARS : lost + 1]).all()
+        assert np.isfinite(sums[lost + 1])
+        assert not view().valid_base[lost - BARS : lost + 1].any()
+
+
+def test_a_zero_inside_counts_and_a_whole_that_is_zero_is_no_event() -> None:
+    flat = changed(2_000, log_ret=0.0)
+    assert flat.valid_base[1_998] == view().valid_base[1_998]
+    back = -np.delete(corpus().columns["log_ret"][2_001 : 2_001 + BARS], 2).sum()
+    closed = changed(2_003, log_ret=back)
+    assert closed.log_ret_next[2_000] == 0
+    assert not closed.valid_base[2_000]
+
+
+@given(st.integers(0, 3_399))
+def test_the_whole_target_lies_in_the_split_of_its_last_bar(row: int) -> None:
+    code, end = view().split_codes[row], 1_700 if row < 1_700 else 3_400
+    codes = corpus().split_codes[row : row + BARS]
+    if row + BARS >= end:
+        assert code == NO_TARGET_CODE
+    elif code != NO_TARGET_CODE:
+        assert (codes == code).all()
+        assert view().target_timestamps[row] == corpus().timestamps[row + BARS]
+    else:
+        assert len(set(codes.tolist())) > 1
+
+
+def test_nothing_outside_train_is_fitted_on() -> None:
+    later = corpus().timestamps >= np.datetime64(SPLITS.train_end)
+    columns = {name: np.array(corpus().columns[name]) for name in ("log_ret", "sigma20")}
+    for column in columns.values():
+        column[later] *= 7
+    again = fit_horizon(replace(corpus(), columns={**corpus().columns, **columns}), BARS)
+    assert to_json(again) == to_json(view().at)
+
+
+def test_the_scale_knows_the_hours_that_come() -> None:
+    """Returns that are large in one hour of the day: before that hour the scale is larger, if by little where
+    Train is short."""
+    hours = corpus().columns["timestamp"] % 86_400 // 3_600
+    loud = np.where(hours == 12, 6.0, 1.0) * corpus().columns["log_ret"]
+    at = at_horizon(replace(corpus(), columns={**corpus().columns, "log_ret": loud}), BARS).at
+    by_hour = at.slot_scale[1].reshape(7, 24).mean(axis=0)
+    assert by_hour[12 - BARS : 12].min() > by_hour[12:].max()
+
+
+def test_a_fit_is_stored_and_read_back_to_the_bit() -> None:
+    fit = view().at
+    again = from_json(Horizon, to_json(fit))
+    assert to_json(again) == to_json(fit)
+    np.testing.assert_array_equal(again.scale(corpus().columns, corpus().meta[:, 0]), view().sigma20)
+
+
+def test_one_bar_is_a_horizon_too() -> None:
+    one = of_next_bar(corpus().tokenizer)
+    np.testing.assert_array_equal(one.scale(corpus().columns, corpus().meta[:, 0]), corpus().sigma20)
+    assert one.zero_share[1:] == corpus().tokenizer.zero_share
+
+
+@pytest.mark.parametrize("bars", [-1, 0, 1, 1_001])
+def test_what_is_no_horizon(bars: int) -> None:
+    with pytest.raises(ConfigError, match="not a horizon"):
+        fit_horizon(corpus(), bars)
+
+
+def test_a_horizon_longer_than_train() -> None:
+    with pytest.raises(DataError, match="Train holds no event of 1000 bars"):
+        fit_horizon(corpus(), 1_000)

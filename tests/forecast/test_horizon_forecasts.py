@@ -1,0 +1,138 @@
+"""Forecasts of more bars than the next: batch, history and stream agree, and the next bar's stay what they were."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from forecast_runs import TinyRun, tiny_run
+
+from strategies import random_bars
+from vaiom.errors import CheckpointError, ConfigError, DataError
+from vaiom.experiments.refit import fit_horizons
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.model.checkpoint import load_checkpoint
+from vaiom.model.horizons import load_horizons
+from vaiom.run import Run
+
+HORIZONS = (4, 8)
+
+
+@pytest.fixture(scope="module")
+def further(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    """A run whose layers see a window of rows, with heads for two horizons."""
+    bars = {symbol: random_bars(1_700, seed) for seed, symbol in enumerate(("EURUSD", "XAUUSD"))}
+    run = tiny_run(tmp_path_factory.mktemp("further"), bars, positions="rotary", attention_window=8)
+    fit_horizons(run.run, run.corpus, HORIZONS, device="cpu")
+    return run
+
+
+@pytest.fixture(scope="module")
+def frames(further: TinyRun) -> dict[str, pl.DataFrame]:
+    return {file.stem: pl.read_parquet(file).tail(200) for file in sorted(further.bars.glob("*.parquet"))}
+
+
+def test_the_next_bar_stays_what_it_was(further: TinyRun, frames: dict[str, pl.DataFrame], tmp_path: Path) -> None:
+    shutil.copy(Run(further.run).best, tmp_path)
+    alone, with_heads = Forecaster.load(tmp_path), Forecaster.load(further.run)
+    assert alone.horizons == (1,)
+    assert with_heads.horizons == (1, *HORIZONS)
+    for symbol, dist in alone.predict(frames).items():
+        np.testing.assert_array_equal(with_heads.predict(frames)[symbol].probs, dist.probs)
+        assert with_heads.predict(frames)[symbol].to_dict() == dist.to_dict()
+
+
+@pytest.mark.parametrize("horizon", HORIZONS)
+def test_batch_history_and_stream_agree(further: TinyRun, frames: dict[str, pl.DataFrame], horizon: int) -> None:
+    forecaster = Forecaster.load(further.run)
+    dist = forecaster.predict(frames["EURUSD"], "EURUSD", horizon=horizon)
+    history = forecaster.predict_all(frames["EURUSD"], "EURUSD", horizon=horizon)
+    online = forecaster.online()
+    online.extend("EURUSD", frames["EURUSD"].head(150))
+    for bar in frames["EURUSD"].tail(50).iter_rows(named=True):
+        online.push("EURUSD", bar)
+    live = online.forecast("EURUSD", horizon=horizon)
+    for other in (history[-1], live):
+        np.testing.assert_allclose(other.probs, dist.probs, atol=1e-5)
+        assert (other.sigma, other.horizon, other.target_time) == (dist.sigma, horizon, dist.target_time)
+    assert dist.target_time - dist.as_of == horizon * forecaster.timeframe
+    np.testing.assert_allclose(history.distributions.quantile(0.05)[-1], dist.quantile(0.05), rtol=1e-4)
+    assert f"{horizon} bars" in repr(dist)
+    assert "the bar" not in str(dist)
+
+
+def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:
+    """Train shares of the buckets are what heads say on average, and Validation is not far."""
+    from vaiom.events.horizons import at_horizon
+    from vaiom.training.scoring import hidden_states
+
+    checkpoint = load_checkpoint(Run(further.run).best)
+    horizons = load_horizons(Run(further.run).horizons, checkpoint)
+    for fit in horizons.fitted.fits:
+        view = at_horizon(further.corpus, fit)
+        rows = view.endpoints("train", checkpoint.config.history)
+        hidden = hidden_states(checkpoint.model, further.corpus, rows, torch.device("cpu"))
+        probs = horizons.probs(hidden, further.corpus.inputs(checkpoint.config)[rows], fit.bars)
+        shares = np.bincount(view.target_return[rows], minlength=17)[1:] / len(rows)
+        np.testing.assert_allclose(probs.mean(axis=0), shares, atol=0.03)
+        assert horizons.fitted.validation_bits[str(fit.bars)] < 4
+
+
+def test_ranges_grow(further: TinyRun, frames: dict[str, pl.DataFrame]) -> None:
+    """Of the heads; six steps of training leave the next bar's distribution anywhere."""
+    forecaster = Forecaster.load(further.run)
+    spans = []
+    for horizon in HORIZONS:
+        low, high = forecaster.predict_all(frames["XAUUSD"], "XAUUSD", horizon=horizon).distributions.interval(0.9)
+        spans.append(high - low)
+    assert (np.diff(spans, axis=0) > 0).all()
+
+
+def test_a_horizon_nobody_trained(further: TinyRun, frames: dict[str, pl.DataFrame], tiny: TinyRun) -> None:
+    forecaster = Forecaster.load(further.run)
+    with pytest.raises(ConfigError, match="nobody trained this horizon") as caught:
+        forecaster.predict(frames, horizon=24)
+    assert caught.value.expected == "1, 4, 8 bars"
+    for wrong in (0, -4, 2.5, "4"):
+        with pytest.raises(ConfigError, match="nobody trained"):
+            forecaster.predict(frames, horizon=wrong)
+    with pytest.raises(ConfigError, match="nobody trained"):
+        Forecaster.load(tiny.run).predict_all(frames, horizon=4)
+
+
+def test_heads_of_another_model(further: TinyRun, tiny: TinyRun, tmp_path: Path) -> None:
+    shutil.copy(Run(tiny.run).best, tmp_path)
+    shutil.copy(Run(further.run).horizons, tmp_path)
+    with pytest.raises(CheckpointError, match=r"another checkpoint|not the horizons"):
+        Forecaster.load(tmp_path)
+
+
+def test_the_same_seed_gives_the_same_heads_and_the_model_is_not_touched(further: TinyRun, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(further.run, run)
+    before = Run(run).best.read_bytes()
+    fit_horizons(run, further.corpus, HORIZONS, device="cpu")
+    assert Run(run).horizons.read_bytes() == Run(further.run).horizons.read_bytes()
+    fit_horizons(run, further.corpus, HORIZONS, seed=18, device="cpu")
+    assert Run(run).horizons.read_bytes() != Run(further.run).horizons.read_bytes()
+    assert Run(run).best.read_bytes() == before
+
+
+def test_the_commands(further: TinyRun, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(further.run, copy)
+    code, out, _ = run("horizons", copy, "--horizons", "6", "--device", "cpu", "--json")
+    assert code == 0
+    assert '"6"' in out
+    code, _, err = run("horizons", copy, "--horizons", "four")
+    assert (code, "numbers of bars" in err) == (2, True)
+    code, _, err = run("horizons", copy, "--horizons", "900", "--device", "cpu")
+    assert (code, "no event of 900 bars" in err) == (2, True)
+    assert Forecaster.load(copy).horizons == (1, 6)
+    with pytest.raises(DataError):
+        fit_horizons(copy, further.corpus, (900,), device="cpu")
