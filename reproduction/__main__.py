@@ -13,6 +13,7 @@ from reproduction.log import LOG_NAME, render_log
 from reproduction.page import PAGE_NAME, tables_of, write_page
 from reproduction.paper import COMPARISONS
 from reproduction.plan import cost_beside_main, plan_tasks, require_tables
+from reproduction.transfer import write_transfer_page
 from vaiom.cli.console import note, print_json, progress_bar, show, user_errors
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus, open_corpus
@@ -96,6 +97,7 @@ def write_docs(results: Path, docs: Path) -> None:
     """The page, its figure and the log of the search, from what is stored beside them."""
     records = Records.read(results / "records")
     write_page(records, docs / PAGE_NAME)
+    write_transfer_page(results / "transfer", docs)
     write_bytes(docs / LOG_NAME, render_log(read_json(results / "search.json"), records).encode())
 
 
