@@ -26,7 +26,6 @@ from vaiom.events.rows import Columns, bars_of, meta_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.engine import Probabilities
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window, find_missing, read_others
 from vaiom.model.row_step import MOST_ROWS, MoreRows, RowMemory, RowStep
@@ -198,26 +197,32 @@ class OnlineForecaster:
     ) -> dict[str, ReturnDistribution]:
         """The forecasts after the last bars of assets, which go through the model together."""
         self.forecaster.at(horizon)
-        self._read_others(symbols)
-        windows, step = {symbol: self.window(symbol) for symbol in symbols}, self.forecaster.engine.row_step
+        step = self.forecaster.engine.row_step
         if step is None:
-            return dict(zip(symbols, self.forecaster.forecast(windows.values(), now, horizon=horizon), strict=True))
-        for window in windows.values():
-            window.require_scale()
+            windows = map(self.window, symbols)
+            return dict(zip(symbols, self.forecaster.forecast(windows, now, horizon=horizon), strict=True))
+        for symbol in symbols:
+            self._require_bars(symbol)
+        self._read_others(symbols)
         self._remember(symbols, step)
-        return {
-            symbol: self.forecaster.distribution(window, self._probs(window, horizon), now, horizon=horizon)
-            for symbol, window in windows.items()
-        }
+        newest = {symbol: self.streams[symbol].memories[-1] for symbol in symbols}
+        return {symbol: self.remembered(symbol, each, horizon, now) for symbol, each in newest.items()}
 
-    def _probs(self, window: Window, horizon: int) -> Probabilities:
-        """What the model answers after the last row, which it has remembered."""
-        memory, horizons = self.streams[window.symbol].memories[-1], self.forecaster.engine.horizons
-        if horizon == 1 or horizons is None:
-            return memory.probs
-        last = {name: column[-1:] for name, column in window.columns.items()}
-        own = inputs_of(self.forecaster.config, last, meta_of(self.forecaster.tokenizer, window.symbol))
-        return horizons.probs(memory.hidden, own[0], horizon)
+    def remembered(
+        self, symbol: str, memory: RowMemory, horizon: int = 1, now: datetime | None = None
+    ) -> ReturnDistribution:
+        """The forecast that a model remembers of the last bar of an asset."""
+        stream, horizons = self.streams[symbol], self.forecaster.engine.horizons
+        missing = find_missing(self._columns(), self.forecaster.reads, symbol)
+        window = Window(symbol=symbol, columns=stream.columns, missing_assets=missing)
+        window.require_scale()
+        context, probs = min(len(stream), self.forecaster.context), memory.probs
+        if horizon > 1 and horizons:
+            meta = meta_of(self.forecaster.tokenizer, symbol)
+            probs = horizons.probs(
+                memory.hidden, inputs_of(self.forecaster.config, stream.part(slice(-1, None)), meta)[0], horizon
+            )
+        return self.forecaster.distribution(window, probs, now, context=context, horizon=horizon)
 
     def is_newest(self, stream: AssetStream, symbol: str) -> bool:
         """Whether no bar has changed what a forecast from this stream reads."""
@@ -230,11 +235,7 @@ class OnlineForecaster:
 
     def window(self, symbol: str) -> Window:
         """What the next forecast of an asset depends on; windows of many go to `Forecaster.forecast` together."""
-        had = self.streams[symbol].num_bars if symbol in self.streams else 0
-        if had < MIN_BARS:
-            raise DataError(
-                "too few bars for a forecast", where=symbol, expected=f"{MIN_BARS} moving bars at least", got=had
-            )
+        self._require_bars(symbol)
         self._read_others([symbol])
         missing = find_missing(self._columns(), self.forecaster.reads, symbol)
         columns = self.streams[symbol].part(slice(-self.forecaster.context, None))
@@ -344,6 +345,13 @@ class OnlineForecaster:
         for symbol, memories in zip(more, step.step_all([*more.values()]) if more else (), strict=True):
             kept = self.streams[symbol].memories
             kept[:] = [*kept, *memories][-_REMEMBERED:]
+
+    def _require_bars(self, symbol: str) -> None:
+        had = self.streams[symbol].num_bars if symbol in self.streams else 0
+        if had < MIN_BARS:
+            raise DataError(
+                "too few bars for a forecast", where=symbol, expected=f"{MIN_BARS} moving bars at least", got=had
+            )
 
     def _require_next(self, symbol: str, stamp: datetime) -> None:
         if symbol not in self.streams:

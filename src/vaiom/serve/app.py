@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -42,7 +42,7 @@ from vaiom.serve.monitor import Metrics
 from vaiom.serve.posted import PostedHistories, frames_of
 from vaiom.serve.run import ServeConfig
 from vaiom.serve.schemas import STATUSES, ErrorAnswer, RefusalError, error_response
-from vaiom.serve.state import LiveAssets
+from vaiom.serve.state import LiveAssets, Pushed
 from vaiom.serve.store import Store
 
 _KEYS = (401, 429)
@@ -90,6 +90,9 @@ class Service:
         """Ends the service."""
         self._state = ThreadPoolExecutor(1, "state")
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._pushes: list[tuple[str, Sequence[schemas.Bar], asyncio.Future[Pushed]]] = []
+        """Bars that wait until others are on the disk."""
+        self._taking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to serve; `ready` when the model is warm and every asset has its forecast."""
@@ -123,26 +126,49 @@ class Service:
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
-            # A bar of another asset may have changed what this one's forecast reads: the next bar settles the newest.
-            if not self.posted:
+            if not self.posted:  # a bar of another asset may have changed what this one's forecast reads
                 await self._newest(symbol)
-            loop = asyncio.get_running_loop()
-            settled, seconds = await loop.run_in_executor(self._state, self.live.push, symbol, body.bars)
+            settled, dist, num_bars, seconds = await self._take(symbol, body.bars)
             taken = time.perf_counter()
             self.metrics.bars.labels(symbol).inc(len(body.bars))
-            stream, dist = self.live.online.streams[symbol], None
-            with suppress(RefusalError):  # the bars are taken, however busy the model is
-                dist = await self._newest(symbol)
+            if not self.posted:
+                with suppress(RefusalError):  # the bars are taken, however busy the model is
+                    dist = await self._newest(symbol)
             seconds["model"] = time.perf_counter() - taken
         response.headers["Server-Timing"] = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
         return schemas.PushAnswer(
             symbol=symbol,
             accepted=len(body.bars),
-            num_bars=stream.num_bars,
+            num_bars=num_bars,
             as_of=body.bars[-1].datetime,
             scored=settled,
             forecast=schemas.ForecastAnswer.of(dist) if dist else None,
         )
+
+    async def _take(self, symbol: str, bars: Sequence[schemas.Bar]) -> Pushed:
+        """Take bars together with those of other assets that came while the disk was busy."""
+        answer: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
+        self._pushes.append((symbol, bars, answer))
+        if self._taking is None or self._taking.done():
+            self._taking = asyncio.create_task(self._take_all())
+        return await answer
+
+    async def _take_all(self) -> None:
+        while self._pushes:
+            pushes, self._pushes = self._pushes, []
+            answers: Sequence[Pushed | Exception]
+            try:
+                asked = [(symbol, bars) for symbol, bars, _ in pushes]
+                answers = await asyncio.get_running_loop().run_in_executor(self._state, self.live.push_all, asked)
+            except Exception as error:
+                answers = [error] * len(pushes)
+            for (*_, future), answer in zip(pushes, answers, strict=True):
+                if future.done():  # the client has gone away
+                    continue
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
 
     async def cut(self, symbol: schemas.Symbol, after: schemas.Stamp) -> schemas.CutAnswer:
         """Remove the bars of a live asset after a moment, and what they settled. Needs an API key in any case."""

@@ -12,12 +12,11 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -47,6 +46,16 @@ CLOCK_ALLOWANCE = timedelta(hours=15)
 
 _HOUR = 3_600
 _log = logging.getLogger("vaiom.serve")
+
+
+class Pushed(NamedTuple):
+    """What became of bars that were taken."""
+
+    settled: SettledForecast | None
+    forecast: ReturnDistribution | None
+    num_bars: int
+    seconds: dict[str, float]
+    """Of recursion and model, and of the disk."""
 
 
 class LiveAssets:
@@ -115,23 +124,50 @@ class LiveAssets:
             self.keep(online.streams[symbol], known)
         return known
 
-    def push(self, symbol: str, bars: Sequence[Bar]) -> tuple[SettledForecast | None, dict[str, float]]:
-        """Take the bars that follow, durably: what the first of them settled, the seconds of recursion and disk."""
+    def push(self, symbol: str, bars: Sequence[Bar]) -> Pushed:
+        """Take the bars that follow, durably."""
+        [answer] = self.push_all([(symbol, bars)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def push_all(self, pushes: Sequence[tuple[str, Sequence[Bar]]]) -> list[Pushed | UserError]:
+        """Take the bars that follow of different assets, durably, or say why not; they share the model and the disk."""
         start = time.perf_counter()
-        before, dist = self.online.streams.get(symbol), self.newest(symbol)
-        after, first = self._advanced(symbol, bars)
-        settled = [monitor.settle(dist, before.columns, first, self.frequency)] if before and dist else []
+        after, answers, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
+        for symbol, bars in pushes:
+            try:
+                if self.ledger or len(bars) > 1:
+                    self.newest(symbol)
+                after, rows[symbol] = self._advanced(after, symbol, bars)
+            except UserError as error:
+                answers[symbol] = error
+        taken = [(symbol, bars) for symbol, bars in pushes if symbol in rows]
+        streams = self.forecaster.engine.row_step is not None
+        dists = after.forecast_many([symbol for symbol in rows if after.ready(symbol)]) if streams else {}
+        settled = {symbol: each for symbol in rows if (each := self._settle(symbol, after, rows[symbol]))}
         computed = time.perf_counter()
-        self.store.append([(symbol, bar) for bar in bars], [(symbol, each) for each in settled])
+        try:
+            self.store.append([(symbol, bar) for symbol, bars in taken for bar in bars], [*settled.items()])
+        except RefusalError as error:
+            return [answers.get(symbol, error) for symbol, _ in pushes]
         stored = time.perf_counter()
-        self._show(symbol, after, bars)
-        self._record(symbol, settled)
-        with suppress(RefusalError):  # the bars are taken
-            self.newest(symbol)
-        self._remember(symbol, settled)
+        for symbol, bars in taken:
+            self._show(symbol, after, bars)
+            if symbol in settled:
+                self._record(symbol, settled[symbol])
+                self._remember(symbol, [settled[symbol]])
+            if symbol in dists:
+                try:
+                    self.keep(after.streams[symbol], dists[symbol])
+                except RefusalError:  # the bars are taken
+                    del dists[symbol]
+            seconds = {"bar": computed - start, "disk": stored - computed}
+            num_bars = after.streams[symbol].num_bars
+            answers[symbol] = Pushed(settled.get(symbol), dists.get(symbol), num_bars, seconds)
         if self.store.num_since_snapshot >= self._next_snapshot:
             self.try_snapshot()
-        return settled[0] if settled else None, {"bar": computed - start, "disk": stored - computed}
+        return [answers[symbol] for symbol, _ in pushes]
 
     def snapshot(self) -> None:
         """Write down where every asset stands, so that a start from here replays nothing."""
@@ -259,15 +295,23 @@ class LiveAssets:
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
         self.online = after
 
-    def _record(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
-        for each in settled:
-            bits = {"model_bits": each.model_bits, "frequency_bits": each.frequency_bits}
-            entry = Settlement(symbol=symbol, as_of=each.as_of, target_time=each.target_time, **bits)
-            try:
-                if self.ledger:
-                    self.ledger.settle(entry)
-            except OSError as error:  # the forecast itself is on record
-                _log.error("what became of a forecast of %s could not be put on record: %s", symbol, error.strerror)
+    def _settle(self, symbol: str, after: OnlineForecaster, rows: Columns) -> SettledForecast | None:
+        """What the first bar of a push, whose row is the last of these, makes of the forecast before it."""
+        before, dist = self.online.streams.get(symbol), self.forecast(symbol)
+        if before and dist is None and self.online.ready(symbol):
+            # Bars of other assets have changed what it read: it was made again on the way to the next.
+            memories = (each for each in after.streams[symbol].memories if each.position == before.num_bars)
+            dist = next((self.online.remembered(symbol, each) for each in memories), None)
+        return monitor.settle(dist, before.columns, rows, self.frequency) if before and dist else None
+
+    def _record(self, symbol: str, settled: SettledForecast) -> None:
+        bits = {"model_bits": settled.model_bits, "frequency_bits": settled.frequency_bits}
+        entry = Settlement(symbol=symbol, as_of=settled.as_of, target_time=settled.target_time, **bits)
+        try:
+            if self.ledger:
+                self.ledger.settle(entry)
+        except OSError as error:  # the forecast itself is on record
+            _log.error("what became of a forecast of %s could not be put on record: %s", symbol, error.strerror)
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
         # Those that are made again come late: order is that of time. Replaced at once, for readers' sake.
@@ -303,10 +347,10 @@ class LiveAssets:
             online.push(symbol, vars(bar), forecast=False)
         return online
 
-    def _advanced(self, symbol: str, bars: Sequence[Bar]) -> tuple[OnlineForecaster, Columns]:
+    def _advanced(self, after: OnlineForecaster, symbol: str, bars: Sequence[Bar]) -> tuple[OnlineForecaster, Columns]:
         """Where all assets stand after the bars that follow, and the rows that end with that of the first."""
         first: Columns = {}
-        after = self.online.copy()
+        after = after.copy()
         for number, bar in enumerate(bars, start=1):
             where, before = f"bars of {symbol}, row {number}", after.streams.get(symbol)
             if before and bar.datetime <= before.last:
