@@ -159,8 +159,12 @@ def _measure(
     if reference and row.bits is not None and reference.bits is not None:
         published = row.bits - reference.bits
     bits = {seed: value for seed, record in own.items() if (value := _bits(record, row)) is not None}
+    told: dict[str, Any] = {
+        "shortened": "; ".join(dict.fromkeys(record.shortened for record in own.values() if record.shortened)),
+        "records": tuple(own.values()),
+    }
     if not bits:
-        return Measured(row=row, published_delta=published, verdict=NOT_RUN if reference else "")
+        return Measured(row=row, published_delta=published, verdict=NOT_RUN if reference else "", **told)
     deltas = _deltas(row, own, reference, others) if reference else {}
     error = interval_half_width(list(deltas.values()), noise)
     verdict = ""
@@ -179,8 +183,7 @@ def _measure(
         delta_error=error,
         published_delta=published,
         verdict=verdict,
-        shortened="; ".join(dict.fromkeys(record.shortened for record in own.values() if record.shortened)),
-        records=tuple(own.values()),
+        **told,
     )
 
 

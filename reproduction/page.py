@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import paper
+from reproduction.claims import claims
 from reproduction.findings import NOT_RUN, Measured, Records, measure, seed_noise
 from reproduction.paper import BEST, MAIN, comparison
 from reproduction.plan import FLOOR_UPDATES, FLOOR_WINDOWS, TABLES
@@ -39,8 +40,8 @@ def write_page(records: Records, page: Path) -> None:
 
 def render(records: Records) -> str:
     parts = ["# The paper's tables, ours beside the published figures\n", _preamble(records)]
-    for name in TABLES:
-        for table, note in tables_of(name, records):
+    for name in ("", *TABLES):
+        for table, note in tables_of(name, records) if name else [claims(records)]:
             # The page has the caption as a heading.
             body = table.to_markdown().split("\n\n", 1)[1]
             parts += [f"## {table.caption}\n", *([note + "\n"] if note else []), body]
@@ -65,6 +66,10 @@ def _preamble(records: Records) -> str:
         f"and is *unresolved* otherwise. A shortened run is claimed from {FLOOR_UPDATES:,} updates of {FLOOR_WINDOWS} "
         "windows upwards; what was shortened says so above its table. Differences of published figures are taken from "
         "their four printed digits, and may be off the paper's own by the last one.",
+        "Where the paper fixes a number of steps and ours are best earlier, both stand: *ours* is the best checkpoint "
+        "up to the published step, *at it* the one of that very step. Claims about inputs, heads and supervision compare "
+        "best checkpoints, as a user would choose them. Claims about checkpoint paths compare fixed steps, and our "
+        "models, on fewer bars, overfit earlier on them.",
     ]
     if facts:
         assets = facts["assets"]

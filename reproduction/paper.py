@@ -47,6 +47,16 @@ class Comparison:
     note: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What the paper says, and what decides it here: a row of a table against its reference, or a baseline."""
+
+    text: str
+    table: str = ""
+    row: str = ""
+    baseline: str = ""
+
+
 def _comparison(name: str, rows: list[dict[str, Any]], all_rows: dict[str, Any], **about: Any) -> Comparison:
     return Comparison(name=name, rows=tuple(Row(**(all_rows | row)) for row in rows), **about)
 
@@ -57,6 +67,7 @@ def _by_seed(table: dict[str, Any]) -> dict[int, Any]:
 
 _PAPER: dict[str, Any] = tomllib.loads(Path(__file__).with_name("paper.toml").read_text())
 COMPARISONS = tuple(_comparison(name, **({"all_rows": {}} | each)) for name, each in _PAPER["comparison"].items())
+CLAIMS = tuple(Claim(**each) for each in _PAPER["claim"])
 SEEDS: tuple[int, ...] = tuple(_PAPER["seeds"])
 SELECTED_STEP: int = _PAPER["selected_step"]
 VALIDATION_LIGHTGBM: float = _PAPER["validation_lightgbm"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from reproduction.__main__ import ROOT, write_docs
+from reproduction.claims import claims
+from reproduction.findings import FAILS, HOLDS, UNRESOLVED, Records, measure
+from reproduction.paper import CLAIMS, comparison
 from vaiom.experiments.registry import experiment
 from vaiom.model.config import REMOVED
 
@@ -36,3 +40,23 @@ def test_every_run_of_the_search_has_a_figure_of_its_own_curve_and_settings_that
             assert run["bits"] == min(run["validation"].values()) == run["validation"][str(run["step"])]
         kept = [setting for setting in (*each["common"], *run["settings"]) if not setting.startswith(removed)]
         experiment(each.get("experiment", "main")).with_settings(kept)
+
+
+def test_the_claims_are_decided_by_the_tables_below_them() -> None:
+    records = Records.read(DOCS / "results" / "records")
+    table, told = claims(records)
+    by_text = {row[0]: row for row in table.rows}
+    assert len(by_text) == len(CLAIMS)
+    verdicts = Counter(row[4] for row in table.rows)
+    assert set(verdicts) <= {HOLDS, FAILS, UNRESOLVED}
+    assert (
+        told
+        == f"Of {len(CLAIMS)}: {verdicts[HOLDS]} hold, {verdicts[FAILS]} fail, {verdicts[UNRESOLVED]} are unresolved."
+    )
+    for claim in CLAIMS:
+        _, published, ours, _, verdict, why = by_text[claim.text]
+        assert why
+        if verdict != UNRESOLVED:
+            assert (published < 0) == (ours < 0) if verdict == HOLDS else (published < 0) != (ours < 0)
+    measured = {each.row.label: each for each in measure(comparison("rungs"), records)}
+    assert by_text["5M parameters are worse than 0.9M"][2] == measured["5M"].delta_bits
