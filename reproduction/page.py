@@ -67,9 +67,9 @@ def _preamble(records: Records) -> str:
         "windows upwards; what was shortened says so above its table. Differences of published figures are taken from "
         "their four printed digits, and may be off the paper's own by the last one.",
         "Where the paper fixes a number of steps and ours are best earlier, both stand: *ours* is the best checkpoint "
-        "up to the published step, *at it* the one of that very step. Claims about inputs, heads and supervision compare "
-        "best checkpoints, as a user would choose them. Claims about checkpoint paths compare fixed steps, and our "
-        "models, on fewer bars, overfit earlier on them.",
+        "up to the published step, *at it* the one of that very step. Claims about inputs, heads and supervision "
+        "compare best checkpoints, as a user would choose them. Claims about checkpoint paths compare fixed steps, and "
+        "our models, on fewer bars, overfit earlier.",
     ]
     if facts:
         assets = facts["assets"]
