@@ -1,0 +1,266 @@
+"""How the assets of a stamp depend on each other: a covariance that follows the past, and the copula that it gives.
+
+Enters: for each stamp the normal scores of the assets that had a bar and the scales that were forecast for them.
+Leaves: the state after each stamp, in O(n^2) where no asset is absent; the correlation of the scores of the next one,
+given its forecast scales; log densities of Gaussian and Student-t copulas.
+A cross rate is the sum of two other rates however volatile these are: such relations are kept by covariances, not by
+correlations. So scores times scales are averaged, and the correlation of a stamp is that of the covariance which has
+the forecast variances and is otherwise nearest to the average in relative entropy (Kullback 1959).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from vaiom.codec import decode
+from vaiom.errors import DataError
+from vaiom.events.distribution import BucketDistribution, Floats
+from vaiom.events.fields import default_class
+from vaiom.files import read_json
+
+LEAST_TAIL = 1e-9
+"""A PIT nearer to 0 or 1 counts as this far from them."""
+
+_ONE_SIGMA = (0.1586553, 0.8413447)  # levels of a normal distribution
+_MOST_STEPS = 100
+_TOLERANCE = 1e-12
+_MOST_EXPLAINED = 0.5
+"""Share of a new asset's variance that other assets may explain before anything is known of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """A copula of scores alone: `weight` on their average with `decay`, the rest on the Train correlation."""
+
+    weight: float = 0.0
+    decay: float = 0.99
+    degrees: float | None = None
+    """Of freedom; None is Gaussian."""
+
+    def correlation(self, average: Floats, start: Floats) -> Floats:
+        """From the average and the Train correlation."""
+        return correlation_of(self.weight * average + (1 - self.weight) * start)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dependence:
+    """What Train fits; `covariance` is of scores times scales, in the unit in which the variances have mean log 0."""
+
+    checkpoint_sha256: str
+    symbols: tuple[str, ...]
+    classes: tuple[str, ...]
+    covariance: Floats
+    correlation: Floats
+    """Of the scores."""
+    decay: float
+    """Of the average, with each stamp."""
+    shrinkage: float
+    """Weight of the Train covariance beside the average."""
+    degrees: dict[str, float | None]
+    """Of freedom of the copula by horizon; None is Gaussian."""
+    rivals: dict[str, Rival]
+    """What it is compared with."""
+    num_stamps: int
+
+    def __post_init__(self) -> None:
+        size = len(self.symbols)
+        if not (len(self.classes) == size and self.covariance.shape == self.correlation.shape == (size, size)):
+            raise ValueError("matrices of another size than the assets")
+        if not (0 < self.decay < 1 and 0 < self.shrinkage <= 1 and "1" in self.degrees):
+            raise ValueError("parameters without sense")
+        for matrix in (self.covariance, self.correlation):
+            if not np.array_equal(matrix, matrix.T) or not np.linalg.eigvalsh(matrix)[0] > 0:
+                raise ValueError("a matrix that is not positive definite")
+
+    @classmethod
+    def read(cls, file: Path, checkpoint_sha256: str) -> Self:
+        """What `vaiom dependence` wrote beside a checkpoint; that of another one is refused."""
+        fix = "fit it again: vaiom dependence"
+        found = decode(cls, read_json(file), "not a fitted dependence of assets", where=file, fix=fix)
+        if found.checkpoint_sha256 != checkpoint_sha256:
+            problem, got = "the dependence was fitted for another checkpoint", found.checkpoint_sha256
+            raise DataError(problem, where=file, expected=checkpoint_sha256, got=got, fix=fix)
+        return found
+
+    @property
+    def memory(self) -> int:
+        """Stamps whose weight has fallen below a hundredth."""
+        return math.ceil(math.log(0.01) / math.log(self.decay))
+
+    def begin(self) -> DependenceState:
+        """The state before the first stamp."""
+        zeros = np.zeros(len(self.symbols), np.int64)
+        return DependenceState(
+            fit=self, symbols=self.symbols, covariance=self.covariance, target=self.covariance, counts=zeros
+        )
+
+    def class_of(self, symbol: str) -> str:
+        return self.classes[self.symbols.index(symbol)] if symbol in self.symbols else default_class(symbol)
+
+    @cached_property
+    def class_means(self) -> dict[tuple[str, str], float]:
+        """Mean correlation of assets by their classes; 0 where Train had no such pair."""
+        own, classes = correlation_of(self.covariance), np.array(self.classes)
+        apart = ~np.eye(len(classes), dtype=bool)
+        pairs = {(a, b): apart & np.outer(classes == a, classes == b) for a in self.classes for b in self.classes}
+        return {pair: float(own[which].mean()) for pair, which in pairs.items() if which.any()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DependenceState:
+    """Where the covariance stands after some stamps."""
+
+    fit: Dependence
+    symbols: tuple[str, ...]
+    covariance: Floats
+    target: Floats
+    """What it is shrunk to: that of Train, for other assets by the mean correlation of their class."""
+    counts: Any
+    """(n,) stamps at which each asset was there."""
+
+    def after(self, symbols: Sequence[str], scores: Floats, scales: Floats) -> DependenceState:
+        """With one more stamp, at which these assets were there; (n,) each."""
+        state, unit = self._knowing(symbols, scales)
+        values = np.full(len(state.symbols), np.nan)
+        values[state._at(symbols)] = scores * scales / unit
+        covariance = average(state.covariance, values, self.fit.decay)
+        # Ratios alone matter: the unit is held, or what is lost and won in it would add up.
+        covariance *= math.exp(float(np.mean(np.log(np.diag(state.target) / np.diag(covariance)))))
+        return replace(state, covariance=covariance, counts=state.counts + np.isfinite(values))
+
+    def correlation(self, symbols: Sequence[str], scales: Floats) -> Floats:
+        """(n, n) of the scores of the next stamp, for which these scales are forecast."""
+        state, _ = self._knowing(symbols, scales)
+        at = np.ix_(state._at(symbols), state._at(symbols))
+        weight = self.fit.shrinkage
+        covariance = (1 - weight) * state.covariance[at] + weight * state.target[at]
+        roots = np.sqrt(np.diag(covariance))
+        ratios = np.log(scales / roots)
+        variances = np.exp(2 * (ratios - ratios.mean()))
+        return correlation_of(with_variances(covariance / np.outer(roots, roots), variances))
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {name: getattr(self, name).tolist() for name in ("covariance", "target", "counts")}
+        return {"symbols": list(self.symbols), **parts}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], fit: Dependence) -> DependenceState:
+        parts = {name: np.array(value[name]) for name in ("covariance", "target", "counts")}
+        return cls(fit=fit, symbols=tuple(value["symbols"]), **parts)
+
+    def _at(self, symbols: Sequence[str]) -> list[int]:
+        return [self.symbols.index(symbol) for symbol in symbols]
+
+    def _knowing(self, symbols: Sequence[str], scales: Floats) -> tuple[DependenceState, float]:
+        """The state with all of the assets, and what divides their scales, so that calm and wild stamps count alike."""
+        state, own = self, dict(zip(self.symbols, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
+        pairs = list(zip(symbols, scales.tolist(), strict=True))
+        ratios = [math.log(scale / own.get(symbol, 1.0)) for symbol, scale in pairs if symbol in own or not own]
+        unit = math.exp(sum(ratios) / len(ratios)) if ratios else math.exp(float(np.log(scales).mean()))
+        for symbol, scale in pairs:
+            if symbol not in own:
+                state = state._joined(symbol, scale / unit)
+        return state, unit
+
+    def _joined(self, symbol: str, scale: float) -> DependenceState:
+        """With one more asset, which is as correlated with each as their classes are in the mean."""
+        classes = [self.fit.class_of(each) for each in self.symbols]
+        means = np.array([self.fit.class_means.get((self.fit.class_of(symbol), each), 0.0) for each in classes])
+
+        def grown(matrix: Floats) -> Floats:
+            explained = float(means @ np.linalg.solve(correlation_of(matrix), means))
+            least = min(1.0, math.sqrt(_MOST_EXPLAINED / explained)) if explained > 0 else 1.0
+            column = (least * scale * means * np.sqrt(np.diag(matrix)))[:, None]
+            return np.block([[matrix, column], [column.T, np.full((1, 1), scale * scale)]])
+
+        more: dict[str, Any] = {"covariance": grown(self.covariance), "target": grown(self.target)}
+        return replace(self, symbols=(*self.symbols, symbol), counts=np.append(self.counts, 0), **more)
+
+
+def average(matrix: Floats, values: Floats, decay: float) -> Floats:
+    """An exponential average of products with one more vector, NaN where absent: what is absent is what it was."""
+    absent = np.isnan(values)
+    if not absent.any():
+        return decay * matrix + (1 - decay) * np.outer(values, values)
+    # Its moments given those that are there (an EM step), which leaves the matrix positive definite.
+    there = ~absent
+    slopes = np.linalg.solve(matrix[np.ix_(there, there)], matrix[np.ix_(there, absent)])
+    filled = values.copy()
+    filled[absent] = values[there] @ slopes
+    products = np.outer(filled, filled)
+    products[np.ix_(absent, absent)] += matrix[np.ix_(absent, absent)] - matrix[np.ix_(absent, there)] @ slopes
+    return decay * matrix + (1 - decay) * (products + products.T) / 2
+
+
+def with_variances(covariance: Floats, variances: Floats) -> Floats:
+    """The covariance with these variances that is nearest to another: the inverses differ on their diagonals alone."""
+    # Newton's method on the convex dual -log det(P + diag d) + d v.
+    precision, added = np.linalg.inv(covariance), np.zeros_like(variances)
+
+    def dual(at: Floats) -> float:
+        try:
+            root = np.linalg.cholesky(precision + np.diag(at))
+        except np.linalg.LinAlgError:
+            return math.inf
+        return float(at @ variances - 2 * np.log(np.diag(root)).sum())
+
+    value = dual(added)
+    for _ in range(_MOST_STEPS):
+        found = np.linalg.inv(precision + np.diag(added))
+        slope = variances - np.diag(found)
+        step = -np.linalg.solve(found * found, slope)
+        gain, size = -float(slope @ step), 1.0
+        if gain < _TOLERANCE:
+            break
+        while not (new := dual(added + size * step)) <= value - 0.1 * size * gain and size > _TOLERANCE:
+            size /= 2
+        added, value = added + size * step, new
+    return (found + found.T) / 2
+
+
+def correlation_of(covariance: Floats) -> Floats:
+    """Scaled to a diagonal of ones."""
+    roots = np.sqrt(np.diag(covariance))
+    scaled: Floats = covariance / np.outer(roots, roots)
+    np.fill_diagonal(scaled, 1.0)
+    return scaled
+
+
+def pit_of(dists: BucketDistribution[Any], prob_zero: Any, log_ret: Any) -> Floats:
+    """P(return <= log_ret), zero returns counted; of a zero return the middle of its step (the mid-PIT)."""
+    below = (1 - prob_zero) * np.asarray(dists.cdf(log_ret)) + prob_zero * (1 + np.sign(log_ret)) / 2
+    return np.asarray(np.clip(below, LEAST_TAIL, 1 - LEAST_TAIL))
+
+
+def scale_of(dists: BucketDistribution[Any]) -> Floats:
+    """Half the width of the central 68%: the standard deviation, were it normal."""
+    low, high = np.moveaxis(np.asarray(dists.quantile(_ONE_SIGMA)), -1, 0)
+    return np.asarray(high - low) / 2
+
+
+def scores_of(pit: Floats, degrees: float | None = None) -> Floats:
+    """Quantiles of the Student-t distribution, or of the normal one."""
+    from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
+
+    return np.asarray(ndtri(pit) if degrees is None else stdtrit(degrees, pit))
+
+
+def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) -> float:
+    """The natural logarithm of a copula's density at the PITs (n,): Student-t, or Gaussian without degrees."""
+    size, scores = len(pit), scores_of(pit, degrees)
+    root = np.linalg.cholesky(correlation)
+    distance = float(np.sum(np.linalg.solve(root, scores) ** 2))
+    volume = -float(np.log(np.diag(root)).sum())
+    if degrees is None:
+        return volume + (float(scores @ scores) - distance) / 2
+    gammas = math.lgamma((degrees + size) / 2) + (size - 1) * math.lgamma(degrees / 2)
+    gammas -= size * math.lgamma((degrees + 1) / 2)
+    margins = (degrees + 1) / 2 * float(np.log1p(scores**2 / degrees).sum())
+    return volume + gammas + margins - (degrees + size) / 2 * math.log1p(distance / degrees)
