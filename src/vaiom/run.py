@@ -49,6 +49,8 @@ class Run:
         """The model that training went on from, where there was one."""
         self.horizons = path / "horizons.safetensors"
         """What it knows of more bars than the next."""
+        self.dependence = path / "dependence.json"
+        """How its assets depend on each other."""
 
     @property
     def teachers(self) -> Path:

@@ -1,7 +1,8 @@
-"""`vaiom forecast`, `models`, `card`, `predict`, `export`, `serve` and `state`: a trained model in use."""
+"""`vaiom forecast`, `models`, `card`, `predict`, `risk`, `export`, `serve` and `state`: a trained model in use."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from vaiom.report.tables import Column, Table, bits, count, text
 from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
 if TYPE_CHECKING:
+    from vaiom.events.joint import Portfolio
     from vaiom.forecast.distribution import ReturnDistribution
     from vaiom.forecast.forecaster import Forecaster
     from vaiom.market.findings import Finding
@@ -104,6 +106,67 @@ def predict(
     print_answer(replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[]) if csv else answer, json)
 
 
+@answers
+def risk(
+    run: ModelPath,
+    bars: Annotated[Path, typer.Option(help="A bar folder with the assets of the positions.")],
+    positions: Annotated[Path, typer.Option(help="Amounts of money: symbol,amount lines, short where negative.")],
+    horizon: Annotated[int, typer.Option(min=1, help="Bars ahead; `vaiom horizons` teaches more than one.")] = 1,
+    level: Annotated[float, typer.Option(help="Of value at risk and expected shortfall.")] = 0.99,
+    given: Annotated[list[str] | None, typer.Option(metavar="SYMBOL=R", help="What if: a log return.")] = None,
+    draws: Annotated[int, typer.Option(min=100, help="More of them make the sampling error smaller.")] = 50_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    now: Annotated[datetime | None, date("A moment of the bars' clock; older bars are called stale.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture of profit and loss: .png, .svg or .pdf.")] = None,
+    device: Device = "cpu",
+) -> Answer:
+    """The distribution of a portfolio's profit and loss: risk, and which position contributes how much."""
+    from vaiom.events.joint import SHOWN_LEVELS
+    from vaiom.forecast.bars import newest_bars
+    from vaiom.forecast.forecaster import Forecaster
+    from vaiom.forecast.portfolio import read_positions
+
+    amounts, forecaster = read_positions(positions), Forecaster.load(run, device)
+    known = _what_if(given or [])
+    frames = newest_bars(bars, next(iter(amounts)), [*amounts, *known, *forecaster.reads])
+    joint = forecaster.joint(frames, horizon=horizon, now=now)
+    sure = {symbol: amounts.pop(symbol, 0.0) * math.expm1(value) for symbol, value in known.items()}
+    portfolio = (joint.given(known) if known else joint).portfolio(amounts, draws, seed)
+    limit, shortfall = portfolio.value_at_risk(level), portfolio.expected_shortfall(level)
+    parts = portfolio.contributions(level)
+    columns = [Column("position"), *(Column(name, "{:,.2f}".format) for name in ("amount", "VaR", "ES"))]
+    rows = [[symbol, each.amount, each.value_at_risk, each.expected_shortfall] for symbol, each in parts.items()]
+    if plot:
+        _draw([portfolio], plot)
+    sampled = f"sampling error {limit.standard_error:,.2f} and {shortfall.standard_error:,.2f}"
+    return Answer(
+        json={
+            "as_of": joint.as_of,
+            "horizon": horizon,
+            "level": level,
+            "given": {symbol: {"log_return": value, "profit": sure[symbol]} for symbol, value in known.items()},
+            "value_at_risk": limit,
+            "expected_shortfall": shortfall,
+            "standard_errors": {"value_at_risk": limit.standard_error, "expected_shortfall": shortfall.standard_error},
+            "quantiles": {str(each): portfolio.quantile(each) for each in SHOWN_LEVELS},
+            "contributions": {symbol: asdict(each) for symbol, each in parts.items()},
+            "notes": joint.notes,
+        },
+        shown=[Table(f"Loss over {horizon} bars after {joint.as_of}, {level:.2%}; {sampled}", columns, rows)],
+        notes=[
+            "\n" + "\n".join([*(f"{symbol} makes {each:,.2f} for sure" for symbol, each in sure.items()), *joint.notes])
+        ],
+    )
+
+
+def _what_if(texts: Sequence[str]) -> dict[str, float]:
+    try:
+        return {symbol: float(value) for symbol, value in (text.split("=") for text in texts)}
+    except ValueError as error:
+        expected = "--given XAUUSD=-0.02, a log return"
+        raise ConfigError("not a log return of an asset", expected=expected, got=", ".join(texts)) from error
+
+
 def _forecasts(forecaster: Forecaster, dists: Sequence[ReturnDistribution], notes: Sequence[str] = ()) -> Answer:
     """Forecasts as a table, with what to know about them."""
     rows = [dist.summary() for dist in dists]
@@ -124,7 +187,7 @@ def _quality(symbol: str, findings: Sequence[Finding], repairs: Mapping[str, int
     return f"{symbol}: quality: {', '.join(found)} (`vaiom data check` says more)" if found else ""
 
 
-def _draw(dists: Sequence[ReturnDistribution], file: Path) -> None:
+def _draw(dists: Sequence[ReturnDistribution | Portfolio], file: Path) -> None:
     """The distributions below each other."""
     from matplotlib.figure import Figure
 

@@ -24,13 +24,14 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(corpus.app, name="corpus")
 for command in (
-    *(demo.demo, train.experiments, train.train, train.refit, train.horizons),
+    *(demo.demo, train.experiments, train.train, train.refit, train.horizons, train.dependence),
     *(evaluate.baselines, evaluate.evaluate, evaluate.report, evaluate.audit),
     *(
         forecast.forecast,
         forecast.models,
         forecast.card,
         forecast.predict,
+        forecast.risk,
         forecast.export,
         forecast.serve,
         forecast.state,

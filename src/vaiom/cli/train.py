@@ -1,4 +1,4 @@
-"""`vaiom experiments`, `train`, `refit` and `horizons`: an experiment learns a corpus and is selected on Validation."""
+"""`vaiom experiments`, `train`, `refit`, `horizons`, `dependence`: an experiment learns a corpus, chosen on Validation."""
 
 from __future__ import annotations
 
@@ -147,6 +147,26 @@ def horizons(
         json={"horizons": [each.bars for each in made.fits], "validation_bits": made.validation_bits, "seed": seed},
         shown=[Table("Horizons", columns, rows)],
         notes=[f"\nThe heads are {Run(run).horizons}."],
+    )
+
+
+@answers
+def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") -> Answer:
+    """Fit how the assets of a run depend on each other, on Train, for `vaiom risk`; its model does not change."""
+    from vaiom.evaluation.joint import fit_dependence
+    from vaiom.evaluation.predictor import ModelPredictor
+    from vaiom.events.corpus import open_corpus
+    from vaiom.files import write_json
+
+    opened = open_corpus(corpus or Run(run).corpus_path())
+    with progress_bar("forecasts of Train") as progress:
+        fit = fit_dependence(ModelPredictor.load(Run(run).best, device, progress), opened)
+    write_json(Run(run).dependence, to_json(fit))
+    about = {name: getattr(fit, name) for name in ("decay", "shrinkage", "degrees", "num_stamps")}
+    return Answer(
+        json={"symbols": fit.symbols, **about, "rivals": to_json(fit.rivals)},
+        shown=[facts("The dependence of assets", {name: str(value) for name, value in about.items()})],
+        notes=[f"\nIt is {Run(run).dependence}; `vaiom evaluate` judges it from now on."],
     )
 
 

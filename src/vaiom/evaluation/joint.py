@@ -28,6 +28,7 @@ from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.dependence import (
+    UNUSABLE,
     Dependence,
     DependenceState,
     Rival,
@@ -39,7 +40,7 @@ from vaiom.events.dependence import (
     scores_of,
 )
 from vaiom.events.distribution import BucketDistribution, ReturnDistributions
-from vaiom.events.fields import MASK_BITS, has_flag
+from vaiom.events.fields import has_flag
 from vaiom.events.joint import JointDistribution
 from vaiom.events.splits import TRAIN, SplitConfig
 
@@ -61,7 +62,6 @@ Flags = npt.NDArray[np.bool_]
 Weeks = npt.NDArray[np.int64]
 T = TypeVar("T")
 _FITTED_STAMPS = 600
-_UNUSABLE = MASK_BITS["missing"] | MASK_BITS["bad_data"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +120,7 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
     """Forecasts of all targets from `first` to before `last`, and of some stamps before them."""
     times = corpus.target_timestamps
     usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)
-    usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], _UNUSABLE)
+    usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], UNUSABLE)
     for asset in corpus.asset_slices.values():
         usable[asset.start : min(asset.start + model.checkpoint.config.history - 1, asset.stop)] = False
     stamps = np.unique(times[usable])

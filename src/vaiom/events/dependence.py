@@ -11,7 +11,7 @@ the forecast variances and is otherwise nearest to the average in relative entro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +22,18 @@ import numpy as np
 from vaiom.codec import decode
 from vaiom.errors import DataError
 from vaiom.events.distribution import BucketDistribution, Floats
-from vaiom.events.fields import default_class
+from vaiom.events.fields import MASK_BITS, Columns, has_flag
 from vaiom.files import read_json
+from vaiom.market.symbols import default_class
 
 LEAST_TAIL = 1e-9
 """A PIT nearer to 0 or 1 counts as this far from them."""
+
+UNUSABLE = MASK_BITS["missing"] | MASK_BITS["bad_data"]
+"""Bars that tell nothing of a dependence; a zero return does."""
+
+Series = tuple[Any, Floats, Floats]
+"""Stamps of one asset with its scores and scales."""
 
 _ONE_SIGMA = (0.1586553, 0.8413447)  # levels of a normal distribution
 _MOST_STEPS = 100
@@ -134,6 +141,19 @@ class DependenceState:
         # Ratios alone matter: the unit is held, or what is lost and won in it would add up.
         covariance *= math.exp(float(np.mean(np.log(np.diag(state.target) / np.diag(covariance)))))
         return replace(state, covariance=covariance, counts=state.counts + np.isfinite(values))
+
+    def after_all(self, series: Mapping[str, Series]) -> DependenceState:
+        """With all stamps of assets."""
+        state, symbols = self, list(series)
+        stamps = np.unique(np.concatenate([stamps for stamps, _, _ in series.values()]))
+        scores, scales = (np.full((len(stamps), len(symbols)), np.nan) for _ in range(2))
+        for asset, (own, score, scale) in enumerate(series.values()):
+            at = np.searchsorted(stamps, own)
+            scores[at, asset], scales[at, asset] = score, scale
+        for score, scale in zip(scores, scales, strict=True):
+            there = np.flatnonzero(np.isfinite(score))
+            state = state.after([symbols[asset] for asset in there], score[there], scale[there])
+        return state
 
     def correlation(self, symbols: Sequence[str], scales: Floats) -> Floats:
         """(n, n) of the scores of the next stamp, for which these scales are forecast."""
@@ -243,6 +263,15 @@ def scale_of(dists: BucketDistribution[Any]) -> Floats:
     """Half the width of the central 68%: the standard deviation, were it normal."""
     low, high = np.moveaxis(np.asarray(dists.quantile(_ONE_SIGMA)), -1, 0)
     return np.asarray(high - low) / 2
+
+
+def series_of(dists: BucketDistribution[Any], prob_zero: float, columns: Columns) -> Series:
+    """Scores and scales of an asset's bars, each by the forecast of the row before it."""
+    came = columns["log_ret"][1:]
+    used = np.isfinite(came) & ~has_flag(columns["flags"][1:], UNUSABLE) & (columns["sigma20"][:-1] > 0)
+    made = replace(dists, probs=dists.probs[:-1][used], sigma=dists.sigma[:-1][used])
+    scores = scores_of(pit_of(made, prob_zero, came[used].astype(np.float64)))
+    return columns["timestamp"][1:][used], scores, scale_of(made)
 
 
 def scores_of(pit: Floats, degrees: float | None = None) -> Floats:

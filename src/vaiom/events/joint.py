@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ import numpy.typing as npt
 from vaiom.errors import ConfigError
 from vaiom.events.dependence import LEAST_TAIL, correlation_of, pit_of, scores_of
 from vaiom.events.distribution import BucketDistribution, Floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DRAWS = 20_000
 SHOWN_LEVELS = (0.01, 0.05, 0.5, 0.95, 0.99)
@@ -268,6 +271,16 @@ class Portfolio:
             )
             for (symbol, amount), var, es in parts
         }
+
+    def plot(self, ax: Axes, level: float = 0.99) -> Axes:
+        """Draw the drawn profits, with value at risk and expected shortfall."""
+        ax.hist(self.profit, bins=200, range=tuple(np.quantile(self.profit, [0.001, 0.999])), alpha=0.4)
+        for name, value in (("VaR", self.value_at_risk(level)), ("ES", self.expected_shortfall(level))):
+            ax.axvline(-value, linewidth=1, color="black", linestyle="-" if name == "VaR" else ":")
+        ax.set_title(f"{', '.join(self.positions)}; lines at {level:.0%} VaR and ES", fontsize="medium")
+        ax.set_xlabel("profit")
+        ax.set_ylabel(f"of {len(self.profit):,} draws")
+        return ax
 
     def _tail(self, level: float) -> npt.NDArray[np.int64]:
         """The draws with the worst profits."""

@@ -17,12 +17,15 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError
+from vaiom.events.dependence import Dependence
 from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, inputs_of
 from vaiom.events.horizons import Horizon, of_next_bar
+from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
+from vaiom.forecast.portfolio import join, state_after
 from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard, load_checkpoint
@@ -56,8 +59,8 @@ class Forecaster:
     reads: tuple[str, ...]
     """Assets whose bars a forecast of any asset wants beside its own; none where each is forecast by itself."""
 
-    def __init__(self, engine: Engine, card: ModelCard) -> None:
-        self.engine, self.card = engine, card
+    def __init__(self, engine: Engine, card: ModelCard, dependence: Dependence | None = None) -> None:
+        self.engine, self.card, self.dependence = engine, card, dependence
         self.tokenizer, self.config = card.tokenizer, card.config
         self.rows = RowMaker(card.config.input_fields, card.tokenizer)
         self.timeframe: timedelta = timeframe_of(card.tokenizer.timeframe)
@@ -75,9 +78,11 @@ class Forecaster:
             if device not in ("cpu", "auto"):
                 raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
             return cls(*open_exported(file, threads))
-        checkpoint, beside = load_checkpoint(file), Run(file.parent).horizons
-        horizons = load_horizons(beside, checkpoint) if file.name == BEST_NAME and beside.is_file() else None
-        return cls(TorchEngine(checkpoint.model, device, threads, horizons), checkpoint)
+        checkpoint, run, best = load_checkpoint(file), Run(file.parent), file.name == BEST_NAME
+        horizons = load_horizons(run.horizons, checkpoint) if best and run.horizons.is_file() else None
+        fitted = best and run.dependence.is_file()
+        dependence = Dependence.read(run.dependence, checkpoint.sha256) if fitted else None
+        return cls(TorchEngine(checkpoint.model, device, threads, horizons), checkpoint, dependence)
 
     @classmethod
     def pretrained(cls, name: str = DEFAULT_MODEL, device: str = "cpu", threads: int | None = None) -> Forecaster:
@@ -132,6 +137,17 @@ class Forecaster:
         windows = self.windows(_frames(bars, symbol), symbol)
         dists = {dist.symbol: dist for dist in self.forecast(windows, now, horizon=horizon)}
         return dists if symbol is None else dists[symbol]
+
+    def joint(self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None) -> JointDistribution:
+        """Forecast the next returns of {symbol: frame} together, zero returns included.
+
+        Some hundred common bars beyond the model's context tell how the assets depend on each other now.
+        """
+        self.at(horizon)
+        assets = self._rows_of(_frames(bars, None), None)
+        windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
+        dists = {dist.symbol: dist for dist in self.forecast(windows, now, horizon=horizon)}
+        return join(dists, state_after(self, assets))
 
     def predict_df(
         self,

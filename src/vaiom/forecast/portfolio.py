@@ -1,0 +1,109 @@
+"""Forecasts of several assets as one joint distribution; positions from a file.
+
+Enters: forecasts, rows of histories, a state of the dependence. Leaves: a `JointDistribution` that says why it deserves
+caution. Each bar of the history is scored by the forecast that the row before it would have been given.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vaiom.errors import ConfigError, DataError
+from vaiom.events.dependence import Dependence, DependenceState, scale_of, series_of
+from vaiom.events.distribution import ReturnDistributions
+from vaiom.events.fields import inputs_of
+from vaiom.events.joint import JointDistribution
+from vaiom.events.rows import Columns, meta_of
+from vaiom.forecast.distribution import ReturnDistribution
+
+if TYPE_CHECKING:
+    from vaiom.forecast.forecaster import Forecaster
+
+FEW_STAMPS = 100
+"""Fewer common bars say little of a correlation."""
+
+
+def dependence_of(forecaster: Forecaster) -> Dependence:
+    """What was fitted beside the model, which must have been."""
+    if forecaster.dependence is None:
+        fix = "`vaiom dependence RUN` fits it, and packaged models have one"
+        raise ConfigError("this model was never fitted to several assets together", where=forecaster, fix=fix)
+    return forecaster.dependence
+
+
+def state_after(forecaster: Forecaster, assets: Mapping[str, Columns]) -> DependenceState:
+    """The dependence after the last bars of histories, from as many of them as it remembers."""
+    fit, at = dependence_of(forecaster), forecaster.at(1)
+    series = {}
+    for symbol, rows in assets.items():
+        meta = meta_of(forecaster.tokenizer, symbol)
+        columns = {name: column[-(fit.memory + forecaster.context) :] for name, column in rows.items()}
+        events = inputs_of(forecaster.config, columns, meta)
+        probs = forecaster.engine.probs_after_each(events, meta, forecaster.context)[-fit.memory - 1 :]
+        last = {name: columns[name][-len(probs) :] for name in ("timestamp", "sigma20", "flags", "log_ret")}
+        dists = ReturnDistributions(probs=probs, sigma=last["sigma20"], shape=at.shape)
+        series[symbol] = series_of(dists, at.zero_share[meta[0]], last)
+    stamps = np.concatenate([own for own, _, _ in series.values()])
+    if len(series) > 1 and len(np.unique(stamps)) == len(stamps):
+        raise DataError(
+            "the assets have no bar in common",
+            where=", ".join(series),
+            expected="bars of one clock that overlap",
+            fix="bring their bars to one clock (vaiom data import --shift), or bring in longer histories",
+        )
+    return fit.begin().after_all(series)
+
+
+def join(dists: Mapping[str, ReturnDistribution], state: DependenceState) -> JointDistribution:
+    """Forecasts of one horizon, joined by the dependence that was there before them."""
+    symbols, fit = list(dists), state.fit
+    scales = np.array([float(scale_of(dist)) for dist in dists.values()])
+    newest, horizon = max(dist.as_of for dist in dists.values()), next(iter(dists.values())).horizon
+    seen = dict(zip(state.symbols, state.counts.tolist(), strict=True))
+    notes = [f"{symbol}: {words}" for symbol, dist in dists.items() for words in dist.notes]
+    notes += [f"{each}: its last bar is of {dists[each].as_of}" for each in symbols if dists[each].as_of < newest]
+    for symbol in symbols if len(symbols) > 1 else ():
+        if seen.get(symbol, 0) < FEW_STAMPS:
+            mostly = "that of Train" if symbol in fit.symbols else "the mean of its class"
+            notes.append(f"{symbol}: {seen.get(symbol, 0)} bars beside others: its correlation is mostly {mostly}")
+    if str(horizon) not in fit.degrees:
+        notes.append(f"the dependence over {horizon} bars is taken to be that of one")
+    return JointDistribution.of(
+        dists,
+        {symbol: dist.prob_zero for symbol, dist in dists.items()},
+        state.correlation(symbols, scales),
+        fit.degrees.get(str(horizon), fit.degrees["1"]),
+        horizon=horizon,
+        as_of=newest,
+        notes=tuple(notes),
+    )
+
+
+def read_positions(file: Path) -> dict[str, float]:
+    """Amounts of money by symbol, from `symbol,amount` lines; a header is allowed."""
+    try:
+        lines = [line for line in csv.reader(file.read_text().splitlines()) if line]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError("the positions cannot be read", where=file, got=error) from error
+    positions: dict[str, float] = {}
+    for number, line in enumerate(lines, start=1):
+        words = [word.strip() for word in line]
+        if number == 1 and words == ["symbol", "amount"]:
+            continue
+        try:
+            symbol, amount = words[0], float(words[1])
+            if len(words) != 2 or not math.isfinite(amount) or symbol in positions:
+                raise ValueError
+        except (ValueError, IndexError) as error:
+            expected = "symbol,amount with a finite amount of money, each symbol once"
+            raise DataError("not a position", where=f"{file}, line {number}", expected=expected, got=line) from error
+        positions[symbol] = amount
+    if not positions:
+        raise DataError("there are no positions", where=file, expected="symbol,amount lines")
+    return positions
