@@ -1,4 +1,4 @@
-"""`vaiom experiments`, `train`, `refit`, `horizons`, `dependence`: an experiment learns a corpus, chosen on Validation."""
+"""`vaiom experiments`, `train`, `refit`, `horizons`, `dependence`: what an experiment learns from a corpus."""
 
 from __future__ import annotations
 
