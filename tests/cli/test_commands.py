@@ -157,6 +157,18 @@ def test_check_reports_what_it_finds(vaiom: Vaiom, tmp_path: Path, market: Path)
     assert found["examples"][0] in shown.out
 
 
+def test_an_asset_with_few_train_events_is_named(vaiom: Vaiom, tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_000, start=datetime(2023, 10, 1)))
+    write_symbol(tmp_path / "bars", "GBPUSD", random_bars(150, start=datetime(2023, 12, 26)))
+    answer = vaiom("data", "check", tmp_path / "bars", "--json").json()
+    [found] = [each for each in answer["findings"] if each["kind"] == "few_train_events"]
+    assert found["symbol"] == "GBPUSD"
+    assert 50 < found["count"] < 150
+    built = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus")
+    assert f"GBPUSD has {found['count']} Train events" in built.err
+    assert "EURUSD has" not in built.err
+
+
 @pytest.mark.parametrize("timeframe", ["4h", "1d"])
 def test_check_takes_bars_for_what_they_are(vaiom: Vaiom, market: Path, tmp_path: Path, timeframe: str) -> None:
     assert vaiom("data", "resample", market, "--to", timeframe, "--out", tmp_path / "bars").code == 0

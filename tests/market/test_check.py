@@ -139,6 +139,15 @@ def test_a_folder_is_reported_asset_by_asset(tmp_path: Path) -> None:
     assert report.worst() is Severity.WARNING
 
 
+def test_assets_on_another_grid_are_named(tmp_path: Path) -> None:
+    for symbol, minute in (("BTCUSDT", 0), ("ETHUSDT", 0), ("SPY", 30)):
+        write_symbol(tmp_path, symbol, random_bars(400, start=datetime(2024, 1, 1, 0, minute)))
+    report = check_folder(tmp_path)
+    found = {asset.symbol: [each.kind for each in asset.findings] for asset in report.assets}
+    assert found == {"BTCUSDT": [], "ETHUSDT": [], "SPY": ["other_grid"]}
+    assert [asset.phase_seconds for asset in report.assets] == [0, 0, 1800]
+
+
 def test_a_folder_without_bars_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="vaiom data import"):
         check_folder(tmp_path)

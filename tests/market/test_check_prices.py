@@ -27,7 +27,7 @@ def changed(bars: pl.DataFrame, rows: slice, **factors: float) -> pl.DataFrame:
 
 
 def findings(bars: pl.DataFrame) -> dict[str, Finding]:
-    return {finding.kind: finding for finding in check_bars("EURUSD", bars).findings}
+    return {finding.kind: finding for finding in check_bars("WALK", bars).findings}
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,15 @@ def test_flat_stretches_are_stale_not_copies() -> None:
     found = findings(same)
     assert found["stale_run"].count == 60
     assert "repeated_block" not in found
+
+
+def test_prices_off_by_a_power_of_ten_are_found() -> None:
+    bars = random_bars(ROWS)
+    for symbol, factor, power in (("GBPUSD", 1.58611e5, 5), ("USDJPY", 1.1, -2), ("GBPUSD", 1.5, 0), ("AAPL", 1e6, 0)):
+        scaled = bars.with_columns(pl.col(PRICE_COLUMNS) * factor)
+        found = [each for each in check_bars(symbol, scaled).findings if each.kind == "price_scale"]
+        assert [each.summary for each in found] == [f"prices about 10^{power} times what {symbol} costs"] * bool(power)
+        assert [each.count for each in found] == [ROWS] * bool(power)
 
 
 def test_examples_carry_the_stamp_and_the_values() -> None:

@@ -137,21 +137,23 @@ def simulate(
 def check(bars: BarsDir) -> Answer:
     """Report what is wrong, odd or missing in prices, and what the masks make of them."""
     from vaiom.events.build import corpus_in_memory
-    from vaiom.events.corpus import split_quality
+    from vaiom.events.corpus import few_train_events, split_quality
     from vaiom.market.check import check_folder
+    from vaiom.market.findings import Severity, finding
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
-    answer = report.to_json()
-    shown, notes = data_tables.price_quality(report), []
+    problem, summary = {}, "events before the end of Train: too few to learn an asset from"
     try:
         splits = split_quality(corpus_in_memory(bars))
-        shown.append(data_tables.split_quality(splits))
+        few = few_train_events(splits).items()
+        report = report.plus({name: finding("few_train_events", Severity.WARNING, n, summary) for name, n in few})
     except DataError as error:
         # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
-        splits, answer["corpus_problem"] = [], str(error)
-        notes.append(f"note: these bars cannot become a corpus yet.\n{error}")
-    return Answer(json={**answer, "splits": to_json(splits)}, shown=shown, notes=notes)
+        splits, problem = [], {"corpus_problem": str(error)}
+    notes = [f"note: these bars cannot become a corpus yet.\n{text}" for text in problem.values()]
+    shown = [*data_tables.price_quality(report), *([data_tables.split_quality(splits)] if splits else [])]
+    return Answer(json={**report.to_json(), **problem, "splits": to_json(splits)}, shown=shown, notes=notes)
 
 
 def _compare(simulated: Path, real: Path) -> list[dict[str, Any]]:

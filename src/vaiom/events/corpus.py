@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +42,7 @@ from vaiom.events.fields import (
     timestamps_of,
 )
 from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_on_train
-from vaiom.events.splits import NO_TARGET_CODE, SEALED, SplitConfig
+from vaiom.events.splits import NO_TARGET_CODE, SEALED, TRAIN, SplitConfig
 from vaiom.files import BAD_ARRAYS, canonical_json, read_json, sha256_file, sha256_of
 from vaiom.market.timeframes import step_seconds
 
@@ -55,6 +55,8 @@ STATE_NAME = "state.json"
 LEDGER_NAME = "ledger.jsonl"
 """Who looked at the test splits; it outlives every rebuild of the folder."""
 DEFAULT_CONTEXT = 512
+FEW_TRAIN_EVENTS = 1_000
+"""An asset with fewer is hardly learned, and its own share of exact zeros is a guess."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -335,6 +337,13 @@ def split_quality(corpus: Corpus) -> list[SplitQuality]:
             )
             table.append(quality)
     return table
+
+
+def few_train_events(splits: Sequence[SplitQuality]) -> dict[str, int]:
+    """The assets that hardly take part in Train, with their events there."""
+    events = dict.fromkeys((each.symbol for each in splits), 0)
+    events |= {each.symbol: each.events for each in splits if each.split == TRAIN}
+    return {symbol: count for symbol, count in events.items() if count < FEW_TRAIN_EVENTS}
 
 
 def _verify(file: Path, recorded: str) -> None:

@@ -7,6 +7,8 @@ Paper: "Market Data, Price Convention and Bar Construction" (left-edge stamps, n
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -14,7 +16,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from vaiom.codec import Stored, stored, to_json
 from vaiom.market.findings import (
@@ -40,14 +41,8 @@ _EPOCH = datetime(1970, 1, 1)
 _MICRO = 1_000_000
 _MONDAY = 4 * DAY  # the epoch began on a Thursday
 _NEIGHBOUR_WEEKS = 4
-_FINEST_BIN = 60
-_LONG_GAP = 6 * HOUR
-_LONG_GAP_BINS = 2
-_THINNEST = 0.01
-_LONGEST_WEEKEND = 5 * DAY
 _WINTER_CLOSE_UTC = 4 * DAY + 22 * HOUR  # Friday 17:00 in New York, seconds from Monday midnight
 _FEWEST_WEEKS = 3
-_HALF_HOUR = HOUR // 2
 _RHYTHM = ("open_summer", "open_winter", "follows")
 _TIMES = (*_RHYTHM, "close_summer", "close_winter")
 _DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -62,12 +57,14 @@ class AssetQuality:
     first: datetime | None
     last: datetime | None
     timeframe_seconds: int | None
+    phase_seconds: int | None
+    """Where in the timeframe's steps since midnight, or Monday, most stamps lie: 1800 for hours that begin at :30."""
     zero_return_share: float | None
     """Share of rows whose Close equals the one before; None where no two rows can be compared."""
     gaps: Gaps
     clock: Clock
     findings: tuple[Finding, ...] = field(metadata=stored(None))
-    """Apart in JSON, where `QualityReport` lists those of all assets together."""
+    """The gravest first. Apart in JSON, where `QualityReport` lists those of all assets together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +78,15 @@ class QualityReport:
         found = {finding.severity for asset in self.assets for finding in asset.findings}
         return next((severity for severity in Severity if severity in found), None)
 
+    def plus(self, more: Mapping[str, list[Finding]]) -> QualityReport:
+        """The report with more findings of some assets."""
+        return QualityReport(
+            assets=tuple(
+                replace(asset, findings=_gravest_first([*asset.findings, *more.get(asset.symbol, [])]))
+                for asset in self.assets
+            )
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "assets": to_json(self.assets),
@@ -88,15 +94,24 @@ class QualityReport:
         }
 
 
+def _gravest_first(findings: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity)))
+
+
 def check_folder(folder: Path, progress: Progress | None = None) -> QualityReport:
-    """Check every asset of a bar folder; `progress` is told (done, total, symbol)."""
+    """Check every asset of a bar folder, and all beside each other; `progress` is told (done, total, symbol)."""
     symbols = symbols_in(folder)
     assets = []
     for done, symbol in enumerate(symbols, start=1):
         assets.append(check_bars(symbol, read_file(folder / f"{symbol}.parquet")))
         if progress:
             progress(done, len(symbols), symbol)
-    return QualityReport(assets=tuple(assets))
+    grids = {asset.symbol: (asset.timeframe_seconds, asset.phase_seconds) for asset in assets}
+    (usual, _), *_ = Counter(grids.values()).most_common()
+    summary = "bars that begin at other moments than those of most assets here, and are never read beside them"
+    aside = {asset.symbol: asset.rows for asset in assets if grids[asset.symbol] != usual}
+    findings = {name: finding("other_grid", Severity.WARNING, rows, summary) for name, rows in aside.items()}
+    return QualityReport(assets=tuple(assets)).plus(findings)
 
 
 def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
@@ -112,24 +127,39 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
     usable = stamped.filter(priced & ~pl.lit(pl.Series(higher))).unique("Datetime", keep="last", maintain_order=True)
     gaps, gap_findings = find_gaps(stamps, timeframe)
     clock, clock_findings = read_clock(stamps, timeframe)
-    findings = (
-        *stamp_findings(bars, timeframe),
-        *value_findings(bars),
-        *higher_findings,
-        *neighbour_findings(usable),
-        *gap_findings,
-        *clock_findings,
-    )
+    phase, stamp_findings = check_stamps(bars, timeframe)
+    found = [*stamp_findings, *value_findings(bars), *higher_findings, *neighbour_findings(symbol, usable)]
     return AssetQuality(
         symbol=symbol,
         rows=len(bars),
         first=stamps[0] if len(stamps) else None,
         last=stamps[-1] if len(stamps) else None,
         timeframe_seconds=timeframe,
+        phase_seconds=phase,
         zero_return_share=usable.select((pl.col("Close").diff() == 0).mean()).item(),
         gaps=gaps,
         clock=clock,
-        findings=tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
+        findings=_gravest_first([*found, *gap_findings, *clock_findings]),
+    )
+
+
+def check_stamps(bars: pl.DataFrame, timeframe: int | None) -> tuple[int | None, list[Finding]]:
+    """The usual phase; missing, repeated, unordered and off-grid stamps, in the order in which the rows came."""
+    stamp = pl.col("Datetime")
+    repeated = ~stamp.is_first_distinct() & stamp.is_not_null()
+    unordered = stamp < stamp.cum_max().shift().forward_fill()
+    step, hour = timeframe * _MICRO if timeframe and timeframe <= WEEK else 1, HOUR * _MICRO  # months differ in length
+    phases = (bars["Datetime"].dt.epoch("us") - _MONDAY * _MICRO) % step
+    usual: Any = phases.drop_nulls().mode().min()
+    # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
+    allowed = [0, hour, step - hour] if step > hour else [0]
+    off_grid = ~pl.lit((phases - (usual or 0)) % step).is_in(allowed)
+    return usual // _MICRO if timeframe else None, row_findings(
+        bars,
+        ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
+        ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
+        ("unordered_stamp", Severity.ERROR, "rows that go back in time", unordered),
+        ("off_grid_stamp", Severity.WARNING, "rows between the left edges of their timeframe", off_grid),
     )
 
 
@@ -156,54 +186,38 @@ class Gaps:
     longest_closures: tuple[Closure, ...] = ()
 
 
-def stamp_findings(bars: pl.DataFrame, timeframe: int | None) -> list[Finding]:
-    """Missing, repeated, unordered and off-grid stamps, in the order in which the rows came."""
-    stamp = pl.col("Datetime")
-    repeated = ~stamp.is_first_distinct() & stamp.is_not_null()
-    unordered = stamp < stamp.cum_max().shift().forward_fill()
-    step, hour = timeframe * _MICRO if timeframe and timeframe <= WEEK else 1, HOUR * _MICRO  # months differ in length
-    phase = stamp.dt.epoch("us") % step
-    aside = (phase - phase.drop_nulls().mode().min()) % step
-    # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
-    allowed = [0, hour, step - hour] if step > hour else [0]
-    return row_findings(
-        bars,
-        ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
-        ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
-        ("unordered_stamp", Severity.ERROR, "rows that go back in time", unordered),
-        ("off_grid_stamp", Severity.WARNING, "rows between the left edges of their timeframe", ~aside.is_in(allowed)),
-    )
-
-
 def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Finding]]:
     """Bins missing where most of the neighbouring weeks have one; `stamps` are sorted and not null."""
     if timeframe is None or timeframe > DAY or WEEK % timeframe:
         return Gaps(), []
-    bin_seconds = max(timeframe, _FINEST_BIN)
+    bin_seconds = max(timeframe, 60)
     seconds = epoch_seconds(stamps)
     origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
     bins = np.unique((seconds - origin) // bin_seconds)
-    if len(bins) < _THINNEST * (bins[-1] - bins[0]):
+    if len(bins) < (bins[-1] - bins[0]) / 100:
         # So thin that a stamp must be wrong: the smaller side of the widest step is pointed at.
         after = int(np.diff(seconds).argmax()) + 1
         far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
         summary = "rows far from all others in time; missing bars are not counted"
         return Gaps(), finding("far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far))
     per_week = WEEK // bin_seconds
-    present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=bool)
-    present.reshape(-1)[bins] = True
-    # A bin is expected where more than half of the neighbouring weeks have it.
-    expected = np.flatnonzero(2 * _count_near(present) > _count_near(np.ones((len(present), 1), dtype=bool)))
+    present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=np.int8)
+    present.reshape(-1)[bins] = 1
+    # In how many of the neighbouring weeks each bin is present, and of how many such weeks.
+    padded = np.pad(present, ((_NEIGHBOUR_WEEKS, _NEIGHBOUR_WEEKS), (0, 0)))
+    near = np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOUR_WEEKS + 1, axis=0).sum(axis=-1) - present
+    week = np.arange(len(present))
+    num_near = np.minimum(week, _NEIGHBOUR_WEEKS) + np.minimum(week[::-1], _NEIGHBOUR_WEEKS)
+    expected = np.flatnonzero(2 * near > num_near[:, None])
     expected = expected[(expected >= bins[0]) & (expected <= bins[-1])]
-    missing = ~present.reshape(-1)[expected]
+    missing = present.reshape(-1)[expected] == 0
     closures = []
     for first, last in zip(*find_runs(missing), strict=True):
         numbers = (int(expected[first]), int(expected[last]) + 1)
         start, end = (_EPOCH + timedelta(seconds=origin + number * bin_seconds) for number in numbers)
-        bins_missing, holiday = int(last - first) + 1, _is_holiday(start, end)
-        closures.append(Closure(start=start, end=end, bins=bins_missing, holiday=holiday))
+        closures.append(Closure(start=start, end=end, bins=int(last - first) + 1, holiday=_is_holiday(start, end)))
     closures.sort(key=lambda closure: -closure.bins)
-    fewest = max(_LONG_GAP_BINS, _LONG_GAP / bin_seconds)
+    fewest = max(2, 6 * HOUR / bin_seconds)
     long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
     summary = f"bars missing from usual trading hours in long stretches ({len(long)}), holidays apart"
     return Gaps(
@@ -214,20 +228,13 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     ), finding("gap", Severity.INFO, sum(closure.bins for closure in long), summary, map(str, long))
 
 
-def _count_near(present: NDArray[np.bool_]) -> Any:
-    """(weeks, bins of the week): in how many of the neighbouring weeks each bin is present."""
-    padded = np.pad(present.astype(np.int8), ((_NEIGHBOUR_WEEKS, _NEIGHBOUR_WEEKS), (0, 0)))
-    return sum(padded[week : week + len(present)] for week in range(2 * _NEIGHBOUR_WEEKS + 1)) - present
-
-
 def _is_holiday(start: datetime, end: datetime) -> bool:
     """Inside the Christmas and New Year fortnight, or from Maundy Thursday evening to Easter Monday."""
     last = (end - timedelta(seconds=1)).date()
     turn = start.year if start.month > 6 else start.year - 1
-    if date(turn, 12, 23) <= start.date() and last <= date(turn + 1, 1, 3):
-        return True
     easter = _easter(start.year)
-    return easter - timedelta(days=3) <= start.date() and last <= easter + timedelta(days=1)
+    holidays = (date(turn, 12, 23), date(turn + 1, 1, 3)), (easter - timedelta(days=3), easter + timedelta(days=1))
+    return any(begins <= start.date() and last <= ends for begins, ends in holidays)
 
 
 def _easter(year: int) -> date:
@@ -330,18 +337,17 @@ def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
 
     def second_of_week(stamp: pl.Expr) -> pl.Expr:
         # To the nearest half hour: the first and last minutes of a week may have no bar.
-        seconds = (stamp.dt.weekday().cast(pl.Int64) - 1) * DAY + (stamp - stamp.dt.truncate("1d")).dt.total_seconds()
-        return (seconds + _HALF_HOUR // 2).floordiv(_HALF_HOUR) * _HALF_HOUR
+        return (stamp.dt.round("30m") - stamp.dt.truncate("1w")).dt.total_seconds()
 
     closed = pl.col("opened").shift().dt.offset_by(f"{timeframe}s")
     pause = (pl.col("opened") - pl.col("closed")).dt.total_seconds()
     weekends = stamps.alias("opened").to_frame().with_columns(closed.alias("closed"))
-    return weekends.filter(pause.is_between(DAY, _LONGEST_WEEKEND)).select(
-        pl.col("opened").dt.year().alias("year"),
-        second_of_week(pl.col("opened")).alias("open"),
-        second_of_week(pl.col("closed")).alias("close"),
-        daylight("America/New_York").alias("us"),
-        daylight("Europe/London").alias("eu"),
+    return weekends.filter(pause.is_between(DAY, 5 * DAY)).select(
+        year=pl.col("opened").dt.year(),
+        open=second_of_week(pl.col("opened")),
+        close=second_of_week(pl.col("closed")),
+        us=daylight("America/New_York"),
+        eu=daylight("Europe/London"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with prices as prices: rows are judged by their neighbours alone, never by outside knowledge.
+"""What can be wrong with prices as prices: rows are judged by their neighbours, and by what a pair roughly costs.
 
 Paper: "Data-quality masks" (what the events room later masks row by row; here the user sees it first).
 """
@@ -18,6 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS
+from vaiom.market.symbols import usual_price
 
 NUM_EXAMPLES = 5
 HOUR = 3_600
@@ -27,32 +28,11 @@ Rows = NDArray[np.bool_]
 """One flag per row of the frame that was checked, True = points at it."""
 Numbers = NDArray[np.int64]
 
-_ROUNDING = 1e-9
-_LOCAL_ROWS = 101
-_FEWEST_LOCAL_ROWS = 20
-_SPIKE_SCALES = 15
-_SPIKE_REST = 0.25
-_BLOCK = 6
-_BLOCK_MOVES = 4
-_LONGEST_BLOCK = 60
-_SAFETY = 1.5
-_DECIMALS = 9
-_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_STALE_ROWS = 8
-
 _PERIODS = {HOUR: "hour", 4 * HOUR: "four hours", DAY: "day", WEEK: "week"}
 _FEWEST_OTHERS = 4  # one honest row often spans the rest of fewer
-_NEIGHBOURS = 20
-# Shares of the range, and of the volume, of the other rows of the period. A higher-timeframe bar may come from another
-# feed: its extremes differ by spreads, its volume by a factor.
 _COVERS = 0.9
-_COVERS_IF_HEAVY = 0.85
-_NO_WIDER = 1.1
-_HEAVY = 0.25
-_HEAVY_IN_ROWS = 4  # at least as heavy as that many average rows, where a period has few
-_CERTAIN_SHARE = 0.5
-_CERTAIN_ROWS = 5
-_SUSPICIOUS_ROWS = 3
+"""Of the range of the other rows of a period: a bar of another feed has extremes that differ by spreads."""
+_NEIGHBOURS = 20
 
 
 class Severity(StrEnum):
@@ -74,7 +54,7 @@ class Finding:
     examples: tuple[str, ...] = ()
 
 
-def finding(kind: str, severity: Severity, count: int, summary: str, examples: Iterable[str]) -> list[Finding]:
+def finding(kind: str, severity: Severity, count: int, summary: str, examples: Iterable[str] = ()) -> list[Finding]:
     """One finding, or none where no row is concerned: checks return lists, so that they add up."""
     few = tuple(islice(examples, NUM_EXAMPLES)) if count else ()
     return [Finding(kind=kind, severity=severity, count=count, summary=summary, examples=few)] if count else []
@@ -95,10 +75,8 @@ def run_findings(
 ) -> list[Finding]:
     """A finding on stretches of rows, each from its first through its last; `detail` says what they are."""
     stamps = bars["Datetime"]
-    examples = (
-        f"{show_stamp(stamps[a])} to {show_stamp(stamps[b])}{detail(a, b)}"
-        for a, b in zip(first.tolist(), last.tolist(), strict=True)
-    )
+    runs = zip(first.tolist(), last.tolist(), strict=True)
+    examples = (f"{show_stamp(stamps[a])} to {show_stamp(stamps[b])}{detail(a, b)}" for a, b in runs)
     return finding(kind, Severity.WARNING, int((last - first + 1).sum()), summary, examples)
 
 
@@ -130,7 +108,7 @@ def value_findings(bars: pl.DataFrame) -> list[Finding]:
     prices = pl.col(*PRICE_COLUMNS)
     above = pl.max_horizontal("Open", "Close", "Low") - pl.col("High")
     below = pl.col("Low") - pl.min_horizontal("Open", "Close", "High")
-    senseless = pl.max_horizontal(above, below) > _ROUNDING * pl.max_horizontal(prices.abs())
+    senseless = pl.max_horizontal(above, below) > 1e-9 * pl.max_horizontal(prices.abs())
     missing = pl.any_horizontal(~prices.is_finite().fill_null(False))
     too_low = pl.any_horizontal(prices <= 0)
     return row_findings(
@@ -142,42 +120,52 @@ def value_findings(bars: pl.DataFrame) -> list[Finding]:
     )
 
 
-def neighbour_findings(bars: pl.DataFrame) -> list[Finding]:
+def neighbour_findings(symbol: str, bars: pl.DataFrame) -> list[Finding]:
     """Rows that are wrong beside others; `bars` are sorted, with unique stamps and prices above zero."""
-    return [*_find_spikes(bars), *_find_stale_runs(bars), *_find_repeated_blocks(bars)]
+    return [*_find_scale(symbol, bars), *_find_spikes(bars), *_find_stale_runs(bars), *_find_repeated_blocks(bars)]
+
+
+def _find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
+    """All prices of a currency pair, off by a power of ten."""
+    usual = usual_price(symbol)
+    if usual is None or bars.is_empty():
+        return []
+    close = bars["Close"].to_numpy()
+    power = round(math.log10(float(np.median(close)) / usual))
+    summary, shown = f"prices about 10^{power} times what {symbol} costs", f"{close[-1]:.10g}, not roughly {usual:.3g}"
+    return finding("price_scale", Severity.WARNING, len(bars) if power else 0, summary, [shown])
 
 
 def _find_spikes(bars: pl.DataFrame) -> list[Finding]:
     """A Close, or a High or Low, many local scales away from both neighbours, with the price back one bar later."""
 
     def local_median(value: pl.Expr) -> pl.Expr:
-        return value.rolling_median(_LOCAL_ROWS, min_samples=_FEWEST_LOCAL_ROWS, center=True)
+        return value.rolling_median(101, min_samples=20, center=True)
 
     log = {name: pl.col(name).log() for name in PRICE_COLUMNS}
     ret, ret_next = log["Close"].diff(), log["Close"].diff().shift(-1)
     # Half of the range beside the return: quiet prices, quantised, have a median return of zero.
     scale = pl.max_horizontal(local_median(ret.abs()), local_median((log["High"] - log["Low"]) / 2))
     away = pl.min_horizontal(ret.abs(), ret_next.abs())
-    back = (ret + ret_next).abs() <= _SPIKE_REST * away
-    excursion = pl.when(back).then(away).otherwise(0.0)
+    excursion = pl.when((ret + ret_next).abs() <= away / 4).then(away).otherwise(0.0)
     body = (log["Open"], log["Close"])
     above = log["High"] - pl.max_horizontal(*body, log["High"].shift(), log["High"].shift(-1))
     below = pl.min_horizontal(*body, log["Low"].shift(), log["Low"].shift(-1)) - log["Low"]
-    spike = (scale > 0) & (pl.max_horizontal(excursion, above, below) > _SPIKE_SCALES * scale)
+    spike = (scale > 0) & (pl.max_horizontal(excursion, above, below) > 15 * scale)
     return row_findings(bars, ("spike", Severity.WARNING, "one-bar excursions that revert", spike))
 
 
 def _find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
     """Runs of identical closes, longer than the asset's own rate of zero returns makes likely."""
-    close = bars["Close"].to_numpy()
-    if len(close) < _STALE_ROWS:
+    close, fewest = bars["Close"].to_numpy(), 8
+    if len(close) < fewest:
         return []
     zero = np.diff(close) == 0
     # The rate at which runs begin, which long runs do not raise as they raise the plain share of zeros.
     after_move = zero[1:][~zero[:-1]]
     rate = float(after_move.mean()) if len(after_move) else 0.0
-    likely = 2 * math.log(len(close)) / -math.log(rate) if 0 < rate < 1 else 0.0
-    fewest = max(_STALE_ROWS, math.ceil(likely))
+    if 0 < rate < 1:
+        fewest = max(fewest, math.ceil(2 * math.log(len(close)) / -math.log(rate)))
     first, last = find_runs(zero)
     last = last + 1  # the row before a zero return belongs to the run
     long = last - first + 1 >= fewest
@@ -191,24 +179,24 @@ def _find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     """Stretches of moving bars whose four prices are, row for row, those of an earlier stretch."""
     block = _telling_block(bars)
     num_starts = len(bars) - block + 1
-    if num_starts < 2 or block > _LONGEST_BLOCK:
+    if num_starts < 2 or block > 60:
         return []
     row_hash = bars.select(PRICE_COLUMNS).hash_rows(seed=1).to_numpy()
     block_hash = np.zeros(num_starts, dtype=np.uint64)
     for offset in range(block):
-        block_hash = block_hash * _HASH_FACTOR + row_hash[offset : offset + num_starts]
+        block_hash = block_hash * np.uint64(0x9E3779B97F4A7C15) + row_hash[offset : offset + num_starts]
     num_moves = np.concatenate([[0], np.cumsum(np.diff(bars["Close"].to_numpy()) != 0)])
-    moving = num_moves[block - 1 :] - num_moves[:num_starts] >= _BLOCK_MOVES
+    moving = num_moves[block - 1 :] - num_moves[:num_starts] >= 4
     starts = pl.DataFrame({"hash": block_hash, "start": np.arange(num_starts)}).filter(pl.Series(moving))
     copies = starts.with_columns(source=pl.col("start").min().over("hash")).filter(pl.col("start") > pl.col("source"))
     copied = np.zeros(len(bars), dtype=bool)
     for offset in range(block):
         copied[copies["start"].to_numpy() + offset] = True
-    source = dict(zip(copies["start"], copies["source"], strict=True))
+    source, summary = dict(copies.select("start", "source").rows()), f"rows in copies of {block} or more moving bars"
     return run_findings(
         bars,
         "repeated_block",
-        f"rows in copies of {block} or more moving bars",
+        summary,
         *find_runs(copied),
         lambda a, _: f" repeats the bars from {show_stamp(bars['Datetime'][source[a]])}",
     )
@@ -217,12 +205,12 @@ def _find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
 def _telling_block(bars: pl.DataFrame) -> int:
     """How many rows must repeat before chance is ruled out: the more, the fewer shapes the bars of an asset have."""
     close = pl.col("Close")
-    shape = [(pl.col(name) - close).round(_DECIMALS).alias(name) for name in PRICE_COLUMNS[:-1]]
-    num_like = bars.select(*shape, close.diff().round(_DECIMALS)).group_by(PRICE_COLUMNS).len()["len"]
-    bits_per_row = num_like.entropy(base=2, normalize=True) or 0.0
+    shape = [(pl.col(name) - close).round(9).alias(name) for name in PRICE_COLUMNS[:-1]]
+    num_like = bars.select(*shape, close.diff().round(9)).group_by(PRICE_COLUMNS).len()["len"]
+    bits_per_row = num_like.entropy(base=2, normalize=True) or 1e-9
     bits_of_all_pairs = 2 * math.log2(max(len(bars), 2))
     # Neighbouring bars are alike, so a row tells less than its share of the entropy.
-    return max(_BLOCK, math.ceil(_SAFETY * bits_of_all_pairs / bits_per_row)) if bits_per_row else _LONGEST_BLOCK
+    return max(6, math.ceil(1.5 * bits_of_all_pairs / bits_per_row))
 
 
 def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tuple[Rows, list[Finding]]:
@@ -262,24 +250,29 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
 
 def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
     """Set each row against the others less than one period before it."""
-    window = f"{period}i"
-    compared = rows.with_columns(pl.lit(1).alias("one")).with_columns(
-        pl.col("High").rolling_max_by("seconds", window, closed="none").alias("top"),
-        pl.col("Low").rolling_min_by("seconds", window, closed="none").alias("bottom"),
-        pl.col("Volume").rolling_sum_by("seconds", window, closed="none").alias("others_volume"),
-        pl.col("one").rolling_sum_by("seconds", window, closed="none").alias("num_others"),
+
+    def others(what: pl.Expr, how: str) -> pl.Expr:
+        return getattr(what, f"rolling_{how}_by")("seconds", f"{period}i", closed="none")  # type: ignore[no-any-return]
+
+    high, low, volume = pl.col("High"), pl.col("Low"), pl.col("Volume")
+    compared = rows.with_columns(one=pl.lit(1)).with_columns(
+        top=others(high, "max"),
+        bottom=others(low, "min"),
+        weight=others(volume, "sum"),
+        num=others(pl.col("one"), "sum"),
     )
     overlap = pl.min_horizontal("High", "top") - pl.max_horizontal("Low", "bottom")
     others_range = pl.col("top") - pl.col("bottom")
     # Beside a weekend or a holiday too little is left of the period to judge by.
-    enough = pl.max_horizontal(pl.lit(_FEWEST_OTHERS), pl.col("num_others").median() / 2)
-    heavy = pl.max_horizontal(pl.lit(_HEAVY), _HEAVY_IN_ROWS / pl.col("num_others")) * pl.col("others_volume")
-    return compared.filter((pl.col("num_others") >= enough) & (others_range > 0)).select(
+    enough = pl.max_horizontal(pl.lit(_FEWEST_OTHERS), pl.col("num").median() / 2)
+    # Another feed has another volume: a quarter of the others', or of few others four average rows'.
+    heavy = pl.max_horizontal(pl.lit(0.25), 4 / pl.col("num")) * pl.col("weight")
+    return compared.filter((pl.col("num") >= enough) & (others_range > 0)).select(
         "row",
-        (pl.col("seconds") % period).alias("clock_time"),
-        (overlap / others_range).alias("coverage"),
-        ((pl.col("High") - pl.col("Low")) / others_range).alias("width"),
-        ((pl.col("Volume") >= heavy) & (pl.col("Volume") > 0)).fill_null(False).alias("heavy"),
+        clock_time=pl.col("seconds") % period,
+        coverage=overlap / others_range,
+        width=(high - low) / others_range,
+        heavy=((volume >= heavy) & (volume > 0)).fill_null(False),
     )
 
 
@@ -295,13 +288,10 @@ def _judge(rows: pl.DataFrame) -> pl.DataFrame:
         ahead = flag.cast(pl.Int32).reverse().rolling_max(_NEIGHBOURS, min_samples=1).reverse()
         return (ahead > 0).over("clock_time")
 
-    equal = (pl.col("coverage") >= _COVERS) & (pl.col("width") <= _NO_WIDER)
-    covers = (pl.col("coverage") >= _COVERS) | (pl.col("heavy") & (pl.col("coverage") >= _COVERS_IF_HEAVY))
+    coverage, heavy = pl.col("coverage"), pl.col("heavy")
+    equal = (coverage >= _COVERS) & (pl.col("width") <= 1.1)
+    covers = (coverage >= _COVERS) | (heavy & (coverage >= 0.85))
     num_seen = pl.int_range(1, pl.len() + 1).clip(upper_bound=_NEIGHBOURS)
-    num_equal, num_both = count_recent(equal), count_recent(equal & pl.col("heavy"))
-    recurs = (num_equal >= _CERTAIN_ROWS) & (num_equal >= _CERTAIN_SHARE * num_seen)
-    return rows.select(
-        "row",
-        (covers & is_near(recurs)).alias("certain"),
-        (equal & pl.col("heavy") & is_near(num_both >= _SUSPICIOUS_ROWS)).alias("suspicious"),
-    )
+    num_equal, num_both = count_recent(equal), count_recent(equal & heavy)
+    recurs = (num_equal >= 5) & (num_equal >= num_seen / 2)
+    return rows.select("row", certain=covers & is_near(recurs), suspicious=equal & heavy & is_near(num_both >= 3))
