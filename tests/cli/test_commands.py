@@ -160,9 +160,10 @@ def test_check_reports_what_it_finds(vaiom: Vaiom, tmp_path: Path, market: Path)
 def test_an_asset_with_few_train_events_is_named(vaiom: Vaiom, tmp_path: Path) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_000, start=datetime(2023, 10, 1)))
     write_symbol(tmp_path / "bars", "GBPUSD", random_bars(150, start=datetime(2023, 12, 26)))
+    write_symbol(tmp_path / "bars", "USDCHF", random_bars(150, start=datetime(2024, 1, 1)))
     answer = vaiom("data", "check", tmp_path / "bars", "--json").json()
-    [found] = [each for each in answer["findings"] if each["kind"] == "few_train_events"]
-    assert found["symbol"] == "GBPUSD"
+    [found, none] = [each for each in answer["findings"] if each["kind"] == "few_train_events"]
+    assert (found["symbol"], none["symbol"], none["count"]) == ("GBPUSD", "USDCHF", 0)
     assert 50 < found["count"] < 150
     built = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus")
     assert f"GBPUSD has {found['count']} Train events" in built.err

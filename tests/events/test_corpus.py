@@ -333,7 +333,7 @@ def test_no_more_is_unpacked_than_the_manifest_declares(
     written = []
     real = shutil.copyfileobj
     monkeypatch.setattr("vaiom.events.pack.shutil.copyfileobj", lambda *values: written.append(1) or real(*values))
-    with pytest.raises(DataError, match=r"declares|absurd"):
+    with pytest.raises(DataError, match=r"declares|no corpus has"):
         unpack(grown, tmp_path / "there")
     assert len(written) <= 1  # the manifest
 
@@ -341,8 +341,8 @@ def test_no_more_is_unpacked_than_the_manifest_declares(
 def test_a_packed_bomb_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bomb.zip"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("rows-0123456789abcdef/ret_z.npy", b"\0" * (64 << 20))
-    with pytest.raises(DataError, match="absurd"):
+        archive.writestr("manifest.json", b"\0" * (64 << 20))
+    with pytest.raises(DataError, match="would unpack to more"):
         unpack(file, tmp_path / "corpus")
 
 

@@ -39,7 +39,7 @@ def build(
 ) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
     from vaiom.events.build import CorpusConfig, build_corpus
-    from vaiom.events.corpus import few_train_events, split_quality
+    from vaiom.events.corpus import few_train_events
 
     named = any((train_end, validation, test, seal))
     options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes)}
@@ -58,7 +58,7 @@ def build(
         f"note: Validation has no event with full context; the bars end {last:%Y-%m-%d}.\n"
         f"      If they end too early, move all boundaries together, for example --train-end {last.year - 1}-01-01"
     )
-    few = [f"note: {symbol} has {n:,} Train events" for symbol, n in few_train_events(split_quality(corpus)).items()]
+    few = [f"note: {symbol} has {n:,} Train events" for symbol, n in few_train_events(corpus).items()]
     return _answer(corpus, *([] if corpus.manifest["events"]["validation"] else [empty]), *few)
 
 

@@ -139,15 +139,17 @@ def check(bars: BarsDir) -> Answer:
     from vaiom.events.build import corpus_in_memory
     from vaiom.events.corpus import few_train_events, split_quality
     from vaiom.market.check import check_folder
-    from vaiom.market.findings import Severity, finding
+    from vaiom.market.findings import Finding, Severity
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
-    problem, summary = {}, "events before the end of Train: too few to learn an asset from"
+    kind: dict[str, Any] = {"kind": "few_train_events", "severity": Severity.WARNING}
+    kind |= {"summary": "events before the end of Train: too few to learn the asset from"}
+    problem = {}
     try:
-        splits = split_quality(corpus_in_memory(bars))
-        few = few_train_events(splits).items()
-        report = report.plus({name: finding("few_train_events", Severity.WARNING, n, summary) for name, n in few})
+        corpus = corpus_in_memory(bars)
+        report = report.plus({name: [Finding(count=n, **kind)] for name, n in few_train_events(corpus).items()})
+        splits = split_quality(corpus)
     except DataError as error:
         # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
         splits, problem = [], {"corpus_problem": str(error)}

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -339,11 +339,9 @@ def split_quality(corpus: Corpus) -> list[SplitQuality]:
     return table
 
 
-def few_train_events(splits: Sequence[SplitQuality]) -> dict[str, int]:
-    """The assets that hardly take part in Train, with their events there."""
-    events = dict.fromkeys((each.symbol for each in splits), 0)
-    events |= {each.symbol: each.events for each in splits if each.split == TRAIN}
-    return {symbol: count for symbol, count in events.items() if count < FEW_TRAIN_EVENTS}
+def few_train_events(corpus: Corpus) -> dict[str, int]:
+    """The assets that hardly take part in Train, with their events there before any demand on context."""
+    return {symbol: count for symbol, count in count_events(corpus, 1)[TRAIN].items() if count < FEW_TRAIN_EVENTS}
 
 
 def _verify(file: Path, recorded: str) -> None:
