@@ -130,7 +130,7 @@ def test_a_folder_is_reported_asset_by_asset(tmp_path: Path) -> None:
     write_symbol(tmp_path, "AUDUSD", random_bars(400).with_columns(High=pl.col("Low") * 0.9))
     seen: list[tuple[int, int, str]] = []
     report = check_folder(tmp_path, lambda done, total, symbol: seen.append((done, total, symbol)))
-    assert seen == [(1, 2, "AUDUSD"), (2, 2, "EURUSD")]
+    assert seen == [(0, 2, "AUDUSD"), (1, 2, "EURUSD"), (2, 2, "")]
     answer = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert [asset["symbol"] for asset in answer["assets"]] == ["AUDUSD", "EURUSD"]
     (finding,) = answer["findings"]

@@ -59,7 +59,7 @@ def test_the_manifest_tells_where_bars_come_from(tmp_path: Path) -> None:
             for path in (early, late)
         ],
     }
-    assert calls == [(0, 2, "EURUSD_1.csv"), (1, 2, "EURUSD_2.csv"), (2, 2, "read")]
+    assert calls == [(0, 2, "EURUSD_1.csv"), (1, 2, "EURUSD_2.csv"), (2, 2, "")]
     assert_frame_equal(read_bars(tmp_path / "out")["EURUSD"], frame_of(bars))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,12 +41,10 @@ from vaiom.events.scales import AssetState
 from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, hold_folder, read_json, sha256_file, sha256_of, staged_folder, write_json
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import read_file, symbols_in
+from vaiom.market.folder import Progress, counted, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
-
-Progress = Callable[[int, int, str], None]
 
 _CLASS = re.compile(r"\w[\w -]{0,31}")
 
@@ -166,16 +164,13 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
     if config.timeframe:
         return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
     first = min(symbols_in(bars) if isinstance(bars, Path) else bars)
-    seen = infer_timeframe(
-        (read_file(bars / f"{first}.parquet") if isinstance(bars, Path) else bars[first])["Datetime"]
-    )
+    frame = read_file(bars / f"{first}.parquet") if isinstance(bars, Path) else bars[first]
+    seen = infer_timeframe(frame["Datetime"])
     try:
         return replace(config, timeframe=format_span(seen) if seen else "1h")
     except ConfigError as error:
-        fix = "`vaiom data resample` makes coarser bars"
-        raise DataError(
-            "no corpus has such bars", where=first, expected=error.expected, got=error.got, fix=fix
-        ) from None
+        told = {"where": first, "expected": error.expected, "got": error.got}
+        raise DataError("no corpus has such bars", **told, fix="`vaiom data resample` makes coarser bars") from None
 
 
 def _read_parts(
@@ -186,10 +181,8 @@ def _read_parts(
     states: Mapping[str, AssetState] | None = None,
 ) -> dict[str, _Part]:
     """The rows of each asset of a bar folder: all of them, or those that follow an old corpus and its states."""
-    symbols, parts = symbols_in(bars), {}
-    for done, symbol in enumerate(symbols):
-        if progress:
-            progress(done, len(symbols), symbol)
+    parts = {}
+    for symbol in counted(symbols_in(bars), progress):
         file = bars / f"{symbol}.parquet"
         frame = _read_ordered(file, config)
         if old is not None:
@@ -198,8 +191,6 @@ def _read_parts(
         rows, after = rows_of(bars_of(frame, file), start)
         source = {"symbol": symbol, "file": file.name, "sha256": sha256_file(file), "rows_taken": len(frame)}
         parts[symbol] = _Part(rows, after, source)
-    if progress:
-        progress(len(symbols), len(symbols), "")
     return parts
 
 

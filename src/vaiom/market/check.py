@@ -34,7 +34,7 @@ from vaiom.market.findings import (
     show_stamp,
     value_findings,
 )
-from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, read_file, symbols_in
+from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, counted, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe
 
 _EPOCH = datetime(1970, 1, 1)
@@ -100,12 +100,8 @@ def _gravest_first(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def check_folder(folder: Path, progress: Progress | None = None) -> QualityReport:
     """Check every asset of a bar folder, and all beside each other; `progress` is told (done, total, symbol)."""
-    symbols = symbols_in(folder)
-    assets = []
-    for done, symbol in enumerate(symbols, start=1):
-        assets.append(check_bars(symbol, read_file(folder / f"{symbol}.parquet")))
-        if progress:
-            progress(done, len(symbols), symbol)
+    symbols = counted(symbols_in(folder), progress)
+    assets = [check_bars(symbol, read_file(folder / f"{symbol}.parquet")) for symbol in symbols]
     grids = {asset.symbol: (asset.timeframe_seconds, asset.phase_seconds) for asset in assets}
     (usual, _), *_ = Counter(grids.values()).most_common()
     summary = "bars that begin at other moments than those of most assets here, and are never read beside them"

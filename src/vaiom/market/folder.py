@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import polars as pl
@@ -27,7 +27,19 @@ MANIFEST_NAME = "manifest.json"
 Progress = Callable[[int, int, str], None]
 """Is told how many of how many are done, and which one it is about."""
 
+T = TypeVar("T")
+
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+def counted(items: Sequence[T], progress: Progress | None, name: Callable[[T], str] = str) -> Iterator[T]:
+    """The items in turn; `progress` is told when each begins, and when all are done."""
+    for done, item in enumerate(items):
+        if progress:
+            progress(done, len(items), name(item))
+        yield item
+    if progress:
+        progress(len(items), len(items), "")
 
 
 def check_symbol(symbol: str) -> str:

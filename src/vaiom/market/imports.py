@@ -60,19 +60,14 @@ def read_files(
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     """The bars of all files by symbol, in order, and where each symbol's came from."""
     _require_sense(format, options)
-    files = _list_files(paths)
     grouped: dict[str, list[FileBars]] = {}
-    for done, path in enumerate(files):
-        if progress:
-            progress(done, len(files), path.name)
+    for path in folder.counted(_list_files(paths), progress, lambda path: path.name):
         try:
             data = path.read_bytes()
         except OSError as error:
             raise DataError("the file cannot be read", where=path, got=error.strerror) from error
         symbol, source = _read_one(Origin(path=path), data, format, options)
         grouped.setdefault(folder.check_symbol(symbol), []).append(source)
-    if progress:
-        progress(len(files), len(files), "read")
     named = {one.symbol for sources in grouped.values() for one in sources if one.symbol}
     if list(grouped) == [options.symbol] and len(named) > 1:
         got, way_out = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"

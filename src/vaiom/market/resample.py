@@ -66,24 +66,19 @@ def resample_folder(
 ) -> dict[str, Any]:
     """Resample every asset of a bar folder into another one; returns the manifest written there."""
     timeframe_of(to)
-    symbols = folder.symbols_in(source)
     if source.resolve().is_relative_to(out.resolve()):
         raise ConfigError("the output folder is the source, or holds it", where=out, fix="choose another --out")
     before = source / folder.MANIFEST_NAME
     former = read_json(before) if before.exists() else None
     manifest: dict[str, Any] = {"timeframe": to.lower(), "symbols": {}, "resampled_from": former}
     with staged_folder(out, overwrite=overwrite) as staged:
-        for done, symbol in enumerate(symbols):
-            if progress:
-                progress(done, len(symbols), symbol)
+        for symbol in folder.counted(folder.symbols_in(source), progress):
             path = source / f"{symbol}.parquet"
             bars = resample_file(path, to)
             folder.write_symbol(staged, symbol, bars)
             described = {**folder.describe(bars), "source": "resample", "source_sha256": sha256_file(path)}
             manifest["symbols"][symbol] = described
         folder.write_manifest(staged, manifest)
-    if progress:
-        progress(len(symbols), len(symbols), "")
     return manifest
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vaiom.codec import to_json
 from vaiom.files import staged_folder, write_json
-from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, Progress, describe, write_manifest, write_symbol
+from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, Progress, counted, describe, write_manifest, write_symbol
 from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, FloatArray, IntArray, Truth, observe, require
 
 Stamps = NDArray[np.datetime64]
@@ -85,16 +85,12 @@ class SimulatedAsset:
 def simulate(config: MarketConfig | None = None, progress: Progress | None = None) -> dict[str, SimulatedAsset]:
     """All assets of a market, by symbol; an asset does not depend on how many others there are."""
     config = config or MarketConfig()
-    market = {}
-    for number, seed in enumerate(np.random.SeedSequence(config.seed).spawn(config.assets)):
-        rng = np.random.default_rng(seed)
-        asset = _draw_asset(number, rng)
-        if progress:
-            progress(number, config.assets, asset.symbol)
-        market[asset.symbol] = _simulate_asset(asset, config, rng)
-    if progress:
-        progress(config.assets, config.assets, "")
-    return market
+    generators = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(config.assets))
+    drawn = [(_draw_asset(number, rng), rng) for number, rng in enumerate(generators)]
+    return {
+        asset.symbol: _simulate_asset(asset, config, rng)
+        for asset, rng in counted(drawn, progress, lambda pair: pair[0].symbol)
+    }
 
 
 def write_market(
