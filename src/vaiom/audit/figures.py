@@ -28,9 +28,11 @@ from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import compare_tests, figures_of_events, figures_of_forecasts, share_of_zeros
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
 from vaiom.evaluation.inference import compare_seeds
+from vaiom.evaluation.joint import judge_joint
 from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
+from vaiom.events.dependence import Dependence
 from vaiom.events.splits import TRAIN
 from vaiom.files import read_json
 from vaiom.model.checkpoint import USE
@@ -45,6 +47,8 @@ BASELINE_BITS = 1e-6
 """Largest difference of a baseline's loss: other libraries end a fit in other last digits."""
 FLIPPED_STATES = 8
 """Events whose heaviest latent state may then be another one."""
+SAMPLED = 5e-3
+"""Largest difference of a figure of portfolios and of their assets together, where another machine answered."""
 CHANGING = ("quality", "provenance")
 """Sections of a report that say what the corpus is now."""
 
@@ -79,7 +83,7 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
             proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
         figures |= _compared_with_others(proof, run, split, stored, events)
         compare_figures(proof, to_json(figures), stored, split)
-        _compare_forecasts(proof, rescorer, rows, split, stored, events)
+        _compare_forecasts(proof, run, rescorer, rows, split, stored, events)
         for name in (each for each in events.bits if each != MODEL):
             if (fitted := fit(name, stored.get("baselines"))) is None:
                 proof.notes.append(f"{split}: {name} was not computed again (--baselines fits those that are named)")
@@ -143,7 +147,7 @@ def _rows_of(corpus: Corpus, events: ScoredEvents) -> Rows | None:
 
 
 def _compare_forecasts(
-    proof: Proof, rescorer: Rescorer, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
+    proof: Proof, run: Path, rescorer: Rescorer, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
 ) -> None:
     """The checkpoint answers once more; what needs whole forecasts follows from those of the file if it has them."""
     model, corpus = rescorer.model, rescorer.corpus
@@ -179,6 +183,11 @@ def _compare_forecasts(
         if name in stored:  # older evaluations have no bits_alone
             compare_figures(proof, value, stored, split, allowed if largest > SAME_BITS else ABSOLUTE)
     compare_figures(proof, figures, stored, split)
+    if stored.get("joint"):
+        dependence = Dependence.read(Run(run).dependence, model.checkpoint.sha256)
+        fits = Path(stored["baselines"]) if stored.get("baselines") else None
+        again = {"joint": to_json(judge_joint(model, corpus, split, dependence, fits))}
+        compare_figures(proof, again, stored, split, ABSOLUTE if largest <= SAME_BITS else SAMPLED)
 
 
 def _fitted(rescorer: Rescorer, again: Sequence[str], name: str, stored_in: str | None) -> Baseline | None:

@@ -104,6 +104,9 @@ def simulate(
     assets: Annotated[int | None, typer.Option(min=1, help="Number of assets.")] = None,
     bars: Annotated[int | None, typer.Option(min=1, help="Bars per asset.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same market.")] = None,
+    correlation: Annotated[
+        float | None, typer.Option(help="Of any two assets in the same hour; 0 unless told.")
+    ] = None,
     compare: Annotated[Path | None, typer.Option(metavar="DIR", help="Set it beside the bars of a folder.")] = None,
     overwrite: Overwrite = False,
 ) -> Answer:
@@ -112,7 +115,7 @@ def simulate(
 
     if out is None and compare is None:
         raise ConfigError("nothing to do", expected="--out DIR, --compare DIR or both")
-    chosen: dict[str, Any] = {"assets": assets, "bars": bars, "seed": seed}
+    chosen: dict[str, Any] = {"assets": assets, "bars": bars, "seed": seed, "correlation": correlation}
     try:
         config = market.MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
     except ValueError as error:

@@ -31,11 +31,13 @@ from vaiom.evaluation.inference import (
     compare_seeds,
     confidence_set,
 )
+from vaiom.evaluation.joint import JointEvaluation, judge_joint
 from vaiom.evaluation.ledger import ledger_heads, record_look
 from vaiom.evaluation.mixture import MixtureReport, diagnose_mixture
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import GroupBits, bits_by_group, event_bits, losses_of
 from vaiom.events.corpus import Corpus
+from vaiom.events.dependence import Dependence
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED
@@ -105,6 +107,8 @@ class Evaluation:
     """The folder of stored losses; None also where the plain baselines were fitted on the spot."""
     bits_alone: float | None = None
     """Of the model without the bars of other assets; None where it reads none, and for models that score by windows."""
+    joint: JointEvaluation | None = None
+    """Of the assets together, where their dependence was fitted (`vaiom dependence`)."""
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
@@ -152,7 +156,8 @@ def evaluate_run(
         losses = load_losses(baselines, corpus, split, context, unseal=unseal == SEALED)
     else:  # those that fit in a moment
         losses = losses_of((Frequency(), Markov(), HourOfWeek()), corpus, rows, context)
-    unscored = score_events(corpus, rows, losses)
+    unscored, file = score_events(corpus, rows, losses), Run(source).dependence
+    dependence = Dependence.read(file, checkpoint.sha256) if file.is_file() else None
     others = _other_seeds(run, other_seeds, split, unscored)
     if out:
         ensure_folder(out)
@@ -180,6 +185,7 @@ def evaluate_run(
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
         precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
         baselines=str(baselines) if baselines else None,
+        joint=judge_joint(model, corpus, split, dependence, baselines) if dependence else None,
         **figures,
         **figures_of_forecasts(model, corpus, rows, probs, events),
     )

@@ -1,10 +1,7 @@
-"""The dependence of assets, fitted on Train and judged on a split: bits of the copula, risk of portfolios.
+"""The dependence of assets: fitted on Train, judged on a split.
 
 Enters: a model, a corpus. Leaves: a `Dependence` for the run folder; a `JointEvaluation` with the log density of the
-copula at the PITs of each stamp against other copulas on the same marginals, and value at risk and expected shortfall
-of portfolios as users get them, by coverage and by the loss of Fissler and Ziegel (Patton, Ziegel and Chen 2019):
-against historical simulation, an exponential covariance (RiskMetrics) and GARCH-t with constant correlation.
-A bar counts for the stamp at which it was the target; a zero return counts, a missing or absurd one does not.
+copula at the PITs of each stamp, against other copulas on the same marginals, and the risk of portfolios.
 """
 
 from __future__ import annotations
@@ -12,145 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from vaiom.baselines.base import Floats, clean_returns
-from vaiom.baselines.store import load_fit
-from vaiom.baselines.volatility import GarchT
+from vaiom.baselines.base import Floats
 from vaiom.errors import DataError
-from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
 from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
+from vaiom.evaluation.portfolios import HISTORY, Panel, PortfolioBacktest, backtest, garch_scales, make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus, under_splits
-from vaiom.events.dependence import (
-    UNUSABLE,
-    Dependence,
-    DependenceState,
-    Rival,
-    average,
-    correlation_of,
-    log_density,
-    pit_of,
-    scale_of,
-    scores_of,
-)
-from vaiom.events.distribution import BucketDistribution, ReturnDistributions
-from vaiom.events.fields import has_flag
-from vaiom.events.joint import JointDistribution
+from vaiom.events.dependence import Dependence, Rival, average, correlation_of, log_density
 from vaiom.events.splits import TRAIN, SplitConfig
 
 TRAIN_STAMPS = 20_000
 """Of the end of Train, on which the dependence is fitted."""
-HISTORY = 1_000
-"""Stamps before a split from which its first state is made, and of historical simulation."""
-LEVELS = (0.95, 0.99)
-DRAWS = 4_096
-RANDOM_PORTFOLIOS = 10
-SEED = 17
 HALF_LIVES = (60, 120, 240, 480)
 SHRINKAGES = (0.05, 0.1, 0.2, 0.4)
 WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95)
 DEGREES = (4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0, 30.0, None)
-COVARIANCE_DECAYS = (0.94, 0.97, 0.99)
 
-Flags = npt.NDArray[np.bool_]
-Weeks = npt.NDArray[np.int64]
 T = TypeVar("T")
 _FITTED_STAMPS = 600
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Panel:
-    """What was forecast of every asset at each stamp and what came, (stamps, assets) each, NaN where it has no bar."""
-
-    symbols: tuple[str, ...]
-    prob_zero: dict[str, float]
-    stamps: npt.NDArray[np.datetime64]
-    dists: ReturnDistributions
-    numbers: npt.NDArray[np.int64]
-    """Of the forecasts in `dists`, -1 where there is none, as are `rows` of the corpus."""
-    pit: Floats
-    scale: Floats
-    log_ret: Floats
-    rows: npt.NDArray[np.int64]
-
-    @cached_property
-    def scores(self) -> Floats:
-        return scores_of(self.pit)
-
-    def there(self, at: int) -> npt.NDArray[np.int64]:
-        return np.flatnonzero(self.rows[at] >= 0)
-
-    def forecasts(self, at: int) -> dict[str, BucketDistribution[float]]:
-        """The served distributions of one stamp."""
-        rows = {self.symbols[asset]: self.numbers[at, asset] for asset in self.there(at)}
-        return {
-            symbol: BucketDistribution(
-                probs=self.dists.probs[row], sigma=float(self.dists.sigma[row]), shape=self.dists.shape
-            )
-            for symbol, row in rows.items()
-        }
-
-    def asked(self, at: int) -> tuple[list[str], Floats]:
-        """The assets of a stamp and the scales that were forecast for them."""
-        there = self.there(at)
-        return [self.symbols[asset] for asset in there], self.scale[at, there]
-
-    def states(self, fit: Dependence) -> Iterator[DependenceState]:
-        """The state before each stamp."""
-        state = fit.begin()
-        for at in range(len(self.stamps)):
-            yield state
-            symbols, scales = self.asked(at)
-            state = state.after(symbols, self.scores[at, self.there(at)], scales)
-
-    def averages(self, start: Floats, decay: float) -> Iterator[Floats]:
-        """The average of products of scores before each stamp."""
-        for scores in self.scores:
-            yield start
-            start = average(start, scores, decay)
-
-
-def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last: np.datetime64, before: int) -> Panel:
-    """Forecasts of all targets from `first` to before `last`, and of some stamps before them."""
-    times = corpus.target_timestamps
-    usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)
-    usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], UNUSABLE)
-    for asset in corpus.asset_slices.values():
-        usable[asset.start : min(asset.start + model.checkpoint.config.history - 1, asset.stop)] = False
-    stamps = np.unique(times[usable])
-    stamps = stamps[max(0, int(np.searchsorted(stamps, first)) - before) :]
-    rows = np.flatnonzero(usable & np.isin(times, stamps))
-    if not len(rows):
-        raise DataError("no forecast to learn a dependence from", where=corpus.path, expected=f"targets after {first}")
-    dists = ReturnDistributions(
-        probs=model.predict_proba(corpus, rows), sigma=corpus.sigma20[rows], shape=corpus.tokenizer.return_shape
-    )
-    at, assets = np.searchsorted(stamps, times[rows]), corpus.meta[rows, 0] - 1
-    zero = np.array(corpus.tokenizer.zero_share)[assets]
-
-    def spread(values: npt.NDArray[Any], fill: float = np.nan) -> npt.NDArray[Any]:
-        out = np.full((len(stamps), len(corpus.tokenizer.symbols)), fill, values.dtype)
-        out[at, assets] = values
-        return out
-
-    log_ret = corpus.log_ret_next[rows].astype(np.float64)
-    return Panel(
-        symbols=corpus.tokenizer.symbols,
-        prob_zero=dict(zip(corpus.tokenizer.symbols, corpus.tokenizer.zero_share, strict=True)),
-        stamps=stamps,
-        numbers=spread(np.arange(len(rows)), -1),
-        dists=dists,
-        pit=spread(pit_of(dists, zero, log_ret)),
-        scale=spread(scale_of(dists)),
-        log_ret=spread(log_ret),
-        rows=spread(rows, -1),
-    )
 
 
 def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
@@ -243,32 +124,6 @@ class CopulaGain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RiskGain:
-    """How much larger the loss of another forecast of risk is; weeks are the blocks of the interval."""
-
-    against: str
-    exceedance_rate: float
-    gain: float
-    weeks: BlockBootstrap
-
-
-@dataclass(frozen=True, kw_only=True)
-class PortfolioBacktest:
-    """One portfolio at one level: amounts are shares of the gross value, risks of it are in the same unit."""
-
-    portfolio: str
-    level: float
-    num_stamps: int
-    exceedance_rate: float
-    kupiec_p: float | None
-    independence_p: float | None
-    value_at_risk: float
-    """Mean over the stamps, as is the next."""
-    expected_shortfall: float
-    against: list[RiskGain]
-
-
-@dataclass(frozen=True, kw_only=True)
 class JointEvaluation:
     """What a dependence is worth on one split."""
 
@@ -281,8 +136,13 @@ class JointEvaluation:
 
 def judge_joint(
     model: ModelPredictor, corpus: Corpus, split: str, fit: Dependence, fits: Path | None = None
-) -> JointEvaluation:
-    """Judge a dependence on the stamps of a split, each from what was known before it; `fits` may have a GARCH-t."""
+) -> JointEvaluation | None:
+    """Judge a dependence on the stamps of a split, each from what was known before it; `fits` may have a GARCH-t.
+
+    None where the corpus has other assets than Train had.
+    """
+    if corpus.tokenizer.symbols != fit.symbols:
+        return None
     times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code(split)]
     panel = make_panel(model, corpus, times.min(), times.max() + 1, HISTORY + fit.memory)
     begin = int(np.searchsorted(panel.stamps, times.min()))
@@ -311,141 +171,5 @@ def judge_joint(
             )
             for name, theirs in bits.items()
         ],
-        portfolios=_backtest(panel, found, degrees, weeks, fit.correlation, _garch_scales(model, corpus, panel, fits)),
+        portfolios=backtest(panel, found, degrees, weeks, fit.correlation, garch_scales(model, corpus, panel, fits)),
     )
-
-
-def portfolios_of(size: int) -> dict[str, Floats]:
-    """Shares of the gross value (assets,): equal ones, as much long as short, and random ones."""
-    signs = np.where(np.arange(size) % 2, -1.0, 1.0)
-    neutral = np.where(signs > 0, 0.5 / (signs > 0).sum(), -0.5 / max(1, (signs < 0).sum()))
-    drawn = np.random.default_rng(SEED).standard_normal((RANDOM_PORTFOLIOS, size))
-    random = {f"random_{number}": each / np.abs(each).sum() for number, each in enumerate(drawn, start=1)}
-    return {"equal": np.full(size, 1 / size), "dollar_neutral": neutral, **random}
-
-
-def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
-    """What the true value at risk and expected shortfall, the last axis of `risk`, make least in the mean."""
-    value_at_risk, shortfall = risk[..., 0], risk[..., 1]
-    beyond = np.maximum(loss - value_at_risk, 0) / (1 - level)
-    return np.asarray((beyond + value_at_risk) / shortfall + np.log(shortfall) - 1)
-
-
-def _backtest(
-    panel: Panel,
-    correlations: dict[int, Floats],
-    degrees: float | None,
-    weeks: Weeks,
-    constant: Floats,
-    garch: tuple[Floats, float] | None,
-) -> list[PortfolioBacktest]:
-    """On the stamps at which every asset has a bar."""
-    whole = np.array([at for at in range(len(panel.stamps)) if len(panel.there(at)) == len(panel.symbols)])
-    named = portfolios_of(len(panel.symbols))
-    shares = np.stack(list(named.values()))
-    returns = np.expm1(panel.log_ret[whole])
-    losses, judged = -returns @ shares.T, np.isin(whole, list(correlations))
-    if not judged.any():
-        return []
-    ours = np.empty((len(whole), len(shares), len(LEVELS), 2))
-    for index in np.flatnonzero(judged):
-        at = int(whole[index])
-        joint = JointDistribution.of(panel.forecasts(at), panel.prob_zero, correlations[at], degrees)
-        ours[index] = _tails(-np.expm1(joint.sample(DRAWS, seed=at)) @ shares.T)
-    windows = np.lib.stride_tricks.sliding_window_view(losses, min(HISTORY, int(judged.argmax())), axis=0)
-    past = np.full_like(ours, np.nan)
-    past[windows.shape[-1] :] = [_tails(each.T) for each in windows[:-1]]
-    risks = {"historical_simulation": past, "ewma_covariance": _ewma_risk(returns, shares, losses, judged)}
-    if garch is not None:
-        scaled = shares * garch[0][whole][:, None]
-        spread = np.sqrt(np.einsum("tpi,ij,tpj->tp", scaled, constant, scaled))
-        risks["garch_t_constant_correlation"] = _elliptic(spread, garch[1])
-    out = []
-    for number, name in enumerate(named):
-        for place, level in enumerate(LEVELS):
-            came, risk = losses[judged, number], ours[judged, number, place]
-            exceeded, own = came > risk[:, 0], fissler_ziegel(came, risk, level)
-            gains = []
-            for rival, each in risks.items():
-                other = each[judged, number, place]
-                gain = fissler_ziegel(came, other, level) - own
-                gains.append(
-                    RiskGain(
-                        against=rival,
-                        exceedance_rate=float((came > other[:, 0]).mean()),
-                        gain=float(gain.mean()),
-                        weeks=bootstrap_blocks(gain, weeks[whole[judged]]),
-                    )
-                )
-            out.append(
-                PortfolioBacktest(
-                    portfolio=name,
-                    level=level,
-                    num_stamps=len(came),
-                    exceedance_rate=float(exceeded.mean()),
-                    kupiec_p=chi_square_tail(kupiec(exceeded, 1 - level), 1),
-                    independence_p=chi_square_tail(christoffersen(exceeded, np.zeros(len(came))), 1),
-                    value_at_risk=float(risk[:, 0].mean()),
-                    expected_shortfall=float(risk[:, 1].mean()),
-                    against=gains,
-                )
-            )
-    return out
-
-
-def _tails(losses: Floats) -> Floats:
-    """(portfolios, levels, 2): value at risk and expected shortfall of drawn or past losses (draws, portfolios)."""
-    ordered = np.sort(losses, axis=0)
-    limits = np.quantile(ordered, LEVELS, axis=0)
-    shortfalls = [ordered[len(ordered) - max(1, round((1 - level) * len(ordered))) :].mean(axis=0) for level in LEVELS]
-    return np.stack([limits, np.stack(shortfalls)], axis=-1).swapaxes(0, 1)
-
-
-def _elliptic(spread: Floats, degrees: float | None) -> Floats:
-    """(stamps, portfolios, levels, 2) of a Student-t or normal distribution of the losses with this scale."""
-    from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
-
-    levels = np.array(LEVELS)
-    if degrees is None:
-        limits = ndtri(levels)
-        shortfalls = np.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi) / (1 - levels)
-    else:
-        limits = stdtrit(degrees, levels)
-        log_density = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(degrees * math.pi) / 2
-        density = np.exp(log_density - (degrees + 1) / 2 * np.log1p(limits**2 / degrees))
-        shortfalls = density / (1 - levels) * (degrees + limits**2) / (degrees - 1)
-    return np.asarray(spread[:, :, None, None] * np.stack([limits, shortfalls], axis=-1))
-
-
-def _garch_scales(
-    model: ModelPredictor, corpus: Corpus, panel: Panel, fits: Path | None
-) -> tuple[Floats, float] | None:
-    """Scales (stamps, assets) and the mean degrees of freedom of a stored GARCH-t; None where there is none."""
-    found = load_fit(GarchT(), corpus, model.checkpoint.config.history, fits) if fits else None
-    if found is None or set(panel.symbols) - found.models_.keys():
-        return None
-    degrees = float(np.mean([each.degrees for each in found.models_.values()]))
-    scales = np.full_like(panel.scale, np.nan)
-    for asset, symbol in enumerate(panel.symbols):
-        inside, there = corpus.asset_slices[symbol], panel.rows[:, asset] >= 0
-        variances = found.models_[symbol].next_variance(clean_returns(corpus, inside))
-        scales[there, asset] = np.sqrt(variances[panel.rows[there, asset] - inside.start] * (degrees - 2) / degrees)
-    return scales, degrees
-
-
-def _ewma_risk(returns: Floats, shares: Floats, losses: Floats, judged: Flags) -> Floats:
-    """RiskMetrics, with the decay that did best before the stamps that are judged."""
-
-    def risk(decay: float) -> Floats:
-        matrix, spread = np.cov(returns[~judged].T), np.empty((len(returns), len(shares)))
-        for at, each in enumerate(returns):
-            spread[at] = np.sqrt(np.einsum("pi,ij,pj->p", shares, matrix, shares))
-            matrix = decay * matrix + (1 - decay) * np.outer(each, each)
-        return _elliptic(spread, None)
-
-    def loss(found: Floats) -> float:
-        before = slice(len(returns) // 10, int(judged.argmax()))
-        pairs = enumerate(LEVELS)
-        return sum(float(fissler_ziegel(losses[before], found[before, :, at], level).mean()) for at, level in pairs)
-
-    return min(map(risk, COVARIANCE_DECAYS), key=loss)

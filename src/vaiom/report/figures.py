@@ -163,6 +163,28 @@ def calibration(split: Split) -> str:
 
 
 @in_style
+def portfolios(split: Split) -> str:
+    """How often portfolios lost more than their value at risk, a panel per level."""
+    found = split.evaluation.joint
+    assert found is not None
+    levels = sorted({each.level for each in found.portfolios})
+    names = list(dict.fromkeys(each.portfolio for each in found.portfolios))
+    figure, axes = _drawing(0.9 + 0.22 * len(names), nrows=1, ncols=max(1, len(levels)), squeeze=False, sharey=True)
+    described = []
+    for axis, level in zip(axes[0], levels, strict=False):
+        rows = [each for each in found.portfolios if each.level == level]
+        spread = 1.96 * np.sqrt(level * (1 - level) / rows[0].num_stamps)
+        axis.axvspan(1 - level - spread, 1 - level + spread, color=RULE, linewidth=0)
+        axis.plot([each.exceedance_rate for each in rows], range(len(rows)), "o", color=ACCENT, markersize=4.5)
+        axis.set(title=f"{level:.0%} value at risk", ylim=(len(names) - 0.5, -0.5), xlabel="share of stamps")
+        axis.set_xlim(left=0)
+        axis.set_yticks(range(len(names)), names)
+        described += [f"{each.portfolio} {percent2(each.exceedance_rate)} at {level:.0%}" for each in rows]
+    alt = f"{split.title}: share of stamps with a loss beyond the value at risk. " + "; ".join(described) + "."
+    return _to_svg(figure, f"portfolios-{split.name}", alt)
+
+
+@in_style
 def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> str:
     """Training loss and Validation bits by step, the chosen checkpoint marked."""
     scores = {entry["step"]: entry["validation_bits"] for entry in metrics if "validation_bits" in entry}

@@ -13,6 +13,7 @@ from operator import attrgetter as at
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.inference import PairedComparison
+from vaiom.evaluation.joint import JointEvaluation
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.events.splits import SEALED
 from vaiom.report.contents import RunContents, Split
@@ -102,6 +103,21 @@ _BACKTESTS = (
     Column("Z p", p_value, "shortfall_p", "One-sided"),
 )
 
+_COPULAS = (
+    Column("against", text, "against"),
+    Column("its bits/stamp", bits, "bits", "Mean log2 of the copula's density: what it knows more than independence"),
+    Column("gain", signed, "gain_bits", "Bits per stamp that the joint distribution has more"),
+    Column("95% interval", interval, "weeks.interval", "Percentile bootstrap over weeks"),
+)
+_PORTFOLIOS = (
+    Column("portfolio", text, "portfolio", "Shares of the gross value; the random ones are the same in every run"),
+    Column("level", partial(percent, digits=0), "level"),
+    Column("stamps", count, "num_stamps"),
+    Column("exceeded", percent2, "exceedance_rate", "Should equal one minus the level"),
+    Column("Kupiec p", p_value, "kupiec_p"),
+    Column("Christoffersen p", p_value, "independence_p"),
+)
+
 
 def headline_tables(contents: RunContents) -> list[Table]:
     """What the report rests on: two tables per split, and all test splits together."""
@@ -121,6 +137,7 @@ def tables_of(found: Evaluation, label: str) -> dict[str, list[Table]]:
         "seeds": [Table.of(f"{label}: seeds together", _SEEDS, found.seeds.items())] if found.seeds else [],
         "calibration": [_calibration(found, label), Table.of(_RISK.format(label), _BACKTESTS, found.backtests)],
         "calibration_by": [],
+        "joint": _joint(found.joint, label) if found.joint else [],
         "states": [_states(mixture, label)] if mixture else [],
     }
     for by in found.calibration_by:
@@ -215,6 +232,21 @@ def _calibration(found: Evaluation, label: str) -> Table:
         "sharpness (entropy of the forecasts)": f"{bits(model.overall.entropy_bits)} bits",
     }
     return facts(f"{label}: calibration of the model", rows)
+
+
+def _joint(found: JointEvaluation, label: str) -> list[Table]:
+    """Copulas, and portfolios with the gain in Fissler-Ziegel loss over each other forecast of their risk."""
+    caption = f"{label}, {count(found.num_stamps)} stamps: {bits(found.bits)} bits per stamp over independence"
+
+    def over(at: int, name: str) -> list[Column]:
+        gain = Column(f"over {name}", signed, lambda each: each.against[at].gain, "In Fissler-Ziegel loss")
+        return [gain, Column("95% interval", interval, lambda each: each.against[at].weeks.interval)]
+
+    rivals = [each.against for each in found.portfolios[0].against] if found.portfolios else []
+    gains = [column for at, name in enumerate(rivals) for column in over(at, name)]
+    title = f"{label}: value at risk of portfolios, and gain in Fissler-Ziegel loss"
+    tables = [Table.of(caption, _COPULAS, found.copulas)]
+    return [*tables, Table.of(title, [*_PORTFOLIOS, *gains], found.portfolios)] if found.portfolios else tables
 
 
 def _states(mixture: MixtureReport, label: str) -> Table:

@@ -52,6 +52,8 @@ class MarketConfig:
     end: datetime = datetime(2025, 12, 31, 23)
     faults_per_bar: float = 2e-4
     dynamics: Dynamics = field(default_factory=Dynamics)
+    correlation: float = 0.0
+    """Of the noise of any two assets in the same hour, in normal scores."""
 
     def __post_init__(self) -> None:
         require(
@@ -59,6 +61,7 @@ class MarketConfig:
             (2 <= self.bars <= MAX_BARS, f"bars must be between 2 and {MAX_BARS}, got {self.bars}"),
             (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
             (self.end.tzinfo is None, "end must be a naive datetime"),
+            (0 <= self.correlation < 1, f"correlation must lie in [0, 1), got {self.correlation}"),
             (0 <= self.faults_per_bar <= 0.1, f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}"),
         )
 
@@ -98,12 +101,15 @@ def write_market(
 ) -> dict[str, Any]:
     """Write a bar folder with the truth beside the bars; the manifest is returned."""
     symbols = {symbol: describe(one.bars) for symbol, one in market.items()}
-    manifest = {"source": "simulated", "timeframe": "1h", "market": to_json(config), "symbols": symbols}
+    stored = to_json(config)
+    if not config.correlation:  # as it always was
+        del stored["correlation"]
+    manifest = {"source": "simulated", "timeframe": "1h", "market": stored, "symbols": symbols}
     with staged_folder(out, overwrite=overwrite) as folder:
         for symbol, one in market.items():
             write_symbol(folder, symbol, one.bars)
             one.truth.save(folder / TRUTH_FOLDER / f"{symbol}.npz")
-        constants = {"market": config, "assets": {symbol: one.asset for symbol, one in market.items()}}
+        constants = {"market": stored, "assets": {symbol: one.asset for symbol, one in market.items()}}
         write_json(folder / TRUTH_FOLDER / "market.json", to_json(constants))
         write_manifest(folder, manifest)
     return manifest
@@ -159,7 +165,7 @@ def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator
     faulty[0] = False
     for row in np.flatnonzero(faulty):
         faulty[row] = not faulty[row - 1]
-    ticks = _walk(asset, profile, faulty, config.dynamics, rng)
+    ticks = _walk(asset, profile, faulty, config.dynamics, _draw_noise(config, hours, rng).tolist(), rng)
     close = ticks / asset.ticks_per_unit
     close[faulty] = np.nan
     truth = observe(hours.astype("datetime64[us]"), close, profile, asset.ticks_per_unit, config.dynamics)
@@ -172,10 +178,14 @@ def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator
 
 
 def _walk(
-    asset: Asset, profile: FloatArray, faulty: BoolArray, dynamics: Dynamics, rng: np.random.Generator
+    asset: Asset,
+    profile: FloatArray,
+    faulty: BoolArray,
+    dynamics: Dynamics,
+    noise: list[float],
+    rng: np.random.Generator,
 ) -> IntArray:
     """The closes in ticks: each hidden move starts from the last rounded price."""
-    noise = (UNIT_VARIANCE * rng.standard_t(4, len(faulty))).tolist()
     states = _draw_states(dynamics, len(faulty), rng)
     calendar, fails = profile.tolist(), faulty.tolist()
     ticks = [round(asset.start * asset.ticks_per_unit)]
@@ -191,6 +201,20 @@ def _walk(
         ticks.append(max(1, round(last * exp(move))))
         variance = dynamics.next_variance(variance, log(ticks[-1] / last) / calendar[row])
     return np.array(ticks)
+
+
+def _draw_noise(config: MarketConfig, hours: Stamps, rng: np.random.Generator) -> FloatArray:
+    """Student-t noise of unit variance; correlated assets share a normal factor of the hour."""
+    if not config.correlation:
+        return np.asarray(UNIT_VARIANCE * rng.standard_t(4, len(hours)))
+    from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
+
+    ago = (np.datetime64(config.end, "h") - hours.astype("datetime64[h]")).astype(np.int64)
+    shared = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(MAX_ASSETS,)))
+    factor = shared.standard_normal(int(ago.max()) + 1)[ago]
+    own = rng.standard_normal(len(hours))
+    scores = sqrt(config.correlation) * factor + sqrt(1 - config.correlation) * own
+    return np.asarray(UNIT_VARIANCE * stdtrit(4, ndtr(scores)))
 
 
 def _draw_states(dynamics: Dynamics, bars: int, rng: np.random.Generator) -> list[int]:

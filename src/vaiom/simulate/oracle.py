@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaiom.errors import DataError
-from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays, read_json
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -27,6 +27,8 @@ TRUTH_FOLDER = "truth"
 FAULT_LIMIT = 1.0
 """A close further than this from the last good one, in log units, is a faulty print: the price did not move."""
 
+_NODES = 40
+"""Of the quadrature over the factor that correlated assets share."""
 UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
 
 
@@ -191,6 +193,8 @@ class Oracle:
     """Predicts like a baseline, but from the distribution that made the bars."""
 
     truths: Mapping[str, Truth]
+    correlation: float = 0.0
+    """Of the noise of any two assets in the same hour, in normal scores."""
     name = "oracle"
 
     @classmethod
@@ -204,7 +208,31 @@ class Oracle:
                 expected=f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}",
                 fix="only `vaiom data simulate` knows the distribution of its bars",
             )
-        return cls({path.stem: Truth.load(path) for path in paths})
+        market = read_json(bars_folder / TRUTH_FOLDER / "market.json")["market"]
+        return cls({path.stem: Truth.load(path) for path in paths}, market.get("correlation", 0.0))
+
+    def dependence_bits(self, rows: Mapping[str, IntArray]) -> FloatArray:
+        """What the joint distribution of the next closes knows more than the single ones, at rows (n,) of each asset.
+
+        Hidden states are filtered from each asset's own past.
+        """
+        from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
+
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+        root, rest = sqrt(self.correlation), sqrt(1 - self.correlation)
+        joint, alone = np.zeros((len(next(iter(rows.values()))), _NODES)), 0.0
+        for symbol, own in rows.items():
+            truth, came = self.truths[symbol], self.truths[symbol].ticks[own + 1, None].astype(np.float64)
+            edges = truth.mass_by_state(own, np.full_like(came, -np.inf), np.hstack([came - 1, came]))
+            mass, states = edges[:, 1] - edges[:, 0], truth.weights[own]
+            # Given the factor of the hour the assets are independent, whatever their states.
+            at = (ndtri(np.clip(edges, 1e-15, 1 - 1e-15))[..., None] - root * nodes) / rest
+            given = np.maximum(ndtr(at[:, 1]) - ndtr(at[:, 0]), 1e-300)
+            joint += np.log(np.einsum("nk,nkf->nf", states, given))
+            alone = alone + np.log(np.einsum("nk,nk->n", states, mass))
+        top = joint.max(axis=1, keepdims=True)
+        share = np.exp(joint - top) @ (weights / weights.sum())
+        return np.asarray((np.log(share) + top[:, 0] - alone) / log(2))
 
     def predict_proba(self, corpus: Events, rows: NDArray[np.integer]) -> FloatArray:
         """Probabilities (n, K) of the next return bucket of each row."""

@@ -1,0 +1,107 @@
+"""The dependence of assets is fitted on Train, judged beside others, and nearly that which made the bars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_market import TINY_SPLITS
+
+from vaiom.codec import from_json, to_json
+from vaiom.evaluation import joint, portfolios
+from vaiom.evaluation.joint import JointEvaluation, fit_dependence, judge_joint
+from vaiom.evaluation.portfolios import fissler_ziegel, make_panel, portfolios_of
+from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.corpus import Corpus
+from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.oracle import Oracle
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Corpus, Oracle]:
+    """A correlated market, and a model that knows the true distribution of each asset by itself."""
+    folder = tmp_path_factory.mktemp("joint")
+    config = MarketConfig(assets=3, bars=3_500, correlation=0.6, end=TINY_SPLITS.seal)
+    write_market(simulate(config), config, folder / "bars")
+    corpus, oracle = (
+        build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS)),
+        Oracle.load(folder / "bars"),
+    )
+    card = SimpleNamespace(
+        config=SimpleNamespace(history=64),
+        provenance=SimpleNamespace(splits=corpus.splits.to_json()),
+        sha256="of the oracle",
+    )
+    return SimpleNamespace(checkpoint=card, predict_proba=oracle.predict_proba), corpus, oracle
+
+
+@pytest.fixture(scope="module")
+def fit(world: tuple[Any, Corpus, Oracle]) -> joint.Dependence:
+    model, corpus, _ = world
+    with pytest.MonkeyPatch.context() as patch:
+        smaller = {"_FITTED_STAMPS": 50, "TRAIN_STAMPS": 1_200, "HALF_LIVES": (60, 240), "SHRINKAGES": (0.1, 0.4)}
+        for name, value in {**smaller, "WEIGHTS": (0.5, 0.9), "DEGREES": (8.0, None)}.items():
+            patch.setattr(joint, name, value)
+        return fit_dependence(model, corpus)
+
+
+def test_the_joint_law_reaches_most_of_the_oracles_bits(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, corpus, oracle = world
+    monkeypatch.setattr(portfolios, "DRAWS", 100)
+    monkeypatch.setattr(portfolios, "HISTORY", 100)
+    found = judge_joint(model, corpus, "validation", fit)
+    assert found is not None
+    assert from_json(JointEvaluation, to_json(found)) == found
+    times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code("validation")]
+    panel = make_panel(model, corpus, times.min(), times.max() + 1, 0)
+    whole = [at for at in range(len(panel.stamps)) if len(panel.there(at)) == len(panel.symbols)]
+    starts = [corpus.asset_slices[symbol].start for symbol in panel.symbols]
+    rows = {symbol: panel.rows[whole, at] - starts[at] for at, symbol in enumerate(panel.symbols)}
+    best = float(oracle.dependence_bits(rows).mean())
+    assert best > 0.5
+    assert found.bits >= 0.8 * best
+    gains = {each.against: each.gain_bits for each in found.copulas}
+    assert gains["independence"] == pytest.approx(found.bits)
+    assert len(found.portfolios) == 24
+    assert 0.005 < np.mean([each.exceedance_rate for each in found.portfolios if each.level == 0.95]) < 0.12
+
+
+def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:
+    model, corpus, _ = world
+    end = np.datetime64(TINY_SPLITS.validation[0])
+    short, long = (make_panel(model, corpus, end, last, 300) for last in (end, end + np.timedelta64(200, "h")))
+    assert len(long.stamps) > len(short.stamps) == 300
+    for before, after in zip(short.states(fit), long.states(fit), strict=False):
+        assert np.array_equal(before.covariance, after.covariance)
+
+
+def test_the_true_risk_has_the_least_fissler_ziegel_loss() -> None:
+    losses = np.random.default_rng(0).standard_normal(200_000)
+    true = np.array([1.6449, 2.0627])
+
+    def mean(risk: np.ndarray) -> float:
+        return float(fissler_ziegel(losses, risk, 0.95).mean())
+
+    for factor in ([0.9, 1.0], [1.1, 1.0], [1.0, 0.9], [1.0, 1.1]):
+        assert mean(true) < mean(true * factor)
+
+
+def test_portfolios_are_what_their_names_say() -> None:
+    named = portfolios_of(5)
+    assert named["equal"].sum() == pytest.approx(1)
+    assert named["dollar_neutral"].sum() == pytest.approx(0)
+    assert all(np.abs(each).sum() == pytest.approx(1) for each in named.values())
+    assert len(named) == 12
+
+
+def test_a_market_without_correlation_is_the_one_it_was(tmp_path: Path) -> None:
+    config = MarketConfig(assets=2, bars=50)
+    manifest = write_market(simulate(config), config, tmp_path / "bars")
+    assert "correlation" not in manifest["market"]
+    closes = [one.bars["Close"] for one in simulate(MarketConfig(assets=2, bars=50, correlation=0.5)).values()]
+    assert not closes[0].equals(simulate(config)["SIM01USD"].bars["Close"])
