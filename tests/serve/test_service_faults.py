@@ -98,7 +98,7 @@ def test_an_asset_without_a_first_forecast_keeps_no_other_from_serving(tiny: Tin
 def test_a_model_that_cannot_forecast_ends_the_service(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(_: Any, windows: Any, now: Any = None) -> Any:
+    def broken(_: Any, windows: Any, *__: Any, **___: Any) -> Any:
         if list(windows):
             raise RuntimeError("a broken model")
         return []

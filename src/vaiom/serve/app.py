@@ -128,12 +128,13 @@ class Service:
         async with self._locks[symbol]:
             if not self.posted:  # a bar of another asset may have changed what this one's forecast reads
                 await self._newest(symbol)
-            settled, dist, num_bars, seconds = await self._take(symbol, body.bars)
+            settled, forecast, num_bars, seconds = await self._take(symbol, body.bars)
             taken = time.perf_counter()
             self.metrics.bars.labels(symbol).inc(len(body.bars))
             if not self.posted:
                 with suppress(RefusalError):  # the bars are taken, however busy the model is
                     dist = await self._newest(symbol)
+                    forecast = dist.to_dict() if dist else None
             seconds["model"] = time.perf_counter() - taken
         response.headers["Server-Timing"] = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
         return schemas.PushAnswer(
@@ -142,7 +143,7 @@ class Service:
             num_bars=num_bars,
             as_of=body.bars[-1].datetime,
             scored=settled,
-            forecast=schemas.ForecastAnswer.of(dist) if dist else None,
+            forecast=schemas.ForecastAnswer(**forecast) if forecast else None,
         )
 
     async def _take(self, symbol: str, bars: Sequence[schemas.Bar]) -> Pushed:

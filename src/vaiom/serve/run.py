@@ -6,6 +6,7 @@ before a request is taken.
 
 from __future__ import annotations
 
+import gc
 import re
 import socket
 import sys
@@ -126,6 +127,7 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
     )
+    gc.freeze()  # what is there now stays: no collection looks at it again
     service.give_up = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listening])
     if service.failure:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,7 +26,7 @@ from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
 from vaiom.events.rows import bars_of
 from vaiom.forecast.bars import seconds_of, utc_now
-from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.distribution import ReturnDistribution, to_dicts
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger, Settlement
 from vaiom.forecast.online import AssetStream, OnlineForecaster
@@ -52,7 +52,8 @@ class Pushed(NamedTuple):
     """What became of bars that were taken."""
 
     settled: SettledForecast | None
-    forecast: ReturnDistribution | None
+    forecast: dict[str, Any] | None
+    """As `to_dict` gives it."""
     num_bars: int
     seconds: dict[str, float]
     """Of recursion and model, and of the disk."""
@@ -152,6 +153,7 @@ class LiveAssets:
         except RefusalError as error:
             return [answers.get(symbol, error) for symbol, _ in pushes]
         stored = time.perf_counter()
+        shown = dict(zip(dists, to_dicts([*dists.values()]), strict=True)) if dists else {}
         for symbol, bars in taken:
             self._show(symbol, after, bars)
             if symbol in settled:
@@ -161,10 +163,10 @@ class LiveAssets:
                 try:
                     self.keep(after.streams[symbol], dists[symbol])
                 except RefusalError:  # the bars are taken
-                    del dists[symbol]
+                    del shown[symbol]
             seconds = {"bar": computed - start, "disk": stored - computed}
             num_bars = after.streams[symbol].num_bars
-            answers[symbol] = Pushed(settled.get(symbol), dists.get(symbol), num_bars, seconds)
+            answers[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
         if self.store.num_since_snapshot >= self._next_snapshot:
             self.try_snapshot()
         return [answers[symbol] for symbol, _ in pushes]
