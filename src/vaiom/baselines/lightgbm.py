@@ -187,7 +187,7 @@ def _with_meta(corpus: Corpus, rows: Rows) -> Matrix:
 
 
 # The names alone: those of an asset that has one row.
-_HISTORY_FIELDS = tuple(name for name, _ in history_features(np.zeros(1, np.int64), 1, *[np.ones(1)] * 5))
+_HISTORY_FIELDS = tuple(name for name, _ in history_features(np.zeros(1, np.int64), 86_400, *[np.ones(1)] * 5))
 _LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
 _NUM_META = len(META_FIELDS)
 
