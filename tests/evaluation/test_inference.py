@@ -271,7 +271,3 @@ def test_seeds_are_summarised_apart_from_the_sample() -> None:
     assert got.sampling_error_bits == pytest.approx(math.sqrt(9 / 8 * sum(s * s for s in sums)) / 180)
     assert got.seeds_that_win == 2
     assert got.average.num_blocks == 9
-    with pytest.raises(DataError, match="two runs"):
-        summarise_seeds({"a": baseline}, baseline, blocks)
-    with pytest.raises(DataError, match="same events"):
-        summarise_seeds({"a": baseline, "b": baseline[1:]}, baseline, blocks)

@@ -1,9 +1,8 @@
 """Whether forecasts mean what they say: the PIT and its test, reliability, proper scores, tails, risk backtests.
 
-Enters: probabilities (n, K), the buckets that came, 1..K, the PIT (n,) of the returns under the served distributions,
-and these themselves, whose value at risk and expected shortfall are tested as users get them. Leaves: a `Calibration`,
-`TailTest`s by Kupiec, Christoffersen, Acerbi and Szekely; what each figure is, `docs/evaluation.md` says.
-Paper: reports no calibration ("No ... calibration analysis is reported"); this is an addition. NumPy alone.
+The tests are Kuiper's, Kupiec's, Christoffersen's, and Acerbi and Szekely's, of the distributions that users are given;
+what each figure is, `docs/evaluation.md` says.
+Paper: reports no calibration; this is an addition. NumPy alone.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ def calibrate(probs: Floats, buckets: Buckets, pit: Floats) -> Calibration:
     hits = np.eye(num_buckets)[class_ids(buckets, num_buckets)]
     below, hits_below = np.cumsum(shares, axis=1), np.cumsum(hits, axis=1)
     low, high = shares[:, :TAIL_BUCKETS].sum(axis=1), shares[:, -TAIL_BUCKETS:].sum(axis=1)
-    predicted = {"negative": low, "positive": high, "both": low + high}
     return Calibration(
         overall=score_group("all", probs, buckets, pit),
         pit=kuiper_test(pit),
@@ -107,8 +105,8 @@ def calibrate(probs: Floats, buckets: Buckets, pit: Floats) -> Calibration:
         buckets=[measure_reliability(str(k + 1), shares[:, k], hits[:, k]) for k in range(num_buckets)],
         cumulative=[measure_reliability(f"<= {k + 1}", below[:, k], hits_below[:, k]) for k in range(num_buckets - 1)],
         tails=[
-            measure_reliability(name, predicted[name], mask.astype(np.float64))
-            for name, mask in tail_masks(buckets).items()
+            measure_reliability(name, predicted, mask.astype(np.float64))
+            for predicted, (name, mask) in zip((low, high, low + high), tail_masks(buckets).items(), strict=True)
         ],
     )
 
@@ -132,8 +130,8 @@ def score_group(group: str, probs: Floats, buckets: Buckets, pit: Floats) -> Sco
 
 def score_groups(probs: Floats, buckets: Buckets, pit: Floats, groups: Labels) -> list[Scores]:
     """`score_group` for the events of each label in `groups` (n,)."""
-    members = {str(label): groups == label for label in np.unique(groups)}
-    return [score_group(label, probs[own], buckets[own], pit[own]) for label, own in members.items()]
+    members = ((str(label), groups == label) for label in np.unique(groups))
+    return [score_group(label, probs[own], buckets[own], pit[own]) for label, own in members]
 
 
 def measure_reliability(outcome: str, predicted: Floats, came: Floats) -> Reliability:
@@ -218,10 +216,9 @@ def forecast_tails(distributions: ReturnDistributions, log_ret: Floats) -> list[
 
 def tail_tests(tails: Sequence[TailForecast], assets: Labels, groups: Labels | None = None) -> list[TailTest]:
     """Test all events, or those of each label in `groups` (n,); events of one asset must be in the order of time."""
-    if groups is None:
-        groups = np.full(len(assets), "all")
-    members = {str(label): groups == label for label in np.unique(groups)}
-    return [_test_tail(tail, assets, label, own) for label, own in members.items() for tail in tails]
+    groups = np.full(len(assets), "all") if groups is None else groups
+    members = [(str(label), groups == label) for label in np.unique(groups)]
+    return [_test_tail(tail, assets, label, own) for label, own in members for tail in tails]
 
 
 def kupiec(exceeded: Flags, level: float) -> float:

@@ -1,8 +1,7 @@
-"""A run judged on one split: every figure of the headline table and what stands behind it, written into the run folder.
+"""A run judged on one split: every figure of the headline table and what stands behind it.
 
-Enters: a run folder, a corpus, a split, stored losses of baselines if there are any. Leaves: an `Evaluation`,
-`events-<split>` with the loss of each event and `evaluation-<split>.json` with everything else. A look at a test split
-is recorded in the corpus before it is scored.
+Leaves `events-<split>` with the loss of each event and `evaluation-<split>.json` with everything else in the run
+folder. A look at a test split is recorded in the corpus before it is scored.
 Paper: Results, main Test table; Methods, "Paired Test Uncertainty"; Appendices on period results and inference.
 """
 
@@ -158,7 +157,9 @@ def evaluate_run(
         losses = losses_of((Frequency(), Markov(), HourOfWeek()), corpus, rows, context)
     unscored, file = score_events(corpus, rows, losses), Run(source).dependence
     dependence = Dependence.read(file, checkpoint.sha256) if file.is_file() else None
-    others = _other_seeds(run, other_seeds, split, unscored)
+    if any(other.resolve() == run.resolve() for other in other_seeds):
+        raise ConfigError("a run is not another seed of itself", where=run, fix="name the other runs alone")
+    others = {str(other): read_events(other, split, same_as=unscored).bits[MODEL] for other in other_seeds}
     if out:
         ensure_folder(out)
         write_bytes(Run(out).best, Run(source).best.read_bytes())
@@ -179,7 +180,7 @@ def evaluate_run(
         step=checkpoint.provenance.step,
         zero_share=share_of_zeros(corpus, split),
         looks=looks,
-        all_tests=_all_tests(run, corpus, split, checkpoint.sha256, events),
+        all_tests=_all_tests(run, corpus.splits.test_names, split, checkpoint.sha256, events),
         seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
         caveats=_caveats(figures["sample"], checkpoint.provenance.purpose),
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
@@ -258,17 +259,12 @@ def share_of_zeros(corpus: Corpus, split: str) -> float:
 
 
 def _all_tests(
-    run: Path, corpus: Corpus, split: str, checkpoint_sha256: str, events: ScoredEvents
+    run: Path, tests: Sequence[str], split: str, checkpoint_sha256: str, events: ScoredEvents
 ) -> list[PairedComparison] | None:
     """The same comparison over every test split, where the others were scored with this checkpoint before."""
-    names = corpus.splits.test_names
-    if split not in names or len(names) < 2:
-        return None
-    for name in names:
-        file = Run(run).evaluation(name)
-        if name != split and not (file.is_file() and read_json(file).get("checkpoint_sha256") == checkpoint_sha256):
-            return None
-    return compare_tests(run, names, list(events.bits))
+    others = [Run(run).evaluation(name) for name in tests if name != split]
+    same = all(file.is_file() and read_json(file).get("checkpoint_sha256") == checkpoint_sha256 for file in others)
+    return compare_tests(run, tests, list(events.bits)) if others and same and split in tests else None
 
 
 def _renew_all_tests(run: Path, tests: Sequence[str], latest: Evaluation) -> None:
@@ -284,16 +280,6 @@ def _renew_all_tests(run: Path, tests: Sequence[str], latest: Evaluation) -> Non
 def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) -> list[PairedComparison]:
     """The model against baselines over several splits together."""
     return compare(join_events([read_events(run, split) for split in tests], predictors))
-
-
-def _other_seeds(run: Path, others: Sequence[Path], split: str, events: ScoredEvents) -> dict[str, Floats]:
-    """Bits of runs that were evaluated before, on exactly these events."""
-    out = {}
-    for other in others:
-        if other.resolve() == run.resolve():
-            raise ConfigError("a run is not another seed of itself", where=other, fix="name the other runs alone")
-        out[str(other)] = read_events(other, split, same_as=events).bits[MODEL]
-    return out
 
 
 def _caveats(sample: SampleSize, purpose: str) -> list[str]:

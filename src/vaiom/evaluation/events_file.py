@@ -1,8 +1,6 @@
 """The loss of every event as a file, so that anyone can compare without running a model.
 
-Enters: symbols, target times, buckets, bits of each predictor and the model's probabilities on one split. Leaves:
-`events-<split>.parquet` in the run folder, or `.npz` with the same columns where no Parquet writer is installed; either
-is read back the same.
+It is `events-<split>.parquet` in the run folder, or `.npz` with the same columns where no Parquet writer is installed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A test split is evidence only as long as nobody chose anything by it, so each look is counted where the data lies, for
 all who use that corpus, before the first event is scored. Validation is there to be looked at and is not recorded.
 The lines are a hash chain: each names the SHA-256 of all before it, so that none can be taken out unnoticed.
-
-Enters: an open corpus, a checkpoint's hash and run. Leaves: lines in `ledger.jsonl` in the corpus folder, and counts.
 """
 
 from __future__ import annotations

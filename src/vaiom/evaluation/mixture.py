@@ -1,7 +1,6 @@
 """What the latent states of a MoMS head do: whether they are used, differ, and last.
 
-Enters: a checkpoint with a mixture head, a corpus, row numbers of events. Leaves: a `MixtureReport`; what each figure
-is, `docs/evaluation.md` says. States are not identified: their numbers mean nothing across runs.
+What each figure is, `docs/evaluation.md` says. States are not identified: their numbers mean nothing across runs.
 Paper: Methods, "Output Heads"; the diagnostics are an addition.
 """
 

@@ -1,8 +1,7 @@
 """Who predicts and what may be scored: a trained model as a predictor, held-out events, baselines with their losses.
 
-Enters: a checkpoint file or names of baselines, a corpus, a split's name. Leaves: probabilities (n, 16) of the next
-return bucket; row numbers of a split's events, after these refusals: a split that is not for scoring, the sealed
-interval unless it is named, another tokenizer, targets that the checkpoint was trained on or, for a test, selected on.
+Refused are a split that is not for scoring, the sealed interval unless it is named, another tokenizer, and targets that
+the checkpoint was trained on or, for a test, selected on.
 Paper: Methods, "Corpus Construction and Split Protocol", "Baselines" and "Evaluation and Ablation Protocol".
 """
 

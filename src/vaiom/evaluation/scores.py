@@ -1,8 +1,6 @@
 """Bits per event: how well a prediction of return buckets did, event by event and over groups of events.
 
 The loss of an event is minus the base-2 logarithm of the probability that its bucket was given before it was known.
-Enters: probabilities (n, K) and the buckets that came, 1..K. Leaves: bits per event (n,), and their means by asset,
-month or whatever labels the events.
 Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation protocol.
 """
 

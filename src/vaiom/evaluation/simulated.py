@@ -1,7 +1,5 @@
 """A simulated market in figures: how much it resembles real bars, and how near a run comes to its oracle.
 
-Enters: a corpus of simulated bars with their oracle; a corpus of real bars, or a run. Leaves: the rows of a table, some
-with the distance that is allowed; bits per event of model, baselines and oracle on Validation.
 Paper: "Return Bucket Construction" (tails), "Continuous dynamic features" (ret_z, gap_z), "Baselines".
 """
 
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +22,7 @@ from vaiom.simulate.oracle import Oracle
 
 TAIL_CUTOFF = 2.0
 MAX_DISTANCE = {"tail_share": 0.015, "abs_ret_z_autocorrelation_lag_1": 0.05}
-GAIN_RANGE_BITS = (0.08, 0.20)
+GAIN, GAIN_RANGE_BITS = "oracle_gain_over_frequency_bits", (0.08, 0.20)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,27 +66,20 @@ def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[Mar
     real_bits = losses_of([Frequency(), Markov()], real, real.endpoints(VALIDATION), DEFAULT_CONTEXT)
     gains = bits["frequency"] - bits["oracle"]
     blocks = asset_months(simulated.meta[rows, 0], simulated.target_timestamps[rows])
+    ours |= {f"{name}_bits": float(losses.mean()) for name, losses in bits.items()}
+    theirs |= {f"{name}_bits": float(losses.mean()) for name, losses in real_bits.items()}
+    ours |= {GAIN: float(gains.mean()), "oracle_gain_standard_error": standard_error(gains, blocks)}
+    demands = {
+        name: (f"within {limit} of real", abs(ours[name] - theirs[name]) <= limit)
+        for name, limit in MAX_DISTANCE.items()
+    }
     low, high = GAIN_RANGE_BITS
+    demands[GAIN] = f"{low} to {high}", low <= ours[GAIN] <= high
     table = []
     for name, value in ours.items():
-        demand: dict[str, Any] = {}
-        if limit := MAX_DISTANCE.get(name):
-            demand = {"demand": f"within {limit} of real", "met": abs(value - theirs[name]) <= limit}
-        table.append(MarketMeasure(measure=name, simulated=value, real=theirs[name], **demand))
-    for name, losses in real_bits.items():
-        ours_bits, real_mean = float(bits[name].mean()), float(losses.mean())
-        table.append(MarketMeasure(measure=f"{name}_bits", simulated=ours_bits, real=real_mean))
-    return [
-        *table,
-        MarketMeasure(measure="oracle_bits", simulated=float(bits["oracle"].mean())),
-        MarketMeasure(
-            measure="oracle_gain_over_frequency_bits",
-            simulated=float(gains.mean()),
-            demand=f"{low} to {high}",
-            met=bool(low <= gains.mean() <= high),
-        ),
-        MarketMeasure(measure="oracle_gain_standard_error", simulated=standard_error(gains, blocks)),
-    ]
+        demand, met = demands.get(name, (None, None))
+        table.append(MarketMeasure(measure=name, simulated=value, real=theirs.get(name), demand=demand, met=met))
+    return table
 
 
 def _shape(corpus: Corpus) -> dict[str, float]:
