@@ -182,7 +182,7 @@ def _support(measured: Sequence[Measured], records: Records) -> Noted:
     return Table(caption="Corpus support of the rungs", columns=heads, rows=rows), note
 
 
-@in_style
+@in_style()
 def draw_walk_forward(walked: Mapping[int, Record], best: Mapping[int, Record]) -> str:
     """SVG in colours that suit light and dark: every baseline of every year; an interval over the line is no win."""
     import matplotlib as mpl

@@ -17,11 +17,11 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.records import BASELINES, CORPUS, ENSEMBLE, PAIR, RUN, WALK
 from vaiom.experiments.registry import experiment
-from vaiom.experiments.tasks import Task, changed
+from vaiom.experiments.tasks import Task
 from vaiom.experiments.walk_forward import years_of
 from vaiom.model.config import PAPER_VOCABULARY
 from vaiom.model.vaiom import count_parameters
-from vaiom.training.experiment import Experiment
+from vaiom.training.experiment import Experiment, changed
 
 BUDGETS = ("full", "fast")
 FLOOR_UPDATES = 10_000

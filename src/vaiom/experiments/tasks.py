@@ -52,7 +52,7 @@ from vaiom.model.config import Vocabulary, spell_as_hashed
 from vaiom.model.vaiom import count_parameters
 from vaiom.run import Run
 from vaiom.training.devices import resolve_device
-from vaiom.training.experiment import Experiment
+from vaiom.training.experiment import Experiment, changed
 from vaiom.training.loop import train
 
 Fields = dict[str, Any]
@@ -121,14 +121,6 @@ class Place:
     @property
     def runs(self) -> Path:
         return self.out / "runs"
-
-
-def changed(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, as they are and as they were."""
-    out: dict[str, tuple[Any, Any]] = {}
-    for old, new in ((to_json(before.model), to_json(after.model)), (to_json(before.train), to_json(after.train))):
-        out |= {name: (new[name], old[name]) for name in old if new[name] != old[name]}
-    return out
 
 
 def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Report | None = None) -> dict[str, str]:

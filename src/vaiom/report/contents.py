@@ -1,8 +1,4 @@
-"""What a run has to report: evaluations, scored events, training log, checkpoint and, if it can be reached, corpus.
-
-Enters: a run folder and, if it moved, the path of its corpus. Leaves: a `RunContents`, typed and checked; an evaluation
-of another checkpoint than the selected one is refused.
-"""
+"""What a run has to report: evaluations, scored events, training log, checkpoint and, if it can be reached, corpus."""
 
 from __future__ import annotations
 
@@ -85,13 +81,18 @@ class RunContents:
 
 
 def read_run(run: Path, corpus: Path | None = None, ledger_sha256: str | None = None) -> RunContents:
-    """Everything that the report of a run is made of; a corpus that is not named and not there is no error.
-
-    `ledger_sha256` is of the ledger as it once was, where later looks are not to be told of.
-    """
+    """All that a report is made of, up to a state of the ledger; a corpus not named and not there is no error."""
     folder = Run(run)
     checkpoint = load_checkpoint(folder.best)
-    opened, problem = _read_corpus(folder, corpus, checkpoint)
+    opened, problem = None, None
+    try:
+        opened = open_corpus(corpus or folder.corpus_path())
+    except UserError as error:
+        if corpus is not None:
+            raise
+        problem = f"{error.problem} ({error.where})"
+    if opened is not None:
+        require_tokenizer(opened, checkpoint)
     return RunContents(
         run=run,
         checkpoint=checkpoint,
@@ -142,14 +143,3 @@ def _read_split(run: Run, name: str, period: str, checkpoint: Checkpoint) -> Spl
             fix=f"vaiom evaluate {run.path} --split {name}",
         )
     return Split(period=period, evaluation=found, events=events)
-
-
-def _read_corpus(run: Run, named: Path | None, checkpoint: Checkpoint) -> tuple[Corpus | None, str | None]:
-    try:
-        corpus = open_corpus(named or run.corpus_path())
-    except UserError as error:
-        if named is not None:
-            raise
-        return None, f"{error.problem} ({error.where})"
-    require_tokenizer(corpus, checkpoint)
-    return corpus, None

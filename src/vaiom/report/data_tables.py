@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaiom import __version__
-from vaiom.codec import to_json
 from vaiom.report.tables import NOTHING, Column, Table, bits, count, facts, moment, percent2, prose, text
 
 if TYPE_CHECKING:
@@ -209,21 +208,12 @@ def commands(contents: RunContents) -> list[str]:
 def _experiment_options(contents: RunContents) -> list[str]:
     """The experiment by name, its seed, and each setting in which the run differs from it."""
     from vaiom.experiments.registry import EXPERIMENTS
+    from vaiom.training.experiment import changed, experiment_of_checkpoint
 
     origin = contents.checkpoint.provenance
     out = ["--experiment", origin.experiment, "--seed", str(origin.seed)]
-    named = EXPERIMENTS.get(origin.experiment)
-    if named is None:
-        return out
-    own = {**to_json(contents.checkpoint.model.config), **origin.train}
-    plain = {**to_json(named.model), **to_json(named.train)}
-    for key, value in own.items():
-        if key != "seed" and plain.get(key) != value:
-            out += ["--set", f"{key}={_spell_setting(value)}"]
+    if named := EXPERIMENTS.get(origin.experiment):
+        for key, (value, _) in changed(named, experiment_of_checkpoint(contents.checkpoint)).items():
+            if key != "seed":
+                out += ["--set", f"{key}={','.join(value) if isinstance(value, list) else value}"]
     return out
-
-
-def _spell_setting(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

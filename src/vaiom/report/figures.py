@@ -1,19 +1,18 @@
 """The figures of the report as inline SVG, each with what is to be seen in words; one drawing is light and dark.
 
-Enters: the splits of a run with their evaluations and scored events, its training log. Leaves: `<svg>` elements with a
-title for those who cannot see them; the same figures always give the same bytes, and no address of any kind is in them.
-Blue-green favours the model and red the baseline throughout; the strongest baseline of a split is set apart.
+The same figures always give the same bytes, and no address of any kind is in them. Blue-green favours the model and red
+the baseline throughout; the strongest baseline of a split is set apart.
 """
 
 from __future__ import annotations
 
-import functools
 import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import as_file, files
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +24,6 @@ from vaiom.report.tables import MINUS, bits, count, interval, p_value, percent, 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 # Colours that nothing else uses: each becomes the page's variable of that name.
 INK, MUTED, RULE, ACCENT, GOOD, BAD, PAPER = (f"#01020{number}" for number in range(1, 8))
 _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", ACCENT: "accent", GOOD: "good", BAD: "bad", PAPER: "paper"}
@@ -38,20 +34,16 @@ _COLOURS = {1: GOOD, 0: MUTED, -1: BAD}
 """By the side of zero on which an interval lies."""
 
 
-def in_style(draw: Callable[P, R]) -> Callable[P, R]:
-    """Run a function that draws with the report's style, whatever the user's own settings are."""
+@contextmanager
+def in_style() -> Iterator[None]:
+    """Draw with the report's style, whatever the user's own settings are."""
+    import matplotlib as mpl
 
-    @functools.wraps(draw)
-    def styled(*args: P.args, **kwargs: P.kwargs) -> R:
-        import matplotlib as mpl
-
-        with as_file(_STYLE) as style, mpl.rc_context(mpl.rcParamsDefault), mpl.rc_context(fname=style):
-            return draw(*args, **kwargs)
-
-    return styled
+    with as_file(_STYLE) as style, mpl.rc_context(mpl.rcParamsDefault), mpl.rc_context(fname=style):
+        yield
 
 
-@in_style
+@in_style()
 def forest(splits: Sequence[Split]) -> str:
     """Mean gains with their intervals, a panel per split."""
     names = list(dict.fromkeys(each.baseline for split in splits for each in split.evaluation.against))
@@ -80,7 +72,7 @@ def forest(splits: Sequence[Split]) -> str:
     return _to_svg(figure, "gains-figure", alt)
 
 
-@in_style
+@in_style()
 def heat_maps(split: Split) -> str:
     """Gain by asset and baseline, and by asset and month against the strongest baseline."""
     events, names, strongest = split.events, split.baselines, split.strongest
@@ -111,7 +103,7 @@ def heat_maps(split: Split) -> str:
     return _to_svg(figure, f"assets-{split.name}", alt)
 
 
-@in_style
+@in_style()
 def cumulative(split: Split) -> str:
     """The gain added up over time, a line per baseline."""
     events, strongest = split.events, split.strongest
@@ -138,7 +130,7 @@ def cumulative(split: Split) -> str:
     return _to_svg(figure, f"cumulative-{split.name}", alt)
 
 
-@in_style
+@in_style()
 def calibration(split: Split) -> str:
     """The PIT histogram, and reliability of buckets and of cumulative probabilities."""
     found = split.evaluation.calibration
@@ -162,7 +154,7 @@ def calibration(split: Split) -> str:
     return _to_svg(figure, f"calibration-{split.name}", alt)
 
 
-@in_style
+@in_style()
 def portfolios(split: Split) -> str:
     """How often portfolios lost more than their value at risk, a panel per level."""
     found = split.evaluation.joint
@@ -184,7 +176,7 @@ def portfolios(split: Split) -> str:
     return _to_svg(figure, f"portfolios-{split.name}", alt)
 
 
-@in_style
+@in_style()
 def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> str:
     """Training loss and Validation bits by step, the chosen checkpoint marked."""
     scores = {entry["step"]: entry["validation_bits"] for entry in metrics if "validation_bits" in entry}

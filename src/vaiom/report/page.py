@@ -1,7 +1,6 @@
 """The report of a run as one HTML file that needs nothing else, and its headline tables for papers and notes.
 
-Enters: a run folder, the corpus if it moved, where to write. Leaves: whole files or none; the same run gives the same
-bytes. Paper: Results and Appendices on period results and inference, in one page; the rest are additions.
+The same run gives the same bytes.
 """
 
 from __future__ import annotations

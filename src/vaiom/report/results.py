@@ -1,7 +1,5 @@
 """The tables and sentences of an evaluation, as the terminal, the page and the audit show them; the verdict.
 
-Sentences are computed from the figures and no kinder than they are.
-
 Paper: Results, main Test table; Appendices on period results, tail buckets and the asset-month block bootstrap.
 """
 
@@ -267,13 +265,8 @@ def _states(mixture: MixtureReport, label: str) -> Table:
 
 
 def verdict(contents: RunContents) -> list[str]:
-    """What was found, and what limits it."""
-    return [*findings(contents), *limits(contents)]
-
-
-def findings(contents: RunContents) -> list[str]:
-    """A sentence per test split, or on Validation where no test was scored."""
-    return [_describe_split(split) for split in contents.judged]
+    """What was found on each test split, or on Validation where none was scored, and what limits it."""
+    return [*map(describe_split, contents.judged), *limits(contents)]
 
 
 def limits(contents: RunContents) -> list[str]:
@@ -302,7 +295,7 @@ def limits(contents: RunContents) -> list[str]:
     return out
 
 
-def _describe_split(split: Split) -> str:
+def describe_split(split: Split) -> str:
     found = split.evaluation
     ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
     start = (

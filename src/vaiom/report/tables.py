@@ -72,9 +72,8 @@ def p_value(value: float | None) -> str:
     return f"<{SMALLEST_P:.4f}" if value < SMALLEST_P else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
 
 
-def ratio(pair: tuple[int, int]) -> str:
-    """A part and its whole."""
-    return f"{pair[0]}/{pair[1]}"
+def ratio(part_and_whole: tuple[int, int]) -> str:
+    return "{}/{}".format(*part_and_whole)
 
 
 def moment(iso: str) -> str:
@@ -106,10 +105,6 @@ class Column:
     def take(self, item: Any) -> Any:
         return attrgetter(self.source)(item) if isinstance(self.source, str) else self.source(item)
 
-    def spell(self, value: Any) -> str:
-        """What is shown of a value; text stays as it is."""
-        return value if isinstance(value, str) else self.show(value)
-
 
 @dataclass(frozen=True)
 class Table:
@@ -120,19 +115,15 @@ class Table:
     strong: frozenset[int] = field(default_factory=frozenset)
     """Rows that are set in bold type."""
 
-    def __post_init__(self) -> None:
-        for number, row in enumerate(self.rows):
-            if len(row) != len(self.columns):
-                raise ValueError(f"row {number} has {len(row)} cells for {len(self.columns)} columns")
-
     @classmethod
     def of(cls, caption: str, columns: Sequence[Column], items: Iterable[Any]) -> Table:
         """A row per item, made of what the columns take from it."""
         return cls(caption, columns, [[each.take(item) for each in columns] for item in items])
 
     def spelled(self) -> list[list[str]]:
-        """The text of every cell, row by row."""
-        return [[column.spell(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+        """The text of every cell, row by row; text stays as it is."""
+        pairs = ([*zip(self.columns, row, strict=True)] for row in self.rows)
+        return [[each if isinstance(each, str) else column.show(each) for column, each in row] for row in pairs]
 
     def to_terminal(self) -> Group:
         from rich.console import Console, Group

@@ -184,6 +184,12 @@ class Experiment:
         raise ConfigError("unknown setting", expected=", ".join(known), got=key)
 
 
+def changed(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, as they are and as they were."""
+    old, new = ({**to_json(each.model), **to_json(each.train)} for each in (before, after))
+    return {name: (new[name], old[name]) for name in old if new[name] != old[name]}
+
+
 def experiment_of_run(run: Path) -> Experiment:
     """What a run was trained with, as its `config.toml` says."""
     config = Run(run).read_config()
