@@ -1,8 +1,4 @@
-"""A run folder: what lies where, its raw configuration, its training log. Used by every room.
-
-Enters: the path of a run. Leaves: paths of its files, what `config.toml` says, the lines of `metrics.jsonl`. What the
-files mean is the business of the rooms that write them.
-"""
+"""A run folder: what lies where, its raw configuration, its training log. Used by every room."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The contract of everything that predicts return buckets: fit on Train events, then probabilities for any events.
 
-Enters: a corpus and row numbers of events (`Corpus.endpoints`). Leaves: probabilities (n, K) of buckets 1..K, and a
-folder that holds a fit.
 Paper: Methods, "Baselines"; all are fitted on Train and transform-only elsewhere.
 """
 

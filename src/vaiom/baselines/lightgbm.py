@@ -1,10 +1,8 @@
 """Boosted trees over the features of one row, with a seeded Train holdout for early stopping and a last check.
 
-Enters: Train events and a feature set: the paper's three choices of a row's own fields, or those and what its asset did
-before it, from rows up to the row itself and in units of its `sigma20`, the scale of the target; dates
-are left out there, a tree would learn them by heart. Leaves: a LightGBM model and its probabilities of the buckets.
-Paper: Methods, "Baselines" (LightGBM: 15 discrete, 25 continuous, or 25 continuous and 3 metadata fields) and Appendix
-"LightGBM Hyperparameters"; it leaves features of the context to future work.
+Features are the paper's three choices of a row's own fields, or those and what its asset did up to the row in units of
+its `sigma20`, the scale of the target; dates are left out there, a tree would learn them by heart.
+Paper: Methods, "Baselines"; Appendix "LightGBM Hyperparameters"; it leaves features of the context to future work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Networks as baselines, from the product's own parts: a GRU over the events, a decoder that sees return tokens alone.
 
-Enters: Train events. Leaves: a checkpoint and its probabilities. The last months of Train choose the checkpoint, so
-nothing after Train is used; everything else is trained exactly as the model is.
-The second is in the manner of StockGPT: past return buckets as the only words, the next one as the target.
+The last months of Train choose the checkpoint, so nothing after Train is used; everything else is trained exactly as
+the model is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The baselines by name, made only when asked for: a name costs no import of the library behind it.
-
-Enters: a name and where to report progress. Leaves: a baseline that was not fitted yet.
-"""
+"""The baselines by name, made only when asked for: a name costs no import of the library behind it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """What is kept of baselines: fits that are made once, and per-event losses that any machine can compare with.
 
-Enters: an unfitted baseline and a corpus; bits per event on a split's events. Leaves: `fits/<name>-<key>/`, read again
-for the same data, Train events and settings; `<split>.npz` with the rows, their buckets and `bits_<name>` for each
-baseline, and a header that says which events these are: reading refuses any others. Losses need NumPy alone, and
-nothing stored here runs code when it is read.
+`fits/<name>-<key>/` is read again for the same data, Train events and settings; `<split>.npz` has the rows, their
+buckets and `bits_<name>` for each baseline, and a header that says which events these are: reading refuses any others.
 """
 
 from __future__ import annotations
@@ -122,8 +120,10 @@ def load_losses(
     try:
         arrays = read_arrays(file)
         header = dict(json.loads(str(arrays["header"])))
+        losses = bits_of_columns(arrays)
     except (*BAD_ARRAYS, RecursionError) as error:
-        raise _damaged(file, str(error)) from error
+        fix = "remove the file and score again"
+        raise DataError("stored losses cannot be read", where=file, got=str(error), fix=fix) from error
     identity = _identity(corpus, split, context)
     wrong = [(name.removesuffix("_sha256"), identity[name], header.get(name)) for name in identity]
     wrong = [each for each in wrong if each[1] != each[2]]
@@ -140,24 +140,17 @@ def load_losses(
             got=got,
             fix="score the baselines again into another folder",
         )
-    try:
-        return bits_of_columns(arrays, rows.shape)
-    except ValueError as error:
-        raise _damaged(file, str(error)) from error
+    return losses
 
 
-def bits_of_columns(columns: Mapping[str, npt.NDArray[Any]], shape: tuple[int, ...] | None = None) -> dict[str, Floats]:
-    """The losses among stored columns, by predictor; other numbers than finite ones, or another shape, are refused."""
+def bits_of_columns(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Floats]:
+    """The losses among stored columns, by predictor; anything but a finite one for each bucket is refused."""
     losses = {name: values for name, values in columns.items() if name.startswith(BITS_PREFIX)}
     for name, values in losses.items():
-        if values.dtype != np.float64 or not np.isfinite(values).all() or shape not in (None, values.shape):
+        if values.dtype != np.float64 or values.shape != columns["bucket"].shape or not np.isfinite(values).all():
             raise ValueError(f"{name} is not one finite loss per event")
     return {name.removeprefix(BITS_PREFIX): values for name, values in losses.items()}
 
 
 def _identity(corpus: Corpus, split: str, context: int) -> dict[str, Any]:
     return {"format": LOSSES_FORMAT, "corpus_sha256": corpus.sha256, "split": split, "context": context}
-
-
-def _damaged(file: Path, got: str) -> DataError:
-    return DataError("stored losses cannot be read", where=file, got=got, fix="remove the file and score again")

@@ -1,7 +1,6 @@
 """Student-t returns whose scale follows the past: the corpus's own EWMA scale, or a GARCH(1,1) fitted per asset.
 
-Enters: Train events. Leaves: parameters per asset; bucket probabilities from the CDF, of sums of bars by simulation.
-Not in the paper.
+Bucket probabilities come from the CDF, those of sums of bars from simulation. Not in the paper.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Runs tasks in this process, in several processes of this machine, or on a Ray cluster.
-
-Enters: tasks, and the function that does one on a device. Leaves: the reasons of those that failed; a task that fails
-or whose process dies stops nothing else.
-"""
+"""Runs tasks in this process, in several processes of this machine, or on a Ray cluster; none stops the others."""
 
 from __future__ import annotations
 
@@ -51,10 +47,8 @@ class Engine:
     def run(
         self, tasks: Sequence[Task], perform: Perform, finished: int = 0, report: Report | None = None
     ) -> dict[str, str]:
-        """Do the tasks; why some failed, by their ids. `finished` others count as done in what is reported.
-
-        Tasks that read the results of others, which they name as `runs`, come last and run here.
-        """
+        """Do the tasks; why some failed, by their ids. `finished` others count as done in what is reported."""
+        # Tasks that read the results of others come last and run here.
         first, last = [task for task in tasks if not task.runs], [task for task in tasks if task.runs]
         if self.name == "ray":
             outcomes = _on_ray(first, perform, self.device)

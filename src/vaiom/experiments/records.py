@@ -1,7 +1,4 @@
-"""What a finished task leaves: one small JSON file that says everything a table asks for.
-
-Enters: what was measured, or a folder of records. Leaves: records, written whole or not at all and checked when read.
-"""
+"""What a finished task leaves: one small JSON file that says everything a table asks for."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
 """What a finished run leads to: its configuration through the newest bars, a model for use; heads for more bars.
 
 The protocol is moved to the end of the data: the last half-year selects, everything before it is Train, and no test is
-left. Buckets, shape and zero shares are fitted anew. The checkpoint says that it is for use, and evaluation refuses to
-score it on what it has learned from.
-
-Enters: a run folder and a corpus. Leaves: another run folder. Selecting looks at whatever test splits of the corpus
-the last half-year holds, and their ledger says so.
-Paper: has no such model; Methods, "Corpus Construction and Split Protocol", shifted.
+left. Selecting looks at whatever test splits of the corpus the last half-year holds, and their ledger says so. The
+checkpoint says that it is for use, and evaluation refuses to score it on what it has learned from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A checkpoint explains itself: safetensors whose header holds configuration, tokenizer, data hashes, cutoff and seed.
 
-Enters: a model and what it was made from. Leaves: one file, or a model from one. Nothing is ever unpickled, and a file
-whose header or tensors are not the ones that were written is refused.
+Nothing is ever unpickled, and a file whose header or tensors are not the ones that were written is refused.
 """
 
 from __future__ import annotations

@@ -133,16 +133,12 @@ class ModelConfig:
         for name, most in LARGEST.items():
             _require(1 <= getattr(self, name) <= most, f"{name} must lie in 1 to {most}")
         _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
-        _require(
-            self.positions == "learned" or self.width // self.num_heads % 2 == 0,
-            "rotary positions need heads of an even width",
-        )
+        even = self.width // self.num_heads % 2 == 0
+        _require(self.positions == "learned" or even, "rotary positions need heads of an even width")
         _require(self.attention_window >= 0, "attention_window must not be negative")
         _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
-        _require(
-            self.context >= self.receptive_field,
-            f"a context of {self.context} is less than the {self.receptive_field} rows that an answer depends on",
-        )
+        problem = f"a context of {self.context} is less than the {self.receptive_field} rows that an answer depends on"
+        _require(self.context >= self.receptive_field, problem)
         for name in ("asset_dropout", "cross_dropout"):
             _require(not getattr(self, name) or self.input == "hybrid", f"{name} needs input=hybrid")
         for name in ("dropout", "stochastic_depth", "asset_dropout", "cross_dropout"):
@@ -175,16 +171,12 @@ class ModelConfig:
 
     def outputs(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Number of outputs of each head; index 0 of a target has none."""
-        if self.return_head == "moms":
-            sizes = {"state": self.num_states, "return": self.num_states * NUM_RETURN_BUCKETS}
-        else:
+        sizes = {"state": self.num_states, "return": self.num_states * NUM_RETURN_BUCKETS}
+        if self.return_head != "moms":
             sizes = {"return": NUM_RETURN_BUCKETS}
-        auxiliary = {
-            "gap": vocabulary.num_gap_buckets,
-            "vol_regime": vocabulary.num_vol_regimes,
-            "ordinal": NUM_RETURN_BUCKETS - 1,
-        }
-        return sizes | {name: auxiliary[name] for name in AUXILIARIES if name in self.auxiliaries}
+        numbers = (vocabulary.num_gap_buckets, vocabulary.num_vol_regimes, NUM_RETURN_BUCKETS - 1)
+        auxiliary = dict(zip(AUXILIARIES, numbers, strict=True))
+        return sizes | {name: number for name, number in auxiliary.items() if name in self.auxiliaries}
 
 
 def _require(condition: bool, problem: str) -> None:

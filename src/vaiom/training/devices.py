@@ -1,7 +1,6 @@
 """Where a run computes: its device, number formats, recorded CUDA graphs, and its group of `torchrun` processes.
 
-FP16 with a loss scaler on GPUs, FP32 on CPUs, BF16 on request. Each process of a group takes whole micro-batches of the
-same global batch, so that every mean is the one a single process takes; gradients are summed.
+Each process takes whole micro-batches of the same global batch, so that every mean is the one a single process takes.
 Paper: Methods, "Optimization and Reproducibility Settings" (FP16 automatic mixed precision, data parallelism).
 """
 

@@ -209,7 +209,10 @@ class _Run:
                 # The line comes before the state that a resumed run would go on from: none is lost, and none twice.
                 self._log(number, loss, bits)
                 if validates:
-                    self._save()
+                    if self.group.is_rank_0:
+                        self._write_checkpoint()
+                    self.group.wait()
+                    seed_dropout(self.config.seed, self.group.rank, number)
                     since, validated = validated, time.time()
                     if self.group.sum(torch.tensor(float(2 * validated - since > deadline), device=self.device)):
                         break
@@ -255,12 +258,6 @@ class _Run:
         if self.record.best_bits is None or bits < self.record.best_bits:
             self.record = replace(self.record, best_step=number, best_bits=bits, stale_validations=0)
         return bits
-
-    def _save(self) -> None:
-        if self.group.is_rank_0:
-            self._write_checkpoint()
-        self.group.wait()
-        seed_dropout(self.config.seed, self.group.rank, self.record.step)
 
     def _write_checkpoint(self) -> None:
         number = self.record.step

@@ -1,9 +1,7 @@
 """Log-probabilities of the next return bucket for any events of a corpus, in batches on the device.
 
-Enters: a model, a corpus on the device, row numbers. Leaves: FP32 log-probabilities (n, 16) or mean bits per event.
-A model with learned positions is shown the window of each event; only the final position is scored, so the last layer
-computes only that one. A model whose layers see a window of rows runs over stretches of rows, and each row is computed
-once: an answer depends on its receptive field alone, wherever the stretch begins.
+A model with learned positions is shown the window of each event. A model whose layers see a window of rows runs over
+stretches of rows, and each row is computed once: an answer depends on its receptive field alone.
 Paper: Methods, "Evaluation and Ablation Protocol".
 """
 

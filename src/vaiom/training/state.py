@@ -1,6 +1,5 @@
 """What a run needs to go on after it was killed: parameters, optimizer moments, loss scale. Safetensors, no pickle.
 
-Enters: a `TrainStep` and the record of the run. Leaves: a file beside the checkpoint, or the same state restored.
 Random states are not kept: they start anew wherever a state is saved, from the seed, the process and the step.
 On a CPU the resumed run repeats the uninterrupted one to the bit.
 """

@@ -1,6 +1,5 @@
 """One optimizer step, exact and fast: gather, forward, loss, backward, clip, update.
 
-Enters: the last rows of a step's windows. Leaves: the losses, on the device; the model has moved.
 On a GPU the loss is compiled and the whole step is replayed as one CUDA graph; on a CPU micro-batches run one by one.
 Both give each micro-batch its own means, as the paper's accumulation does.
 Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settings".

@@ -1,6 +1,5 @@
 """Windows of a corpus: the whole corpus lives on the device, and windows are gathered there by their last rows.
 
-Enters: an open corpus. Leaves: tensors on a device; the row numbers that each optimizer step draws.
 Paper: Methods, "Supervision Scope" (targets are 0 where `valid_base` fails) and "Optimization" (seeded sampler).
 """
 
