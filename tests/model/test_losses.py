@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reference.losses_loop import mean_of_window_means, micro_batch_loss, ordinal_labels
 from vaiom.model.config import AUXILIARIES
-from vaiom.model.losses import class_ids, objective, position_losses
+from vaiom.model.heads import class_ids, objective, position_losses
 
 WEIGHTS = {"gap": 0.1, "vol_regime": 0.3, "ordinal": 0.7}
 

@@ -15,7 +15,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CROSS_FIELDS, SIGNED_FIELDS, UNKNOWN_ASSET
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.config import Vocabulary
-from vaiom.model.losses import objective
+from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.loop import mean_probs, teachers_of, train

@@ -12,7 +12,7 @@ from tiny_runs import TINY, make_step
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
-from vaiom.model.losses import objective
+from vaiom.model.heads import objective
 from vaiom.training.devices import ProcessGroup, resolve_device, resolve_type
 from vaiom.training.experiment import Experiment
 from vaiom.training.step import TrainStep

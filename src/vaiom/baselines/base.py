@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import BAD_RETURN, INVALID, has_flag
+from vaiom.events.fields import BAD_RETURN, INVALID, NUM_RETURN_BUCKETS, has_flag
 from vaiom.files import read_json, write_json
 
 Rows = npt.NDArray[np.integer]
@@ -127,13 +127,9 @@ def rows_by_asset(corpus: Corpus, rows: Rows) -> dict[str, npt.NDArray[np.bool_]
     return {symbol: chosen for symbol, chosen in parts.items() if chosen.any()}
 
 
-def num_return_buckets(corpus: Corpus) -> int:
-    return len(corpus.edges["return"]) - 1
-
-
 def count_targets(corpus: Corpus, rows: Rows) -> Floats:
     """How many of the rows' events ended in each bucket, (K,)."""
-    counts = np.bincount(corpus.target_return[rows], minlength=num_return_buckets(corpus) + 1)[1:]
+    counts = np.bincount(corpus.target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[1:]
     return counts.astype(np.float64)
 
 

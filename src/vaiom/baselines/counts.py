@@ -11,9 +11,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, num_return_buckets, smooth
+from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, smooth
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import DISC_FIELDS
+from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.model.config import class_of
 
 HOURS_PER_WEEK = 168
@@ -44,7 +44,7 @@ class Markov(Baseline):
     probs_: Floats  # (K + 1, K), row 0 for a missing current bucket
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
-        states = num_return_buckets(corpus) + 1
+        states = NUM_RETURN_BUCKETS + 1
         counts = np.zeros((states, states))
         np.add.at(counts, (corpus.disc[rows, _RETURN_BUCKET], corpus.target_return[rows]), 1.0)
         self.probs_ = smooth(counts[:, 1:])
@@ -66,7 +66,7 @@ class HourOfWeek(Baseline):
     prior_weight_: float
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
-        counts = np.zeros((len(corpus.asset_slices) + 1, HOURS_PER_WEEK, num_return_buckets(corpus)))
+        counts = np.zeros((len(corpus.asset_slices) + 1, HOURS_PER_WEEK, NUM_RETURN_BUCKETS))
         np.add.at(counts, (corpus.meta[rows, 0], hour_of_week(corpus, rows), class_of(corpus.target_return[rows])), 1.0)
         centre = smooth(count_targets(corpus, rows))
         self.prior_weight_ = max(PRIOR_WEIGHTS, key=lambda weight: log_evidence(counts, weight * centre))

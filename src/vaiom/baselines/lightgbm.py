@@ -25,13 +25,12 @@ from vaiom.baselines.base import (
     clean_returns,
     count_targets,
     damaged_fit,
-    num_return_buckets,
     rows_by_asset,
     smooth,
 )
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS
+from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.files import read_json, write_json
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.config import class_of
@@ -274,7 +273,7 @@ class LightGBM(Baseline):
             )
         train = self._dataset(corpus, fitted)
         booster = lgb.train(
-            self.settings.params(num_return_buckets(corpus)),
+            self.settings.params(NUM_RETURN_BUCKETS),
             train,
             num_boost_round=self.settings.rounds,
             valid_sets=[self._dataset(corpus, holdout, reference=train)],
@@ -293,7 +292,7 @@ class LightGBM(Baseline):
         self.booster_ = booster  # of the best round: the library drops the later ones
 
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
-        probs = np.empty((len(rows), num_return_buckets(corpus)))
+        probs = np.empty((len(rows), NUM_RETURN_BUCKETS))
         for start in range(0, len(rows), _PREDICT_ROWS):
             part = slice(start, start + _PREDICT_ROWS)
             probs[part] = self.booster_.predict(self.features.of(corpus, rows[part]))

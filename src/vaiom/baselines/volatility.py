@@ -13,18 +13,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import (
-    Baseline,
-    Floats,
-    Rows,
-    clean_returns,
-    count_targets,
-    num_return_buckets,
-    rows_by_asset,
-    smooth,
-)
+from vaiom.baselines.base import Baseline, Floats, Rows, clean_returns, count_targets, rows_by_asset, smooth
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import UNKNOWN_ASSET
+from vaiom.events.fields import NUM_RETURN_BUCKETS, UNKNOWN_ASSET
 from vaiom.events.horizons import slot_of_week, slots_of_week, usual_sizes
 
 MIN_EVENTS = 500
@@ -63,7 +54,7 @@ class EwmaT(Baseline):
         }
 
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
-        probs = np.empty((len(rows), num_return_buckets(corpus)))
+        probs = np.empty((len(rows), NUM_RETURN_BUCKETS))
         for symbol, chosen in rows_by_asset(corpus, rows).items():
             scale, degrees = self.students_.get(symbol, self.pooled_)
             probs[chosen] = student_buckets(corpus.edges["return"] / scale, degrees)

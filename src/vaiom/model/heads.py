@@ -1,16 +1,23 @@
-"""What a hidden state says: logits of every head from one projection, and the distribution of the next return bucket.
+"""What a hidden state says: logits of every head, the distribution of the next return bucket, the training objective.
 
-Enters: hidden states (..., D). Leaves: named logits in FP32; log-probabilities (..., 16) of return buckets 1..16.
-Paper: Methods, "Output Heads: Independent Categorical Head and MoMS" and "Training Objective".
+Targets are bucket ids with 0 where a position does not count. Each task is one mean over its valid positions of a
+micro-batch, not a mean of window means; micro-batches that run together are averaged as if each had run alone.
+Paper: Methods, "Output Heads", "Training Objective", "Supervision Scope"; Appendix F, "FullSeq Valid-Position Logic".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig, Vocabulary, class_of
+
+TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime": "vol_regime"}
+"""Which target each task learns from."""
 
 
 class Heads(nn.Module):
@@ -39,3 +46,64 @@ def return_log_probs(logits: dict[str, Tensor]) -> Tensor:
         return logits["return"].log_softmax(dim=-1)
     weights, components = state_log_probs(logits)
     return torch.logsumexp(weights[..., None] + components, dim=-2)
+
+
+def class_ids(buckets: Tensor) -> Tensor:
+    """Bucket ids 1..K as class ids 0..K-1; invalid ones become class 0 and must be masked."""
+    ids: Tensor = class_of(buckets.long()).clamp(min=0)
+    return ids
+
+
+def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The loss of every position for each task whose head is there, shape (B, T); invalid positions are not zeroed."""
+    losses = {"return": _nll(return_log_probs(dict(logits)), targets["return"])}
+    if "ordinal" in logits:
+        losses["ordinal"] = _ordinal(logits["ordinal"], targets["return"])
+    for task in ("gap", "vol_regime"):
+        if task in logits:
+            losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[task])
+    return losses
+
+
+def grouped_means(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
+    """(G,) the mean over valid positions of each micro-batch; 0 where it has none, which leaves its term out."""
+    per_group = torch.where(valid, losses, 0.0).view(num_groups, -1).sum(dim=1)
+    return per_group / valid.view(num_groups, -1).sum(dim=1).clamp(min=1)
+
+
+def objective(
+    logits: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    weights: Mapping[str, float],
+    num_groups: int = 1,
+    teacher_BTK: Tensor | None = None,
+    teacher_share: float = 0.0,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss to minimise and the mean of each task; the windows are `num_groups` equal micro-batches in a row.
+
+    With a teacher's probabilities, that share of the return's loss is the cross-entropy to them.
+    """
+    terms = {
+        task: grouped_means(losses, targets[TARGET_OF[task]] > 0, num_groups).mean()
+        for task, losses in position_losses(logits, targets).items()
+    }
+    total = terms["return"]
+    if teacher_BTK is not None:
+        soft = -(teacher_BTK * return_log_probs(dict(logits))).sum(dim=-1)
+        learned = grouped_means(soft, targets["return"] > 0, num_groups).mean()
+        total = (1 - teacher_share) * total + teacher_share * learned
+    for task, term in terms.items():
+        if task != "return":
+            total = total + weights[task] * term
+    return total, terms
+
+
+def _nll(log_probs: Tensor, buckets: Tensor) -> Tensor:
+    return -log_probs.gather(-1, class_ids(buckets)[..., None])[..., 0]
+
+
+def _ordinal(logits: Tensor, buckets: Tensor) -> Tensor:
+    """Mean binary cross-entropy over the thresholds; threshold j is passed when the bucket is above j."""
+    thresholds = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
+    passed = (thresholds < buckets[..., None]).to(logits.dtype)
+    return binary_cross_entropy_with_logits(logits, passed, reduction="none").mean(dim=-1)

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from vaiom.events.fields import UNKNOWN_ASSET
 from vaiom.model.config import ModelConfig, Vocabulary
 from vaiom.model.decoder import Decoder, Gru
-from vaiom.model.encoders import make_encoder
+from vaiom.model.encoders import Encoder
 from vaiom.model.heads import Heads, return_log_probs
 
 ASSET_TABLE = "encoder.embeddings.asset_id.weight"
@@ -29,7 +29,7 @@ class Vaiom(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary = vocabulary
-        self.encoder = make_encoder(config, vocabulary)
+        self.encoder = Encoder(config, vocabulary)
         self.backbone = Decoder(config) if config.backbone == "decoder" else Gru(config)
         self.heads = Heads(config, vocabulary)
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.model.heads import return_log_probs
-from vaiom.model.losses import class_ids
+from vaiom.model.heads import class_ids, return_log_probs
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph, resolve_type
 from vaiom.training.windows import DeviceCorpus, Rows

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vaiom.model.losses import objective
+from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
 from vaiom.training.experiment import TrainConfig
