@@ -17,7 +17,8 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def ensure_folder(path: Path) -> Path:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it there when the block ends well, remove it otherwise."""
-    with _staged(path.parent, _create_file, path.suffix) as staged:
+    with _staged(path.parent, partial(Path.touch, exist_ok=False), path.suffix) as staged:
         with _disk_errors(path):
             yield staged
         _flush(staged)
@@ -83,11 +84,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
         _flush(path.parent)
 
 
-@contextmanager
-def staging_folder(parent: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder in `parent`, gone when the block ends, or at the next run if this one is killed."""
-    with _staged(parent, Path.mkdir) as staged:
-        yield staged
+def staging_folder(parent: Path) -> AbstractContextManager[Path]:
+    """An empty hidden folder in `parent`, gone when the block ends, or at the next run if this one is killed."""
+    return _staged(parent, Path.mkdir)
 
 
 @contextmanager
@@ -147,9 +146,8 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise DataError("a file is missing", where=path, fix="check the path, or build the folder again") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            "not readable as JSON", where=path, got=str(error), fix="the file is damaged: build the folder again"
-        ) from error
+        fix = "the file is damaged: build the folder again"
+        raise DataError("not readable as JSON", where=path, got=str(error), fix=fix) from error
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -233,11 +231,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
-def _create_file(path: Path) -> None:
-    # The process's umask decides who may read it, as for the user's other files.
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-
-
 @contextmanager
 def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Iterator[Path]:
     """Make something hidden in a folder beside a lock file, which ends with this process; remove both at the end."""
@@ -298,9 +291,5 @@ def _flush(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError | None) -> DataError:
-    return DataError(
-        "cannot write here",
-        where=path,
-        got=error.strerror if error else "no write permission",
-        fix="choose a folder that you may write to",
-    )
+    got = error.strerror if error else "no write permission"
+    return DataError("cannot write here", where=path, got=got, fix="choose a folder that you may write to")

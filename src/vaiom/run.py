@@ -47,11 +47,8 @@ class Run:
         """What it knows of more bars than the next."""
         self.dependence = path / "dependence.json"
         """How its assets depend on each other."""
-
-    @property
-    def teachers(self) -> Path:
+        self.teachers = path / "teachers"
         """The folder of the runs whose models taught this one, numbered from 1."""
-        return self.path / "teachers"
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:07d}.safetensors"
@@ -95,9 +92,8 @@ class Run:
         try:
             return Path(self.read_config()["corpus"]["path"])
         except (DataError, KeyError, TypeError) as error:
-            raise ConfigError(
-                "the run does not say where its corpus is", where=self.config, fix="name it with --corpus"
-            ) from error
+            problem = "the run does not say where its corpus is"
+            raise ConfigError(problem, where=self.config, fix="name it with --corpus") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The training log; none where the run was packed without it."""
@@ -120,10 +116,6 @@ class Run:
             if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries):
                 raise ValueError("a line without a step")
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                "the training log is damaged",
-                where=self.metrics,
-                got=str(error),
-                fix="remove the damaged line; the model does not depend on it, only its curve does",
-            ) from error
+            fix = "remove the damaged line; the model does not depend on it, only its curve does"
+            raise DataError("the training log is damaged", where=self.metrics, got=str(error), fix=fix) from error
         return list(zip(lines, entries, strict=True))

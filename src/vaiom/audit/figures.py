@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from vaiom.audit.pipeline import find_rows
 from vaiom.audit.proof import QUICK_BASELINES, Claim, Proof
 from vaiom.audit.rescoring import Rescorer
 from vaiom.baselines.base import Baseline, Rows
@@ -69,9 +70,11 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
         stored, events = read_json(Run(run).evaluation(split)), read_events(run, split)
         named = list(stored.get("bits") or ())
         proof.check(named == list(events.bits), f"{split}: the file names {named}, the events {list(events.bits)}")
-        rows = _rows_of(corpus, events)
-        if not proof.check(rows is not None, f"{split}: events that the corpus does not have") or rows is None:
+        keys = zip(events.symbols.tolist(), events.target_times.tolist(), strict=True)
+        found = find_rows(corpus, corpus.target_timestamps, keys)
+        if not proof.check(None not in found, f"{split}: events that the corpus does not have"):
             continue
+        rows = np.array(found, np.int64)
         figures = figures_of_events(corpus, rows, events)
         for name in ("sample", "confidence_set"):  # which version 0.1, or machines without `arch`, do not have
             if stored.get(name) is None or figures[name] is None:
@@ -133,17 +136,6 @@ def _compared_with_others(
         except DataError as error:
             proof.notes.append(f"{split}: not recomputed: seeds ({error.problem}: {error.where})")
     return figures
-
-
-def _rows_of(corpus: Corpus, events: ScoredEvents) -> Rows | None:
-    """The row of each event: that of its asset whose next bar is the target."""
-    row_of = {
-        symbol: {time: row for row, time in enumerate(corpus.target_timestamps[rows].tolist(), start=rows.start)}
-        for symbol, rows in corpus.asset_slices.items()
-    }
-    pairs = zip(events.symbols.tolist(), events.target_times.tolist(), strict=True)
-    found = [row_of.get(symbol, {}).get(time) for symbol, time in pairs]
-    return None if None in found else np.array(found, np.int64)
 
 
 def _compare_forecasts(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vaiom.audit.pipeline import find_rows
 from vaiom.audit.proof import Claim, Proof
 from vaiom.baselines.base import Rows
 from vaiom.baselines.registry import baseline
@@ -41,7 +42,8 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
     forecasts, settled = _in_order(proof, file, model.checkpoint.sha256)
     corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
-    found = {row: key for key in forecasts if (row := _row_of(corpus, key)) is not None}
+    rows_of_keys = find_rows(corpus, corpus.timestamps, forecasts)
+    found = {row: key for row, key in zip(rows_of_keys, forecasts, strict=True) if row is not None}
     absent = f"{len(forecasts) - len(found)} forecasts are of bars that the folder does not have"
     proof.check(len(found) == len(forecasts), absent)
     rows = np.array(sorted(found), np.int64)
@@ -72,14 +74,6 @@ def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitmen
     if len(own) < len(commitments):
         proof.notes.append(f"{len(commitments) - len(own)} forecasts of other models are not judged")
     return own, settled
-
-
-def _row_of(corpus: Corpus, key: Key) -> int | None:
-    if key[0] not in corpus.asset_slices:
-        return None
-    inside, stamp = corpus.asset_slices[key[0]], np.datetime64(key[1], "s")
-    row = inside.start + int(np.searchsorted(corpus.timestamps[inside], stamp))
-    return row if row < inside.stop and corpus.timestamps[row] == stamp else None
 
 
 def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries) -> None:

@@ -6,7 +6,7 @@ Enters: bars by symbol. Leaves: first what Train fits, then `Events`; the proofs
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -144,6 +144,17 @@ def seen_by(checkpoint: Checkpoint, corpus: Corpus) -> Corpus:
     """The corpus under the boundaries that the checkpoint was trained with; it still says where its folder is."""
     splits = SplitConfig.from_json(checkpoint.provenance.splits)
     return corpus if splits == corpus.splits else replace(under_splits(corpus, splits), path=corpus.path)
+
+
+def find_rows(
+    corpus: Corpus, stamps: npt.NDArray[np.datetime64], keys: Iterable[tuple[str, datetime]]
+) -> list[int | None]:
+    """The row of each asset and time among the `stamps` of all rows; None where there is none."""
+    row_of = {
+        symbol: {time: row for row, time in enumerate(stamps[rows].tolist(), start=rows.start)}
+        for symbol, rows in corpus.asset_slices.items()
+    }
+    return [row_of.get(symbol, {}).get(time) for symbol, time in keys]
 
 
 def widest_model(context: int = DEFAULT_CONTEXT) -> ModelConfig:

@@ -56,15 +56,13 @@ class Baseline(ABC):
     def fit(self, corpus: Corpus, rows: Rows) -> Self:
         """Learn from the targets of these rows."""
         if not len(rows):
-            raise DataError(
-                "no events to fit on", expected="at least one valid Train event", fix="bring in a longer history"
-            )
+            expected = "at least one valid Train event"
+            raise DataError("no events to fit on", expected=expected, fix="bring in a longer history")
         assert (corpus.target_return[rows] != INVALID).all(), "an event without a valid target cannot be fitted"
         self._fit(corpus, rows)
         return self
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
-        """Probabilities (n, K) of the next return bucket of each row; column j belongs to bucket j + 1."""
         if not self.is_fitted:
             raise DataError(f"{self.name} predicts only after it was fitted", fix="call fit with Train events first")
         return self._predict(corpus, rows)

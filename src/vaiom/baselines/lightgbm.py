@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -92,14 +93,12 @@ def history_features(
         yield f"gap_z_lag_{lag}", lagged(gaps, lag)
     for lag in (1, 6, 24, 120):
         yield f"seconds_since_lag_{lag}", seconds - lagged(seconds.astype(np.float64), lag)
-    for cycle in CYCLES:
-        for count in (1, 5, 20, 60):
-            yield f"next_slot_of_{cycle}_{count}", recent_mean(size, slots[cycle], asked[cycle], count) * unit
+    for cycle, count in product(CYCLES, (1, 5, 20, 60)):
+        yield f"next_slot_of_{cycle}_{count}", recent_mean(size, slots[cycle], asked[cycle], count) * unit
     for cycle in CYCLES:
         yield f"next_slot_of_{cycle}_z", recent_mean(abs_z, slots[cycle], asked[cycle], SEASON_COUNT)
-    for cycle in CYCLES:
-        for window in (3, 12, 48):
-            yield f"season_of_{cycle}_{window}", seasonal_forecast(size, slots[cycle], asked[cycle], window) * unit
+    for cycle, window in product(CYCLES, (3, 12, 48)):
+        yield f"season_of_{cycle}_{window}", seasonal_forecast(size, slots[cycle], asked[cycle], window) * unit
     for cycle in CYCLES:
         yield f"slot_of_{cycle}", slots[cycle].astype(np.float64)
 
@@ -179,10 +178,6 @@ def _lags(corpus: Corpus, rows: Rows) -> Matrix:
     return np.concatenate([own, past, corpus.meta[rows]], axis=1, dtype=np.float32)
 
 
-def _with_meta(corpus: Corpus, rows: Rows) -> Matrix:
-    return np.concatenate([corpus.cont[rows], corpus.meta[rows]], axis=1, dtype=np.float32)
-
-
 # The names alone: those of an asset that has one row.
 _HISTORY_FIELDS = tuple(name for name, _ in history_features(np.zeros(1, np.int64), 86_400, *[np.ones(1)] * 5))
 _LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
@@ -191,7 +186,11 @@ _NUM_META = len(META_FIELDS)
 FEATURES = {
     "lightgbm_disc": FeatureSet(DISC_FIELDS, len(DISC_FIELDS), lambda c, rows: c.disc[rows].astype(np.float32)),
     "lightgbm_cont": FeatureSet(CONT_FIELDS, 0, lambda c, rows: c.cont[rows]),
-    "lightgbm": FeatureSet((*CONT_FIELDS, *META_FIELDS), _NUM_META, _with_meta),
+    "lightgbm": FeatureSet(
+        (*CONT_FIELDS, *META_FIELDS),
+        _NUM_META,
+        lambda c, rows: np.concatenate([c.cont[rows], c.meta[rows]], axis=1, dtype=np.float32),
+    ),
     "lightgbm_lags": FeatureSet(_LAG_FIELDS, _NUM_META, _lags),
     "lightgbm_extra": FeatureSet(
         (*EXTRA_FIELDS, *_LAG_FIELDS),
@@ -268,9 +267,8 @@ class LightGBM(Baseline):
 
         fitted, holdout = split_holdout(rows, corpus.target_timestamps[rows], self.settings)
         if not len(holdout):
-            raise DataError(
-                "too few events for a holdout", expected="at least two Train events", got=len(rows), where=self.name
-            )
+            expected = "at least two Train events"
+            raise DataError("too few events for a holdout", expected=expected, got=len(rows), where=self.name)
         train = self._dataset(corpus, fitted)
         booster = lgb.train(
             self.settings.params(NUM_RETURN_BUCKETS),
