@@ -44,7 +44,7 @@ def agree(ours: Any, theirs: Any) -> int:
 SIZES = (st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 3), st.integers(1, 4))
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(*SIZES)
 def test_both_computations_from_bits_agree(seed: int, count: int, num_assets: int, num_months: int) -> None:
     events = random_events(np.random.default_rng(seed), count, num_assets, num_months)
