@@ -130,7 +130,7 @@ class DependenceState:
     target: Floats
     """What it is shrunk to: that of Train, for other assets by the mean correlation of their class."""
     counts: Any
-    """(n,) stamps at which each asset was there."""
+    """(n,) stamps at which each asset was there, beside others."""
 
     def after(self, symbols: Sequence[str], scores: Floats, scales: Floats) -> DependenceState:
         """With one more stamp, at which these assets were there; (n,) each."""
@@ -140,7 +140,8 @@ class DependenceState:
         covariance = average(state.covariance, values, self.fit.decay)
         # Ratios alone matter: the unit is held, or what is lost and won in it would add up.
         covariance *= math.exp(float(np.mean(np.log(np.diag(state.target) / np.diag(covariance)))))
-        return replace(state, covariance=covariance, counts=state.counts + np.isfinite(values))
+        counts = state.counts + (np.isfinite(values) if len(symbols) > 1 else 0)
+        return replace(state, covariance=covariance, counts=counts)
 
     def after_all(self, series: Mapping[str, Series]) -> DependenceState:
         """With all stamps of assets."""

@@ -21,12 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import DataError
+from vaiom.events.dependence import DependenceState
 from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of
+from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, bars_of, meta_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.portfolio import join, state_after
 from vaiom.forecast.rows import Window, find_missing, read_others
 from vaiom.model.row_step import MOST_ROWS, MoreRows, RowMemory, RowStep
 
@@ -148,6 +151,8 @@ class OnlineForecaster:
         self.streams: dict[str, AssetStream] = {}
         self._stale: dict[str, int] = {}
         """Stamps from which on rows are still to read what other assets had there."""
+        self._dependence: tuple[DependenceState, int] | None = None
+        """How assets depend on each other after a stamp, if it has been asked."""
         self._kept = forecaster.context * (_KEPT_CONTEXTS if forecaster.reads_other_assets else 1)
 
     def push(
@@ -224,6 +229,26 @@ class OnlineForecaster:
             )
         return self.forecaster.distribution(window, probs, now, context=context, horizon=horizon)
 
+    def joint(
+        self, symbols: Sequence[str] | None = None, *, horizon: int = 1, now: datetime | None = None
+    ) -> JointDistribution:
+        """The forecasts of assets together, all that are ready unless told; a stamp costs each asset one window.
+
+        Bars that come after a later stamp was asked for do not change what was learned of their stamp.
+        """
+        chosen = [each for each in self.streams if self.ready(each)] if symbols is None else list(symbols)
+        dists = self.forecast_many(chosen, horizon=horizon, now=now)
+        state, since = self._dependence or (None, -1)
+        moved = {each: stream for each, stream in self.streams.items() if stream.seconds > since and self.ready(each)}
+        if moved:
+            self._read_others([*moved])
+            rows = {each: self.streams[each].part(slice(None)) for each in moved}
+            newest = max(stream.seconds for stream in moved.values())
+            state = state_after(self.forecaster, rows, state, since)
+            self._dependence = state, newest
+        assert state is not None
+        return join(dists, state)
+
     def is_newest(self, stream: AssetStream, symbol: str) -> bool:
         """Whether no bar has changed what a forecast from this stream reads."""
         return self.streams.get(symbol) is stream and symbol not in self._stale
@@ -244,7 +269,7 @@ class OnlineForecaster:
     def copy(self) -> OnlineForecaster:
         """Another that goes on from here by itself, in a moment: what was taken so far is shared and never changed."""
         other = OnlineForecaster(self.forecaster)
-        other.streams, other._stale = self.streams, self._stale
+        other.streams, other._stale, other._dependence = self.streams, self._stale, self._dependence
         return other
 
     def to_json(self) -> dict[str, Any]:

@@ -37,27 +37,30 @@ def dependence_of(forecaster: Forecaster) -> Dependence:
     return forecaster.dependence
 
 
-def state_after(forecaster: Forecaster, assets: Mapping[str, Columns]) -> DependenceState:
-    """The dependence after the last bars of histories, from as many of them as it remembers."""
+def state_after(
+    forecaster: Forecaster, assets: Mapping[str, Columns], before: DependenceState | None = None, since: int = -1
+) -> DependenceState:
+    """The dependence after the last bars of histories, from as many as it remembers, or from those `since` a stamp."""
     fit, at = dependence_of(forecaster), forecaster.at(1)
     series = {}
     for symbol, rows in assets.items():
         meta = meta_of(forecaster.tokenizer, symbol)
-        columns = {name: column[-(fit.memory + forecaster.context) :] for name, column in rows.items()}
+        new = min(fit.memory, int((rows["timestamp"].astype(np.int64) > since).sum()))
+        columns = {name: column[-(new + forecaster.context) :] for name, column in rows.items()}
         events = inputs_of(forecaster.config, columns, meta)
-        probs = forecaster.engine.probs_after_each(events, meta, forecaster.context)[-fit.memory - 1 :]
+        probs = forecaster.engine.probs_after_each(events, meta, forecaster.context)[-new - 1 :]
         last = {name: columns[name][-len(probs) :] for name in ("timestamp", "sigma20", "flags", "log_ret")}
         dists = ReturnDistributions(probs=probs, sigma=last["sigma20"], shape=at.shape)
         series[symbol] = series_of(dists, at.zero_share[meta[0]], last)
     stamps = np.concatenate([own for own, _, _ in series.values()])
-    if len(series) > 1 and len(np.unique(stamps)) == len(stamps):
+    if before is None and len(series) > 1 and len(np.unique(stamps)) == len(stamps):
         raise DataError(
             "the assets have no bar in common",
             where=", ".join(series),
             expected="bars of one clock that overlap",
             fix="bring their bars to one clock (vaiom data import --shift), or bring in longer histories",
         )
-    return fit.begin().after_all(series)
+    return (before or fit.begin()).after_all(series)
 
 
 def join(dists: Mapping[str, ReturnDistribution], state: DependenceState) -> JointDistribution:

@@ -1,0 +1,150 @@
+"""Forecasts of several assets together: from bars, from a live stream, from the command line; what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from forecast_runs import TinyRun
+
+from vaiom.codec import to_json
+from vaiom.errors import ConfigError, DataError
+from vaiom.events.dependence import Dependence
+from vaiom.files import write_json
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import read_bars
+from vaiom.run import Run
+
+Command = Callable[..., tuple[int, str, str]]
+ROWS = 300
+
+
+def dependence(sha256: str) -> Dependence:
+    matrix = np.array([[0.5, 0.3], [0.3, 2.0]])
+    return Dependence(
+        checkpoint_sha256=sha256,
+        symbols=("EURUSD", "XAUUSD"),
+        classes=("FX", "SPOT"),
+        covariance=matrix,
+        correlation=np.array([[1.0, 0.3], [0.3, 1.0]]),
+        decay=0.9,
+        shrinkage=0.1,
+        degrees={"1": 8.0},
+        rivals={},
+        num_stamps=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def together(tiny: TinyRun) -> Forecaster:
+    forecaster = Forecaster.load(tiny.run)
+    forecaster.dependence = dependence(forecaster.card.sha256)
+    return forecaster
+
+
+@pytest.fixture(scope="module")
+def bars(tiny: TinyRun) -> dict[str, pl.DataFrame]:
+    return {symbol: frame.tail(ROWS) for symbol, frame in read_bars(tiny.bars).items()}
+
+
+def test_marginals_are_those_of_predict(together: Forecaster, bars: dict[str, pl.DataFrame]) -> None:
+    joint, alone = together.joint(bars), together.predict(bars)
+    assert joint.symbols == tuple(alone)
+    for symbol, dist in alone.items():
+        assert np.array_equal(joint.dists[symbol].probs, dist.probs)
+        assert joint.prob_zero[symbol] == dist.prob_zero
+    assert joint.as_of == alone["EURUSD"].as_of
+    assert np.linalg.eigvalsh(joint.correlation)[0] > 0
+
+
+def test_a_stream_gives_the_joint_distribution_of_all_its_bars(
+    together: Forecaster, bars: dict[str, pl.DataFrame]
+) -> None:
+    online = together.online()
+    online.extend_many({symbol: frame.head(ROWS - 4) for symbol, frame in bars.items()})
+    online.joint()
+    rows = [frame.tail(4).to_dicts() for frame in bars.values()]
+    for stamp in zip(*rows, strict=True):
+        online.push_many(dict(zip(bars, stamp, strict=True)), forecast=False)
+    joint = online.joint(["XAUUSD", "EURUSD"])
+    batch = together.joint({symbol: bars[symbol] for symbol in ("XAUUSD", "EURUSD")})
+    assert joint.symbols == batch.symbols
+    # The stream remembers some more stamps, whose weight has fallen below a hundredth.
+    assert joint.correlation == pytest.approx(batch.correlation, abs=0.02)
+    assert joint.correlation[0, 1] != pytest.approx(online.copy().joint(["XAUUSD", "EURUSD"]).correlation[0, 1] + 1)
+
+
+def test_what_is_known_of_a_stamp_does_not_depend_on_later_bars(
+    together: Forecaster, bars: dict[str, pl.DataFrame]
+) -> None:
+    cut = {symbol: frame.head(ROWS - 50) for symbol, frame in bars.items()}
+    online = together.online()
+    online.extend_many(cut)
+    first = online.joint().correlation
+    rising = pl.col("Open", "High", "Low", "Close") * pl.Series(np.linspace(1, 3, 50))
+    later = {symbol: frame.tail(50).with_columns(rising) for symbol, frame in bars.items()}
+    assert np.array_equal(together.joint(cut).correlation, first)
+    online.extend_many(later)
+    assert not np.array_equal(online.joint().correlation, first)
+
+
+def test_little_in_common_is_said(together: Forecaster, bars: dict[str, pl.DataFrame]) -> None:
+    short = {"EURUSD": bars["EURUSD"].head(ROWS - 30), "XAUUSD": bars["XAUUSD"].tail(57)}
+    joint = together.joint(short)
+    assert any(note.startswith("EURUSD: its last bar is of") for note in joint.notes)
+    assert any("bars beside others" in note for note in joint.notes)
+    assert together.joint({**bars, "NEW": bars["EURUSD"]}).notes
+    same = together.joint({"EURUSD": bars["EURUSD"], "TWIN": bars["EURUSD"]})
+    assert 0.5 < same.correlation[0, 1] < 1
+    assert np.linalg.eigvalsh(same.correlation)[0] > 0
+
+
+def test_what_cannot_be_joined_is_refused(together: Forecaster, bars: dict[str, pl.DataFrame], tiny: TinyRun) -> None:
+    apart = bars["XAUUSD"].with_columns(pl.col("Datetime") + timedelta(minutes=30))
+    with pytest.raises(DataError, match="no bar in common"):
+        together.joint({**bars, "XAUUSD": apart})
+    with pytest.raises(ConfigError, match="horizon"):
+        together.joint(bars, horizon=5)
+    with pytest.raises(ConfigError, match="never fitted"):
+        Forecaster.load(tiny.run).joint(bars)
+
+
+def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Path, run: Command) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    Run(folder).best.write_bytes(Run(tiny.run).best.read_bytes())
+    sha256 = Forecaster.load(folder).card.sha256
+    positions, plot = tmp_path / "positions.csv", tmp_path / "profit.svg"
+    positions.write_text("symbol,amount\nEURUSD,1000000\nXAUUSD,-200000\n")
+    words = ("risk", folder, "--bars", tiny.bars, "--positions", positions, "--draws", 1000)
+    code, _, err = run(*words)
+    assert code == 2
+    assert "vaiom dependence" in err
+    write_json(Run(folder).dependence, to_json(dependence(sha256)))
+    code, out, _ = run(*words, "--level", "0.95", "--json", "--plot", plot)
+    found = json.loads(out)
+    assert code == 0
+    assert found["level"] == 0.95
+    assert found["horizon"] == 1
+    assert found["expected_shortfall"] > found["value_at_risk"] > 0
+    parts = found["contributions"].values()
+    assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(found["expected_shortfall"])
+    assert plot.is_file()
+    code, out, _ = run(*words, "--given", "XAUUSD=-0.02", "--json")
+    assert json.loads(out)["given"]["XAUUSD"]["profit"] == pytest.approx(200_000 * (1 - np.exp(-0.02)))
+    for text, said in (("EURUSD,nan\n", "not a position"), ("GBPUSD,1\n", "GBPUSD"), ("", "no positions")):
+        positions.write_text(text)
+        code, _, err = run(*words)
+        assert code == 2
+        assert said in err
+    positions.write_text("EURUSD,1\n")
+    assert run(*words, "--horizon", 7)[0] == 2
+    assert run(*words, "--given", "XAUUSD")[0] == 2
+    write_json(Run(folder).dependence, to_json(replace(dependence(sha256), checkpoint_sha256="other")))
+    assert "another checkpoint" in run(*words)[2]
