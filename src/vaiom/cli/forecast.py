@@ -121,7 +121,6 @@ def risk(
     device: Device = "cpu",
 ) -> Answer:
     """The distribution of a portfolio's profit and loss: risk, and which position contributes how much."""
-    from vaiom.events.joint import SHOWN_LEVELS
     from vaiom.forecast.bars import newest_bars
     from vaiom.forecast.forecaster import Forecaster
     from vaiom.forecast.portfolio import read_positions
@@ -132,30 +131,21 @@ def risk(
     joint = forecaster.joint(frames, horizon=horizon, now=now)
     sure = {symbol: amounts.pop(symbol, 0.0) * math.expm1(value) for symbol, value in known.items()}
     portfolio = (joint.given(known) if known else joint).portfolio(amounts, draws, seed)
-    limit, shortfall = portfolio.value_at_risk(level), portfolio.expected_shortfall(level)
-    parts = portfolio.contributions(level)
+    found = portfolio.to_dict(level)
     columns = [Column("position"), *(Column(name, "{:,.2f}".format) for name in ("amount", "VaR", "ES"))]
-    rows = [[symbol, each.amount, each.value_at_risk, each.expected_shortfall] for symbol, each in parts.items()]
+    parts = ("amount", "value_at_risk", "expected_shortfall")
+    rows = [[symbol, *(each[part] for part in parts)] for symbol, each in found["contributions"].items()]
+    rows.append(["all", sum(portfolio.positions.values()), *(found[part] for part in parts[1:])])
     if plot:
         _draw([portfolio], plot)
-    sampled = f"sampling error {limit.standard_error:,.2f} and {shortfall.standard_error:,.2f}"
+    errors = " and ".join(f"{each:,.2f}" for each in found["standard_errors"].values())
+    caption = f"Loss over {horizon} bars after {joint.as_of}, {level:.2%}; sampling errors {errors}"
+    certain = [f"{symbol} makes {profit:,.2f} for sure" for symbol, profit in sure.items()]
+    what_if = {symbol: {"log_return": value, "profit": sure[symbol]} for symbol, value in known.items()}
     return Answer(
-        json={
-            "as_of": joint.as_of,
-            "horizon": horizon,
-            "level": level,
-            "given": {symbol: {"log_return": value, "profit": sure[symbol]} for symbol, value in known.items()},
-            "value_at_risk": limit,
-            "expected_shortfall": shortfall,
-            "standard_errors": {"value_at_risk": limit.standard_error, "expected_shortfall": shortfall.standard_error},
-            "quantiles": {str(each): portfolio.quantile(each) for each in SHOWN_LEVELS},
-            "contributions": {symbol: asdict(each) for symbol, each in parts.items()},
-            "notes": joint.notes,
-        },
-        shown=[Table(f"Loss over {horizon} bars after {joint.as_of}, {level:.2%}; {sampled}", columns, rows)],
-        notes=[
-            "\n" + "\n".join([*(f"{symbol} makes {each:,.2f} for sure" for symbol, each in sure.items()), *joint.notes])
-        ],
+        json={"as_of": joint.as_of, "horizon": horizon, "given": what_if, **found},
+        shown=[Table(caption, columns, rows)],
+        notes=["\n" + "\n".join([*certain, *joint.notes])],
     )
 
 

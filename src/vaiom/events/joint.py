@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -270,6 +270,19 @@ class Portfolio:
                 marginal_expected_shortfall=es / amount if amount else 0.0,
             )
             for (symbol, amount), var, es in parts
+        }
+
+    def to_dict(self, level: float = 0.99) -> dict[str, Any]:
+        """All of it as JSON-safe values."""
+        limit, shortfall = self.value_at_risk(level), self.expected_shortfall(level)
+        return {
+            "level": level,
+            "value_at_risk": limit,
+            "expected_shortfall": shortfall,
+            "standard_errors": {"value_at_risk": limit.standard_error, "expected_shortfall": shortfall.standard_error},
+            "quantiles": {str(each): self.quantile(each) for each in SHOWN_LEVELS},
+            "contributions": {symbol: asdict(each) for symbol, each in self.contributions(level).items()},
+            "notes": list(self.notes),
         }
 
     def plot(self, ax: Axes, level: float = 0.99) -> Axes:

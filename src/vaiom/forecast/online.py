@@ -151,7 +151,7 @@ class OnlineForecaster:
         self.streams: dict[str, AssetStream] = {}
         self._stale: dict[str, int] = {}
         """Stamps from which on rows are still to read what other assets had there."""
-        self._dependence: tuple[DependenceState, int] | None = None
+        self.dependence: tuple[DependenceState, int] | None = None
         """How assets depend on each other after a stamp, if it has been asked."""
         self._kept = forecaster.context * (_KEPT_CONTEXTS if forecaster.reads_other_assets else 1)
 
@@ -238,14 +238,14 @@ class OnlineForecaster:
         """
         chosen = [each for each in self.streams if self.ready(each)] if symbols is None else list(symbols)
         dists = self.forecast_many(chosen, horizon=horizon, now=now)
-        state, since = self._dependence or (None, -1)
+        state, since = self.dependence or (None, -1)
         moved = {each: stream for each, stream in self.streams.items() if stream.seconds > since and self.ready(each)}
         if moved:
             self._read_others([*moved])
             rows = {each: self.streams[each].part(slice(None)) for each in moved}
             newest = max(stream.seconds for stream in moved.values())
             state = state_after(self.forecaster, rows, state, since)
-            self._dependence = state, newest
+            self.dependence = state, newest
         assert state is not None
         return join(dists, state)
 
@@ -269,7 +269,7 @@ class OnlineForecaster:
     def copy(self) -> OnlineForecaster:
         """Another that goes on from here by itself, in a moment: what was taken so far is shared and never changed."""
         other = OnlineForecaster(self.forecaster)
-        other.streams, other._stale, other._dependence = self.streams, self._stale, self._dependence
+        other.streams, other._stale, other.dependence = self.streams, self._stale, self.dependence
         return other
 
     def to_json(self) -> dict[str, Any]:

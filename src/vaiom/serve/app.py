@@ -56,6 +56,7 @@ _ROUTES = (
     ("GET", "/v1/assets/{symbol}/forecast", "current", "live assets", _READ),
     ("GET", "/v1/assets", "live.assets", "live assets", _KEYS),
     ("GET", "/v1/assets/{symbol}/history", "live.history", "live assets", _READ),
+    ("POST", "/v1/portfolio", "portfolio", "forecasts", (*_WRITE, 404)),
     ("GET", "/v1/model", "model", "model", _KEYS),
     ("GET", "/healthz", "health", "operation", ()),
     ("GET", "/readyz", "ready", "operation", (503,)),
@@ -206,6 +207,20 @@ class Service:
             dist = await self._newest(symbol)
         assert dist is not None
         return schemas.ForecastAnswer.of(self._seen_at(dist, window, now), beyond, whole=law)
+
+    async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
+        """Profit and loss of positions in live assets: risk, and which position contributes how much."""
+        self._require_ready()
+        symbols = list(dict.fromkeys((*body.positions, *body.given)))
+        for symbol in symbols:
+            self.live.require(symbol)
+        loop = asyncio.get_running_loop()
+        joint = await loop.run_in_executor(self._state, self.live.joint, symbols, body.horizon)
+        rest = joint.given(body.given) if body.given else joint
+        positions = {symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given}
+        found = await loop.run_in_executor(None, lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level))
+        assert joint.as_of is not None
+        return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **found)
 
     async def model(self) -> schemas.ModelCard:
         """The model card: provenance, versions, and limits in plain words."""

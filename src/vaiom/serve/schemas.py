@@ -100,6 +100,45 @@ class PushRequest(_Request):
     bars: Bars
 
 
+Amount = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class PortfolioRequest(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}]})
+
+    positions: Annotated[dict[Symbol, Amount], Field(min_length=1, max_length=64)] = Field(
+        description="Amounts of money, short where negative."
+    )
+    horizon: Annotated[int, Field(ge=1)] = Field(1, description="Bars ahead, one of those that the model forecasts.")
+    level: Annotated[float, Field(ge=0.5, le=0.999)] = 0.99
+    given: dict[Symbol, Amount] = Field({}, description="What if: log returns of some assets.")
+    seed: Annotated[int, Field(ge=0, le=2**32)] = Field(0, description="Of the draws.")
+
+
+class ContributionAnswer(BaseModel):
+    """What one position adds to the risk of all; `marginal` is per unit of money more of it."""
+
+    amount: float
+    value_at_risk: float
+    expected_shortfall: float
+    marginal_value_at_risk: float
+    marginal_expected_shortfall: float
+
+
+class PortfolioAnswer(BaseModel):
+    """Loss of the positions in money, over the horizon; those whose return is given are left out."""
+
+    as_of: Moment
+    horizon: int
+    level: float
+    value_at_risk: float
+    expected_shortfall: float
+    standard_errors: dict[str, float]
+    quantiles: dict[str, float]
+    contributions: dict[str, ContributionAnswer]
+    notes: list[str]
+
+
 Sides = dict[str, dict[str, float]]
 
 

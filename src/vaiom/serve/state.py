@@ -24,6 +24,7 @@ from fastapi import Query
 
 from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
+from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import bars_of
 from vaiom.forecast.bars import seconds_of, utc_now
 from vaiom.forecast.distribution import ReturnDistribution, to_dicts
@@ -170,6 +171,13 @@ class LiveAssets:
         if self.store.num_since_snapshot >= self._next_snapshot:
             self.try_snapshot()
         return [answers[symbol] for symbol, _ in pushes]
+
+    def joint(self, symbols: Sequence[str], horizon: int) -> JointDistribution:
+        """The forecasts of assets together; what is learned of their dependence is kept for the next time."""
+        online, beside = self.online, self.online.copy()  # readers use the one, this works on the other
+        joint = beside.joint(symbols, horizon=horizon)
+        online.dependence = beside.dependence
+        return joint
 
     def snapshot(self) -> None:
         """Write down where every asset stands, so that a start from here replays nothing."""
