@@ -220,8 +220,8 @@ def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:
     """A pandas frame with one level of column names; yfinance has tickers above or below them."""
     if frame.columns.nlevels == 1:
         return frame
-    prices = next((n for n in range(2) if "close" in frame.columns.levels[n].str.lower()), 0)
-    tickers = {find_pair(name) or name: name for name in frame.columns.unique(level=1 - prices)}
+    prices = next((n for n in range(2) if "close" in {str(name).lower() for name in frame.columns.levels[n]}), 0)
+    tickers = {find_pair(str(name)) or str(name): name for name in frame.columns.unique(level=1 - prices)}
     if len(tickers) > 1 and symbol not in tickers:
         raise DataError("columns of several assets", where=where, expected=symbol, got=", ".join(tickers))
     return frame.xs(tickers.get(symbol, next(iter(tickers.values()))), axis=1, level=1 - prices)

@@ -64,7 +64,7 @@ class Layout:
     header: str | None
     row: str
     columns: tuple[str, ...] = ()
-    fixed_point: float = 1.0
+    fixed_point: float | None = None
 
 
 _BARS = ("Datetime", *NUMBER_COLUMNS)
@@ -188,10 +188,8 @@ def _read_text(file: Origin, data: bytes, format: str, options: Options) -> RawT
         file, data = replace(file, unit="row"), _rows_of_json(file, data)
     table = _open_table(file, data, options.symbol)
     layout, roles = _recognise(table, format, options)
-    fixed_point, symbol = layout.fixed_point if layout else 1.0, table.symbol
-    tool = layout.tool if layout else "table"
-    frame = _read_rows(table)
-    return RawTable(file=file, format=tool, frame=frame, roles=roles, symbol=symbol, fixed_point=fixed_point)
+    told = {"format": layout.tool, "fixed_point": layout.fixed_point} if layout else {"format": "table"}
+    return RawTable(file=file, frame=_read_rows(table), roles=roles, symbol=table.symbol, **told)
 
 
 def _rows_of_json(file: Origin, data: bytes) -> bytes:

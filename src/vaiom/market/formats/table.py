@@ -103,8 +103,8 @@ class RawTable:
     frame: pl.DataFrame
     roles: Roles
     symbol: str | None = None
-    fixed_point: float = 1.0
-    """What prices without a decimal point are divided by."""
+    fixed_point: float | None = None
+    """What prices are divided by where none has a decimal point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +173,12 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
     both = pl.concat_str((pl.col(roles[name]).cast(pl.String) for name in parts), separator=" ")
     stamps = frame[roles["Datetime"]] if len(parts) == 1 else frame.select(both).to_series()
     stamps = parse_stamps(stamps, lambda row: file.at(rows[row]), utc=options.utc)
-    cells = frame.select(pl.col(roles[name]).alias(name) for name in prices)
-    fixed_point = raw.fixed_point if not _texts(cells).str.contains(".", literal=True).any() else 1.0
-    volume = roles.get("BidVolume" if ticks else "Volume")
-    cells = cells.with_columns(frame[volume].alias("Volume") if volume else pl.lit(None, pl.Float64).alias("Volume"))
-    numbers = _parse_numbers(cells, prices, rows, file, repair=options.repair)
-    numbers = numbers.with_columns(pl.col(prices) / fixed_point, pl.col("Volume").fill_nan(None))
+    volume = frame[roles[name]] if (name := "BidVolume" if ticks else "Volume") in roles else pl.lit(None, pl.Float64)
+    cells = frame.select(*(pl.col(roles[name]).alias(name) for name in prices), volume.alias("Volume"))
+    numbers = _parse_numbers(_with_points(cells, prices), rows, file, repair=options.repair)
+    numbers = numbers.with_columns(pl.col("Volume").fill_nan(None))
+    if raw.fixed_point and not any(frame[roles[name]].str.contains(".", literal=True).any() for name in prices):
+        numbers = numbers.with_columns(pl.col(prices) / raw.fixed_point)
     bars = numbers.select(stamps.alias("Datetime"), pl.all(), rows)
     traded = drop_flat(bars) if raw.format == "dukascopy" and not ticks else bars
     usable = _drop_unusable(traded, prices, file, repair=options.repair)
@@ -208,34 +208,30 @@ def count_out_of_place(stamps: pl.Series) -> int:
     return int((physical < physical.cum_max()).sum())
 
 
-def _texts(cells: pl.DataFrame) -> pl.Series:
-    """All cells that are texts, below each other."""
-    return pl.concat([pl.Series(dtype=pl.String), *(one.alias("") for one in cells if one.dtype == pl.String)])
+def _with_points(cells: pl.DataFrame, prices: Sequence[str]) -> pl.DataFrame:
+    """Texts with decimal points where all prices have decimal commas, and without marks of thousands."""
+    every = pl.concat([pl.Series(dtype=pl.String), *(one.alias("") for one in cells[prices] if one.dtype == pl.String)])
+    if not every.str.contains(",", literal=True).any():
+        return cells
+    # Marks of thousands go only where a decimal mark may follow: among decimal points, 1,100 may be either.
+    mark, number = (",", r"^\d+(,\d{3})+\.\d+$")
+    if not every.str.contains(r"\.[^,]*$").any():
+        mark, number = (".", r"^\d+(\.\d{3})*(,\d+)?$")
+    text = pl.col(pl.String)
+    plain = text.str.replace_all(mark, "", literal=True).str.replace(",", ".", literal=True)
+    return cells.with_columns(pl.when(text.str.contains(number)).then(plain).otherwise(text))
 
 
-def _parse_numbers(
-    cells: pl.DataFrame, prices: Sequence[str], rows: pl.Series, file: Origin, *, repair: bool
-) -> pl.DataFrame:
+def _parse_numbers(cells: pl.DataFrame, rows: pl.Series, file: Origin, *, repair: bool) -> pl.DataFrame:
     """Numbers of text or number columns; what is not a number is an error, or null under repair."""
-    texts = _texts(cells.select(prices))
-    # Marks of thousands go only where a decimal mark follows: alone, 1,100 may be either.
-    thousands, decimal = r"^(\d{1,3}(?:,\d{3})+)(\.\d+)$", "."
-    if texts.str.contains(r"^\d[\d.]*,\d*$").any() and not texts.str.contains(r"\.[^,]*$").any():
-        thousands, decimal = r"^(\d{1,3}(?:\.\d{3})+)(,\d+)?$", ","
-    parsed = {}
-    for column in cells:
-        plain = column
-        if column.dtype == pl.String and texts.str.contains(",", literal=True).any():
-            whole = column.str.extract(thousands, 1).str.replace_all(r"[.,]", "")
-            plain = (whole + column.str.extract(thousands, 2).fill_null("")).zip_with(whole.is_not_null(), column)
-            plain = plain.str.replace(decimal, ".", literal=True)
-        parsed[column.name] = plain.cast(pl.Float64, strict=False)
-        bad = parsed[column.name].is_null() & column.is_not_null()
-        if not repair and bad.any():
+    numbers = cells.cast(pl.Float64, strict=False)
+    for column in () if repair else cells:
+        bad = numbers[column.name].is_null() & column.is_not_null()
+        if bad.any():
             first, problem = int(bad.arg_max() or 0), f"not a number in column {column.name}"
             got, expected = repr(column[first]), "a number with a decimal point, or a comma in all prices"
             raise file.error(problem, row=rows[first], expected=expected, got=got, fix=_DROP_FIX)
-    return pl.DataFrame(parsed)
+    return numbers
 
 
 def _drop_unusable(frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, repair: bool) -> pl.DataFrame:
