@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from simulated_market import TINY_SPLITS
 
+from vaiom.audit.leakage import prove_dependence
+from vaiom.audit.proof import FAILED, PASSED
 from vaiom.codec import from_json, to_json
 from vaiom.evaluation import joint, portfolios
 from vaiom.evaluation.joint import JointEvaluation, fit_dependence, judge_joint
@@ -78,6 +80,25 @@ def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, O
     assert len(long.stamps) > len(short.stamps) == 300
     for before, after in zip(short.states(fit), long.states(fit), strict=False):
         assert np.array_equal(before.covariance, after.covariance)
+
+
+def test_the_audit_finds_a_dependence_that_reads_the_future(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, corpus, _ = world
+    uniform = np.full(16, 1 / 16)
+    honest: Any = SimpleNamespace(
+        checkpoint=world[0].checkpoint, predict_proba=lambda _, rows: np.tile(uniform, (len(rows), 1))
+    )
+
+    def reads_ahead(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+        probs = np.tile(uniform, (len(rows), 1))
+        probs[:, 0] += np.abs(np.nan_to_num(corpus.columns["log_ret"][np.minimum(rows + 5, len(corpus) - 1)]))
+        return probs / probs.sum(axis=1, keepdims=True)
+
+    assert prove_dependence(fit, honest, corpus, cuts=2, seed=1).verdict == PASSED
+    leaky: Any = SimpleNamespace(checkpoint=honest.checkpoint, predict_proba=reads_ahead)
+    assert prove_dependence(fit, leaky, corpus, cuts=2, seed=1).verdict == FAILED
 
 
 def test_the_true_risk_has_the_least_fissler_ziegel_loss() -> None:

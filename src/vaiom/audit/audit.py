@@ -17,6 +17,7 @@ from vaiom.errors import DataError
 from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, open_corpus
+from vaiom.events.dependence import Dependence
 from vaiom.files import sha256_file
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import CONFIG_NAME, Run
@@ -74,6 +75,11 @@ def audit_path(
     }
     if run and rescorer:
         steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, seed=config.seed)
+        if Run(run).dependence.is_file():
+            fit = Dependence.read(Run(run).dependence, rescorer.model.checkpoint.sha256)
+            steps["the dependence of assets"] = lambda: leakage.prove_dependence(
+                fit, rescorer.model, seen, cuts=config.cuts, seed=config.seed
+            )
         steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, rescorer, config.baselines)
     steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, model, run, seen)
     steps["the selection"] = lambda: selection.prove_selection(opened, rescorer, run)
@@ -93,5 +99,5 @@ def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
     if run:
         found |= {"checkpoint": load_checkpoint(run.best).sha256}
         files = (run.config, run.metrics, run.best, *sorted(path.glob("evaluation-*")), *sorted(path.glob("events-*")))
-        found |= {file.name: sha256_file(file) for file in (*files, run.report) if file.is_file()}
+        found |= {each.name: sha256_file(each) for each in (*files, run.dependence, run.report) if each.is_file()}
     return found

@@ -16,8 +16,12 @@ import numpy as np
 
 from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
 from vaiom.audit.proof import Claim, Proof
+from vaiom.evaluation.portfolios import make_panel
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.events.corpus import Corpus
+from vaiom.events.dependence import Dependence
 from vaiom.events.scales import MAX_LOG_MOVE
-from vaiom.events.splits import TRAIN
+from vaiom.events.splits import TRAIN, VALIDATION
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,6 +44,8 @@ DAY, LONG_WEEKEND = np.timedelta64(1, "D"), np.timedelta64(84, "h")
 HOURS_OF_WEEK = 168
 SAMPLED_STEPS = 200
 """Steps of the sampler's stream that are drawn."""
+DEPENDENCE_STAMPS = 64
+"""Stamps before a cut over which the dependence of assets is followed."""
 PROBABILITY_TOLERANCE = 1e-5
 """Largest difference of a probability: matrix products of other shapes may round FP32 sums otherwise."""
 ASKED_ALONE, ASKED_TOGETHER = 12, 192
@@ -303,3 +309,26 @@ def prove_neighbours(proof: Proof, events: Events, *, seed: int) -> None:
         proof.check(not bad.any(), f"{bad.sum()} of {len(bad)} events have other probabilities {how}", len(bad))
         largest = max(largest, float(difference.max(initial=0)))
     proof.notes.append(f"largest difference of a probability {largest:.1e}, tolerance {PROBABILITY_TOLERANCE:.0e}")
+
+
+@Claim("h. dependence", "how assets depend on each other before a stamp, with all rows after it scrambled: the same")
+def prove_dependence(
+    proof: Proof, fit: Dependence, model: ModelPredictor, corpus: Corpus, *, cuts: int, seed: int
+) -> None:
+    rng, held_out = np.random.default_rng(seed), corpus.split_codes == corpus.splits.code(VALIDATION)
+    for cut in rng.choice(np.unique(corpus.timestamps[held_out]), cuts):
+        order = np.arange(len(corpus))
+        for rows in corpus.asset_slices.values():
+            later = rows.start + int((corpus.timestamps[rows] <= cut).sum())
+            order[later : rows.stop] = rng.permutation(order[later : rows.stop])
+        damaged = {name: column[order] for name, column in corpus.columns.items() if name != "timestamp"}
+        other = replace(corpus, columns={**corpus.columns, **damaged})
+        states = []
+        for each in (corpus, other):
+            panel = make_panel(model, each, cut + 1, cut + 1, DEPENDENCE_STAMPS)
+            *_, last = panel.states(fit)
+            states.append((panel.stamps, last.after(*panel.came(len(panel.stamps) - 1)).covariance))
+        (stamps, before), (others, after) = states
+        same = np.array_equal(stamps, others) and np.allclose(before, after, rtol=0, atol=PROBABILITY_TOLERANCE)
+        proof.check(same, f"another state after {cut} with other rows after it", len(stamps))
+    proof.notes.append(f"{cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
