@@ -311,8 +311,11 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert ran.code == 0, ran.err
     assert {"bars", "corpus"} <= set(names_in(tmp_path / "demo"))
     assert len(open_corpus(tmp_path / "demo" / "corpus").endpoints("validation")) > 0
-    for words in ("frequency", "markov", "oracle", "dropped", "Clock", "Bucket edges"):
+    for words in ("the model needs", "frequency", "markov", "oracle"):
         assert words in ran.out
+    lines = (ran.out + ran.err[ran.err.index("\nThe model closed") :]).splitlines()
+    assert sum(1 + len(line) // 80 for line in lines) <= 25
+    assert ran.err.count("  vaiom ") == 5
     run, bars = tmp_path / "demo" / "run", tmp_path / "demo" / "bars"
     assert (run / "report.html").is_file()
     # What it says comes next does.

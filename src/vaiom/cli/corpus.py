@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +39,7 @@ def build(
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
     from vaiom.events.build import CorpusConfig, build_corpus
     from vaiom.events.corpus import few_train_events
+    from vaiom.events.splits import VALIDATION
 
     named = any((train_end, validation, test, seal))
     options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes)}
@@ -52,14 +52,11 @@ def build(
     config = CorpusConfig(**options)
     with progress_bar("building") as progress:
         corpus = build_corpus(bars, out, config, overwrite=overwrite, progress=progress)
-    # Two years from the end of Train to the end of the last test: move them so that the bars cover it.
-    last = max(datetime.fromisoformat(asset["last"]) for asset in corpus.manifest["assets"].values())
-    empty = (
-        f"note: Validation has no event with full context; the bars end {last:%Y-%m-%d}.\n"
-        f"      If they end too early, move all boundaries together, for example --train-end {last.year - 1}-01-01"
-    )
-    few = [f"note: {symbol} has {n:,} Train events" for symbol, n in few_train_events(corpus).items()]
-    return _answer(corpus, *([] if corpus.manifest["events"]["validation"] else [empty]), *few)
+    empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not corpus.manifest["events"][name]]
+    last = max(asset["last"] for asset in corpus.manifest["assets"].values())
+    notes = [f"note: no event with full context in {', '.join(empty)}; the bars end {last[:10]}"] if empty else []
+    notes += [f"note: {symbol} has {n:,} Train events" for symbol, n in few_train_events(corpus).items()]
+    return _answer(corpus, *notes)
 
 
 @app.command()

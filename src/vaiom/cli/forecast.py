@@ -46,10 +46,13 @@ def forecast(
     forecaster = Forecaster.load(model, device)
     frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
     dists = forecaster.predict(frames, now=now or datetime.now(UTC).replace(tzinfo=None, microsecond=0)).values()
-    notes = [_quality(name, check_bars(name, bars).findings, entries[name]["repairs"]) for name, bars in frames.items()]
+    notes = [
+        describe_quality(name, check_bars(name, bars).findings, entries[name]["repairs"])
+        for name, bars in frames.items()
+    ]
     if plot:
         _draw(list(dists), plot)
-    return _forecasts(forecaster, list(dists), [words for words in notes if words])
+    return describe_forecasts(forecaster, list(dists), [words for words in notes if words])
 
 
 @answers
@@ -102,7 +105,7 @@ def predict(
     forecaster = Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
     dists = forecaster.forecast(forecaster.windows(frames, symbol), now)
-    answer = _forecasts(forecaster, dists)
+    answer = describe_forecasts(forecaster, dists)
     print_answer(replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[]) if csv else answer, json)
 
 
@@ -157,7 +160,9 @@ def _what_if(texts: Sequence[str]) -> dict[str, float]:
         raise ConfigError("not a log return of an asset", expected=expected, got=", ".join(texts)) from error
 
 
-def _forecasts(forecaster: Forecaster, dists: Sequence[ReturnDistribution], notes: Sequence[str] = ()) -> Answer:
+def describe_forecasts(
+    forecaster: Forecaster, dists: Sequence[ReturnDistribution], notes: Sequence[str] = ()
+) -> Answer:
     """Forecasts as a table, with what to know about them."""
     rows = [dist.summary() for dist in dists]
     columns = [Column(name, text if index < 4 else str) for index, name in enumerate(rows[0])]
@@ -170,7 +175,7 @@ def _forecasts(forecaster: Forecaster, dists: Sequence[ReturnDistribution], note
     )
 
 
-def _quality(symbol: str, findings: Sequence[Finding], repairs: Mapping[str, int]) -> str:
+def describe_quality(symbol: str, findings: Sequence[Finding], repairs: Mapping[str, int]) -> str:
     """What is wrong with an asset's prices, in one line; nothing where nothing is."""
     found = [f"{each.kind} {each.count:,}" for each in findings if each.severity != "info"]
     found += [f"{name.replace('_', ' ')} {number:,}" for name, number in repairs.items() if number]

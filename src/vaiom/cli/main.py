@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from vaiom import __version__
-from vaiom.cli import corpus, data, demo, evaluate, forecast, train
+from vaiom.cli import corpus, data, evaluate, forecast, run, train
 from vaiom.cli.console import user_errors
 from vaiom.errors import ConfigError
 
@@ -24,7 +24,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(corpus.app, name="corpus")
 for command in (
-    *(demo.demo, train.experiments, train.train, train.refit, train.horizons, train.dependence),
+    *(run.demo, run.run, train.experiments, train.train, train.refit, train.horizons, train.dependence),
     *(evaluate.baselines, evaluate.evaluate, evaluate.report, evaluate.audit),
     *(
         forecast.forecast,

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 PAPER = "the paper's corpus"
 TENSORBOARD_FOLDER = "tensorboard"
 
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
+]
+
 
 @answers
 def experiments(
@@ -63,9 +67,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
     steps: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
     device: Device = "auto",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
-    ] = None,
+    settings: Settings = None,
     resume: Resume = False,
 ) -> Answer | None:
     """Train an experiment and keep the model with the fewest Validation bits per event.

@@ -34,14 +34,14 @@ from vaiom.events.corpus import (
     open_corpus,
     slices_of,
 )
-from vaiom.events.fields import COLUMN_TYPES, CROSS_FIELDS, cross_columns
+from vaiom.events.fields import COLUMN_TYPES, CROSS_FIELDS, cross_columns, timestamps_of
 from vaiom.events.fit import Tokenizer, fit_on_train
 from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
 from vaiom.events.scales import AssetState
-from vaiom.events.splits import SplitConfig
+from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import canonical_json, hold_folder, read_json, sha256_file, sha256_of, staged_folder, write_json
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import Progress, counted, read_file, symbols_in
+from vaiom.market.folder import Progress, counted, read_bars, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
@@ -91,12 +91,29 @@ def build_corpus(
     config = _with_timeframe(config or CorpusConfig(), bars)
     with staged_folder(out, overwrite=overwrite) as staged:
         parts = _read_parts(bars, config, progress)
+        _require_covered(parts, config.splits)
         corpus = _assemble({symbol: part.rows for symbol, part in parts.items()}, config)
         write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
         states = {symbol: part.state for symbol, part in parts.items()}
         _write_generation(staged, corpus, states, [part.source for part in parts.values()])
         keep_ledger(out, staged)
     return open_corpus(out, verify=False)
+
+
+def propose_splits(bars: Path) -> SplitConfig:
+    """Boundaries that the bars of a folder can bear."""
+    ends = [(frame["Datetime"][0], frame["Datetime"][-1]) for frame in read_bars(bars).values()]
+    return SplitConfig.covered_by(min(first for first, _ in ends), max(last for _, last in ends))
+
+
+def _require_covered(parts: Mapping[str, _Part], splits: SplitConfig) -> None:
+    """Refuse boundaries that leave Train or Validation without a bar, and name some that do not."""
+    stamps = np.concatenate([timestamps_of(part.rows) for part in parts.values()])
+    codes, first, last = splits.codes(stamps), stamps.min().item(), stamps.max().item()
+    for name in (TRAIN, VALIDATION):
+        if not (codes == splits.code(name)).any():
+            fix = SplitConfig.covered_by(first, last).to_options()
+            raise DataError(f"no bar lies in {name.title()}", got=f"bars from {first} to {last}", fix=fix)
 
 
 def corpus_in_memory(

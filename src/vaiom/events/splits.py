@@ -8,7 +8,7 @@ Paper: Methods, "Corpus Construction and Split Protocol".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -43,6 +43,31 @@ class SplitConfig:
             raise ValueError("boundaries must follow each other: Train, Validation, tests in order, seal")
         if any(start == end for start, end in (self.validation, *self.tests)):
             raise ValueError("a Validation or test interval is empty")
+
+    @classmethod
+    def covered_by(cls, first: datetime, last: datetime) -> SplitConfig:
+        """The paper's boundaries where bars from `first` to `last` cover them; else whole days in similar proportions.
+
+        Train is 70% of the time then, a buffer 5%, Validation 10%, one test the rest.
+        """
+        paper, month = cls(), timedelta(days=31)
+        if first <= paper.train_end - (paper.seal - paper.train_end) and last >= paper.tests[0][1] - month:
+            return paper
+        day, end = timedelta(days=1), (last + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+        train_end, start, stop = (end - round((end - first) * share / day) * day for share in (0.3, 0.25, 0.15))
+        try:
+            return cls(train_end=train_end, validation=(start, stop), tests=((stop, end),), seal=end)
+        except ValueError as error:
+            span = f"{first} to {last}"
+            raise ConfigError(
+                "too few days for Train, Validation and a test", expected="some weeks", got=span
+            ) from error
+
+    def to_options(self) -> str:
+        """As the command line takes it."""
+        (start, stop), tests = self.validation, ",".join(f"{a:%Y-%m-%d}:{b:%Y-%m-%d}" for a, b in self.tests)
+        ends = f"--train-end {self.train_end:%Y-%m-%d} --validation {start:%Y-%m-%d}:{stop:%Y-%m-%d}"
+        return f"{ends} --test {tests} --seal {self.seal:%Y-%m-%d}"
 
     @property
     def names(self) -> tuple[str, ...]:

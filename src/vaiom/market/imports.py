@@ -61,7 +61,7 @@ def read_files(
     """The bars of all files by symbol, in order, and where each symbol's came from."""
     _require_sense(format, options)
     grouped: dict[str, list[FileBars]] = {}
-    for path in folder.counted(_list_files(paths), progress, lambda path: path.name):
+    for path in folder.counted(list_files(paths), progress, lambda path: path.name):
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -174,7 +174,7 @@ def _require_sense(format: str, options: Options) -> None:
         raise ConfigError("the price scale must be a positive number", got=options.price_scale)
 
 
-def _list_files(paths: Sequence[Path]) -> list[Path]:
+def list_files(paths: Sequence[Path]) -> list[Path]:
     """The files named, and those below the folders named that can hold bars; each once."""
     files: dict[Path, None] = {}
     for path in paths:

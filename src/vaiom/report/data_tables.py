@@ -121,7 +121,7 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
     ]
     return [
         Table(f"Corpus {corpus.path}: {manifest['timeframe']} bars, events with 512 bars of context", columns, rows),
-        Table("Bucket edges, fitted on Train", maps, edges),
+        Table(f"Bucket edges, {'of a model' if corpus.like else 'fitted on Train'}", maps, edges),
         facts(
             "Provenance",
             {

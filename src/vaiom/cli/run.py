@@ -1,0 +1,209 @@
+"""`vaiom run` and `vaiom demo`: the whole job, on your files or on the built-in simulated market."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaiom.cli.console import Answer, Device, answers, note, progress_bar
+from vaiom.cli.forecast import describe_forecasts, describe_quality
+from vaiom.cli.train import Settings, training_report
+from vaiom.errors import ConfigError
+from vaiom.files import ensure_folder, read_json, sha256_file, write_json
+from vaiom.report.tables import Column, Table, bits, count, signed
+from vaiom.run import Run
+
+if TYPE_CHECKING:
+    from vaiom.baselines.base import Baseline, Progress
+    from vaiom.events.corpus import Corpus
+    from vaiom.report.contents import RunContents
+    from vaiom.training.experiment import Experiment
+
+FOLDER = Path("runs/demo")
+BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "garch_t", "lightgbm")
+FOR_CPU, FOR_GPU = "demo", "best"
+PATIENCE = 4
+
+
+@answers
+def run(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that `vaiom data import` reads, folders.")],
+    out: Annotated[Path, typer.Option(help="Where everything goes; the same command again goes on there.")],
+    symbol: Annotated[str | None, typer.Option(help="The asset, where a file does not say it.")] = None,
+    experiment: Annotated[str | None, typer.Option(help="Instead of the size that this machine can train.")] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+) -> Answer:
+    """Do the whole job: import, check, corpus, train, baselines, evaluate, report, audit, forecast."""
+    from vaiom.audit.audit import audit_path
+    from vaiom.audit.proof import FAILED, AuditConfig
+    from vaiom.forecast.bars import newest_bars
+    from vaiom.forecast.forecaster import Forecaster
+    from vaiom.report.results import verdict
+
+    began, bars = time.monotonic(), _import(files, out, symbol)
+    contents = _judge(bars, out, experiment, settings or (), device)
+    proofs = audit_path(
+        contents.run, bars=bars, config=AuditConfig(cuts=2, rare_cuts=0), say=lambda text: note(f"audit: {text}")
+    )
+    failed = [f"Audit: {proof.name} FAILED: {'; '.join(proof.findings)}" for proof in proofs if proof.verdict == FAILED]
+    forecaster = Forecaster.load(contents.run)
+    now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
+    forecasts = describe_forecasts(forecaster, list(forecaster.predict(newest_bars(bars), now=now).values()))
+    sentences = [*verdict(contents), *(failed or [f"Audit: {len(proofs)} proofs, none failed."])]
+    return Answer(
+        json={"run": contents.run, "verdict": sentences, "passed": not failed, **forecasts.json},
+        shown=[*forecasts.shown, "", *sentences],
+        notes=[*forecasts.notes, *_next(contents.run, bars, began)],
+        failed=bool(failed),
+    )
+
+
+@answers
+def demo(
+    out: Annotated[Path, typer.Option(help="Where everything goes; an earlier demo is replaced.")] = FOLDER,
+    seed: Annotated[int, typer.Option(min=0, help="Of the market and of the model.")] = 17,
+    device: Device = "auto",
+) -> Answer:
+    """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
+    from vaiom.evaluation.simulated import compare_with_oracle
+    from vaiom.report.results import findings
+    from vaiom.simulate.market import MarketConfig, simulate, write_market
+
+    began, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
+    for part, mark in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):
+        if (out / part / mark).exists():  # an earlier demo; anything else there stops the work
+            shutil.rmtree(out / part)
+    with progress_bar("simulating a market") as progress:
+        write_market(simulate(config, progress), config, bars, overwrite=True)
+    contents = _judge(bars, out, FOR_CPU, [f"seed={seed}"], device)
+    assert contents.corpus
+    scores = compare_with_oracle(contents.corpus, bars, contents.run, device)
+    columns = [Column("predictor"), Column("bits/event", bits), Column("gain over Frequency", signed)]
+    rows = [[name, value, scores.bits["frequency"] - value] for name, value in scores.bits.items()]
+    closed = (
+        f"\nThe model closed {100 * scores.share_closed:.0f}% of the distance between Frequency and the true "
+        "distribution.\nLightGBM is a quick fit here: `vaiom baselines` makes the full one."
+    )
+    return Answer(
+        json={"run": contents.run, "verdict": findings(contents), "bits": scores.bits, "closed": scores.share_closed},
+        shown=[findings(contents)[-1], Table("Validation", columns, rows)],
+        notes=[closed, *_next(contents.run, bars, began), "  vaiom run YOUR_FILES --out runs/mine"],
+    )
+
+
+def _import(files: Sequence[Path], out: Path, symbol: str | None) -> Path:
+    """The bars of the files as a folder, which one bar folder is already; an earlier run must have had these files."""
+    from vaiom.market.imports import import_files, list_files
+
+    bars, record = out / "bars", out / "files.json"
+    is_folder = len(files) == 1 and any(files[0].glob("*.parquet"))
+    given = {str(file.resolve()): sha256_file(file) for file in list_files(files)}
+    if not record.exists():
+        if not is_folder:
+            with progress_bar("importing") as progress:
+                import_files(files, bars, symbol=symbol, utc=True, repair=True, replace=True, progress=progress)
+        write_json(ensure_folder(out) / record.name, given)
+    elif read_json(record) != given:
+        fix = "choose another --out, or remove that one"
+        raise ConfigError("another run was begun here", where=out, expected="the files that it was begun with", fix=fix)
+    return files[0] if is_folder else bars
+
+
+def _judge(bars: Path, out: Path, name: str | None, settings: Sequence[str], device: str) -> RunContents:
+    """Check, corpus, training, baselines, evaluation and report; what is finished already is kept."""
+    from vaiom.evaluation.evaluate import Evaluation, evaluate_run
+    from vaiom.evaluation.predictor import score_baselines
+    from vaiom.events.splits import VALIDATION
+    from vaiom.market.check import check_folder
+    from vaiom.model.checkpoint import load_model
+    from vaiom.report.page import write_report
+    from vaiom.training.loop import train
+
+    with progress_bar("checking prices") as progress:
+        quality = check_folder(bars, progress)
+    for asset in quality.assets:
+        if words := describe_quality(asset.symbol, asset.findings, {}):
+            note(words)
+    corpus, run = _corpus(bars, out / "corpus"), out / "run"
+    chosen = _experiment(corpus, name, device).with_settings(settings)
+    with training_report("training", run) as report:
+        train(corpus, chosen, run, device=device, resume=True, report=report)
+    history, best = chosen.model.history, load_model(run).sha256
+    for split in (VALIDATION, *corpus.splits.test_names):
+        file = Run(run).evaluation(split)
+        known = file.is_file() and Evaluation.read(run, split).checkpoint_sha256 == best
+        if known or not len(corpus.endpoints(split, history)):
+            continue
+        with progress_bar(f"baselines on {split}") as bar:
+            of = lambda name, bar=bar: nullcontext(partial(_say, bar, name))  # noqa: E731
+            score_baselines(corpus, BASELINES, out / "baselines", split, history, of, _quick_baseline)
+        with progress_bar(f"judging the model on {split}") as progress:
+            evaluate_run(run, corpus, split, baselines=out / "baselines", device=device, progress=progress)
+    return write_report(run)
+
+
+def _corpus(bars: Path, folder: Path) -> Corpus:
+    """The corpus of the bars, under the boundaries that they can bear."""
+    from vaiom.events.build import CorpusConfig, build_corpus, propose_splits
+    from vaiom.events.corpus import MANIFEST_NAME, open_corpus
+
+    if (folder / MANIFEST_NAME).exists():
+        return open_corpus(folder)
+    with progress_bar("building the corpus") as progress:
+        corpus = build_corpus(bars, folder, CorpusConfig(splits=propose_splits(bars)), progress=progress)
+    splits, events = corpus.splits, corpus.manifest["events"]
+    counts = ", ".join(f"{name} {count(number)}" for name, number in events.items() if number)
+    until = f"{splits.validation[0]:%Y-%m-%d} to {splits.validation[1]:%Y-%m-%d}"
+    note(f"{corpus}\nTrain before {splits.train_end:%Y-%m-%d}, Validation {until}; events: {counts}")
+    return corpus
+
+
+def _experiment(corpus: Corpus, name: str | None, device: str) -> Experiment:
+    """The named experiment, or the largest one that this machine trains and the bars have windows for."""
+    from vaiom.events.splits import TRAIN
+    from vaiom.experiments.registry import experiment
+    from vaiom.model.config import Vocabulary
+    from vaiom.model.vaiom import count_parameters
+    from vaiom.training.devices import resolve_device
+
+    kind = resolve_device(device).type
+    large = kind == "cuda" and len(corpus.endpoints(TRAIN, experiment(FOR_GPU).model.context)) > 0
+    chosen = experiment(name or (FOR_GPU if large else FOR_CPU)).with_changes(patience=PATIENCE)
+    size = count_parameters(chosen.model, Vocabulary.of(corpus.tokenizer))
+    steps = f"{count(size)} parameters, {count(chosen.train.steps)} steps at most"
+    note(f"training `{chosen.name}`, a size for a {kind.upper()}: {steps}")
+    return chosen
+
+
+def _next(run: Path, bars: Path, began: float) -> list[str]:
+    """The time it took, and what can be done with what is there."""
+    return [
+        f"\nDone in {timedelta(seconds=round(time.monotonic() - began))}. The report is {Run(run).report}. Next:",
+        f"  vaiom predict {run} --bars {bars}",
+        f"  vaiom serve {run} --bars {bars}",
+        f"  vaiom audit {run} --bars {bars}",
+        f"  vaiom card {run}",
+    ]
+
+
+def _say(bar: Progress, name: str, done: int, total: int, what: str) -> None:
+    bar(done, total, f"{name} {what}")
+
+
+def _quick_baseline(name: str, progress: Progress | None) -> Baseline:
+    """A baseline by name; the paper's trees in seconds, with fewer events and larger steps."""
+    from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+    from vaiom.baselines.registry import baseline
+
+    if name != "lightgbm":
+        return baseline(name, progress)
+    return LightGBM(name, TreeConfig(rounds=80, learning_rate=0.1, patience=10, max_events=200_000), progress)
