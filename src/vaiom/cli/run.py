@@ -75,7 +75,7 @@ def demo(
 ) -> Answer:
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
     from vaiom.evaluation.simulated import compare_with_oracle
-    from vaiom.report.results import findings
+    from vaiom.report.results import describe_split
     from vaiom.simulate.market import MarketConfig, simulate, write_market
 
     began, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
@@ -89,13 +89,11 @@ def demo(
     scores = compare_with_oracle(contents.corpus, bars, contents.run, device)
     columns = [Column("predictor"), Column("bits/event", bits), Column("gain over Frequency", signed)]
     rows = [[name, value, scores.bits["frequency"] - value] for name, value in scores.bits.items()]
-    closed = (
-        f"\nThe model closed {100 * scores.share_closed:.0f}% of the distance between Frequency and the true "
-        "distribution.\nLightGBM is a quick fit here: `vaiom baselines` makes the full one."
-    )
+    closed = f"\nThe model closed {100 * scores.share_closed:.0f}% of the way from Frequency to the true distribution."
+    verdict = describe_split(contents.judged[-1])
     return Answer(
-        json={"run": contents.run, "verdict": findings(contents), "bits": scores.bits, "closed": scores.share_closed},
-        shown=[findings(contents)[-1], Table("Validation", columns, rows)],
+        json={"run": contents.run, "verdict": verdict, "bits": scores.bits, "closed": scores.share_closed},
+        shown=[verdict, Table("Validation", columns, rows)],
         notes=[closed, *_next(contents.run, bars, began), "  vaiom run YOUR_FILES --out runs/mine"],
     )
 
