@@ -151,13 +151,3 @@ def test_assets_on_another_grid_are_named(tmp_path: Path) -> None:
 def test_a_folder_without_bars_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="vaiom data import"):
         check_folder(tmp_path)
-
-
-def test_real_hourly_bars_have_few_findings_and_none_grave(shared_data: Path) -> None:
-    report = check_folder(shared_data / "bars_1h")
-    assert sum(asset.rows for asset in report.assets) == 1_267_826
-    found = [(asset.symbol, finding) for asset in report.assets for finding in asset.findings]
-    assert not [symbol for symbol, finding in found if finding.kind == "hidden_higher_timeframe_bar"]
-    assert report.worst() is Severity.WARNING
-    warned = sum(finding.count for _, finding in found if finding.severity is Severity.WARNING)
-    assert warned < 1e-4 * 1_267_826

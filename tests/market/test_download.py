@@ -219,7 +219,7 @@ def test_a_later_range_is_added_to_the_earlier(server: FeedServer, tmp_path: Pat
 
 
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_resumes_from_a_ledger_and_files_cut_at_any_byte(data: st.DataObject) -> None:
     with feed_server.running() as server, tempfile.TemporaryDirectory() as folder:
         server.files = made_up_feed("EURUSD", FIRST, 4)
