@@ -21,26 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import ConfigError, DataError
+from vaiom.events import fields
 from vaiom.events.calendar import log_waits
 from vaiom.events.distribution import ReturnShape
-from vaiom.events.fields import (
-    ANY_MASK,
-    BAD_GAP,
-    BAD_RETURN,
-    BUCKETED,
-    COLUMN_TYPES,
-    EXTRA_FIELDS,
-    INVALID,
-    MASK_BITS,
-    NUM_RETURN_BUCKETS,
-    Columns,
-    InputConfig,
-    continuous_inputs,
-    discrete_inputs,
-    has_flag,
-    inputs_of,
-    timestamps_of,
-)
 from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_on_train
 from vaiom.events.splits import NO_TARGET_CODE, SEALED, TRAIN, SplitConfig
 from vaiom.files import BAD_ARRAYS, canonical_json, read_json, sha256_file, sha256_of
@@ -107,17 +90,17 @@ class Corpus:
     @cached_property
     def timestamps(self) -> npt.NDArray[np.datetime64]:
         """Left edge of the row's bar on the stored clock."""
-        return timestamps_of(self.columns)
+        return fields.timestamps_of(self.columns)
 
     @cached_property
     def cont(self) -> npt.NDArray[np.float32]:
         """(N, 25), unclipped."""
-        return continuous_inputs(self.columns)
+        return fields.continuous_inputs(self.columns)
 
     @cached_property
     def extra(self) -> npt.NDArray[np.float32]:
         """(N, extra fields), unclipped, 0 where undefined."""
-        return np.stack([self._row_columns[name].astype(np.float32) for name in EXTRA_FIELDS], axis=1)
+        return np.stack([self._row_columns[name].astype(np.float32) for name in fields.EXTRA_FIELDS], axis=1)
 
     @property
     def like(self) -> Tokenizer | None:
@@ -128,9 +111,9 @@ class Corpus:
         """The rows as a model of this tokenizer reads them: assets that it does not have are unknown to it."""
         return replace(self, tokenizer=tokenizer)
 
-    def inputs(self, config: InputConfig) -> npt.NDArray[np.float32]:
+    def inputs(self, config: fields.InputConfig) -> npt.NDArray[np.float32]:
         """(N, F): the fields that a model reads, in its order."""
-        return inputs_of(config, self._row_columns, self.meta)
+        return fields.inputs_of(config, self._row_columns, self.meta)
 
     @cached_property
     def _row_columns(self) -> dict[str, npt.NDArray[Any]]:
@@ -142,7 +125,7 @@ class Corpus:
     @cached_property
     def disc(self) -> npt.NDArray[np.int16]:
         """(N, 15)."""
-        return discrete_inputs(self.columns, self.meta)
+        return fields.discrete_inputs(self.columns, self.meta)
 
     @cached_property
     def meta(self) -> npt.NDArray[np.int16]:
@@ -155,7 +138,7 @@ class Corpus:
 
     @cached_property
     def mask_any(self) -> npt.NDArray[np.bool_]:
-        return has_flag(self.columns["flags"], ANY_MASK)
+        return fields.has_flag(self.columns["flags"], fields.ANY_MASK)
 
     # What a row must predict: the own values of the row after it.
 
@@ -171,11 +154,11 @@ class Corpus:
     @cached_property
     def target_return(self) -> npt.NDArray[np.uint8]:
         """Bucket id of the next return over `sigma20`, 0 where the target is bad."""
-        return self._next(self._own_target("return_bucket", BAD_RETURN), 0)
+        return self._next(self._own_target("return_bucket", fields.BAD_RETURN), 0)
 
     @cached_property
     def target_gap(self) -> npt.NDArray[np.uint8]:
-        return self._next(self._own_target("gap_bucket", BAD_GAP), 0)
+        return self._next(self._own_target("gap_bucket", fields.BAD_GAP), 0)
 
     @cached_property
     def target_vol_regime(self) -> npt.NDArray[np.uint8]:
@@ -184,7 +167,7 @@ class Corpus:
     @cached_property
     def target_bad(self) -> npt.NDArray[np.bool_]:
         """The next return is non-finite, exactly zero, excessive, of a missing row, or not there yet."""
-        return self._next(has_flag(self.columns["flags"], BAD_RETURN), True)
+        return self._next(fields.has_flag(self.columns["flags"], fields.BAD_RETURN), True)
 
     @cached_property
     def valid_base(self) -> npt.NDArray[np.bool_]:
@@ -219,7 +202,7 @@ class Corpus:
         return sha256_of(canonical_json(parts))
 
     def _own_target(self, name: str, bad: np.uint8) -> npt.NDArray[np.uint8]:
-        return np.where(has_flag(self.columns["flags"], bad), 0, self.columns[name]).astype(np.uint8)
+        return np.where(fields.has_flag(self.columns["flags"], bad), 0, self.columns[name]).astype(np.uint8)
 
     def _next(self, values: npt.NDArray[Any], at_end: Any) -> npt.NDArray[Any]:
         out = np.empty_like(values)
@@ -322,14 +305,14 @@ def split_quality(corpus: Corpus) -> list[SplitQuality]:
             if not len(rows):
                 continue
             flags, valid = corpus.columns["flags"][rows], corpus.valid_base[rows]
-            buckets = np.bincount(corpus.target_return[rows][valid], minlength=NUM_RETURN_BUCKETS + 1)[1:]
+            buckets = np.bincount(corpus.target_return[rows][valid], minlength=fields.NUM_RETURN_BUCKETS + 1)[1:]
             quality = SplitQuality(
                 symbol=symbol,
                 split=split,
                 rows=len(rows),
                 first=str(corpus.timestamps[rows[0]]),
                 last=str(corpus.timestamps[rows[-1]]),
-                mask_share={name: float(has_flag(flags, bit).mean()) for name, bit in MASK_BITS.items()},
+                mask_share={name: float(fields.has_flag(flags, bit).mean()) for name, bit in fields.MASK_BITS.items()},
                 zero_share=float((corpus.log_ret_next[rows] == 0).mean()),
                 dropped_share=float(corpus.target_bad[rows].mean()),
                 events=int(valid.sum()),
@@ -407,7 +390,7 @@ def _require_shape(manifest: dict[str, Any]) -> None:
     sizes, counts = [asset["rows"] for asset in assets], manifest["events"]
     sound = {
         "folder": _FOLDER.fullmatch(manifest["folder"]) is not None,
-        "arrays": {name: entry["dtype"] for name, entry in manifest["arrays"].items()} == COLUMN_TYPES,
+        "arrays": {name: entry["dtype"] for name, entry in manifest["arrays"].items()} == fields.COLUMN_TYPES,
         "hashes": all(isinstance(each, str) for each in hashes),
         "rows of an asset": all(type(size) is int and size > 0 for size in sizes),
         "rows": type(manifest["rows"]) is int and sum(sizes) == manifest["rows"],
@@ -435,7 +418,7 @@ def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | Non
     tokenizer = tokenizer or fit_on_train(rows, splits.train_end, old.timeframe, classes, corpus.like)
     columns = {
         name: bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
-        for name, (of, value) in BUCKETED.items()
+        for name, (of, value) in fields.BUCKETED.items()
     }
     arrays = {
         name: {"dtype": column.dtype.str, "sha256": sha256_of(column.tobytes())} for name, column in columns.items()
@@ -450,13 +433,13 @@ def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | Non
     return replace(corpus, manifest=manifest, tokenizer=tokenizer, splits=splits, columns=columns, path=None)
 
 
-def _own_values(corpus: Corpus, inside: slice) -> Columns:
+def _own_values(corpus: Corpus, inside: slice) -> fields.Columns:
     """Own values of one asset's rows, from what a corpus stores of them."""
     columns = {name: np.asarray(column[inside]) for name, column in corpus.columns.items()}
     sigma_prev = np.concatenate([[math.nan], columns["sigma20"][:-1]])
     with np.errstate(divide="ignore", invalid="ignore"):
         columns["ret_z"] = columns["log_ret"] / sigma_prev
-    for bucket, (_, value) in BUCKETED.items():
+    for bucket, (_, value) in fields.BUCKETED.items():
         # Undefined values are stored as 0; what tells them from zeros is that they have no bucket.
-        columns[value] = np.where(columns[bucket] == INVALID, math.nan, columns[value])
+        columns[value] = np.where(columns[bucket] == fields.INVALID, math.nan, columns[value])
     return columns

@@ -22,18 +22,8 @@ import numpy.typing as npt
 from vaiom import codec
 from vaiom.codec import Stored, decode, stored
 from vaiom.errors import DataError
+from vaiom.events import fields
 from vaiom.events.distribution import PIECES, TAIL_SHAPES, Floats, ReturnShape, Tail
-from vaiom.events.fields import (
-    ANY_MASK,
-    BAD_GAP,
-    BAD_RETURN,
-    CLASSES,
-    NUM_RETURN_BUCKETS,
-    UNKNOWN_ASSET,
-    Columns,
-    has_flag,
-    vocabulary_sizes,
-)
 from vaiom.events.scales import where
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.symbols import default_class
@@ -92,12 +82,12 @@ class Tokenizer:
         for name, edges in self.edges.items():
             if not (np.diff(edges) > 0).all() or len(edges) > MAX_EDGES:
                 raise ValueError(f"edges of {name} must increase")
-        if len(self.edges["return"]) != NUM_RETURN_BUCKETS + 1:
-            raise ValueError(f"{NUM_RETURN_BUCKETS} return buckets")
+        if len(self.edges["return"]) != fields.NUM_RETURN_BUCKETS + 1:
+            raise ValueError(f"{fields.NUM_RETURN_BUCKETS} return buckets")
 
     def asset_id(self, symbol: str) -> int:
         """1..n in sorted-symbol order, 0 for an asset the corpus never saw."""
-        return self.symbols.index(symbol) + 1 if symbol in self.symbols else UNKNOWN_ASSET
+        return self.symbols.index(symbol) + 1 if symbol in self.symbols else fields.UNKNOWN_ASSET
 
     def class_id(self, symbol: str) -> int:
         """The place of its class among `class_names`; an unknown asset has its default class, or the first."""
@@ -108,7 +98,7 @@ class Tokenizer:
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The classes of the paper, then the user's own in the order of the alphabet."""
-        return (*CLASSES, *sorted({*self.classes} - {*CLASSES}))
+        return (*fields.CLASSES, *sorted({*self.classes} - {*fields.CLASSES}))
 
     def has_buckets_of(self, other: Tokenizer) -> bool:
         """Whether rows mean the same under both, whatever their assets."""
@@ -122,7 +112,7 @@ class Tokenizer:
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
         buckets = self.num_buckets
-        return vocabulary_sizes(len(self.symbols), len(self.class_names), buckets["gap"], buckets["vol_regime"])
+        return fields.vocabulary_sizes(len(self.symbols), len(self.class_names), buckets["gap"], buckets["vol_regime"])
 
     @property
     def sha256(self) -> str:
@@ -146,7 +136,7 @@ class Tokenizer:
 
 
 def fit_on_train(
-    rows: Mapping[str, Columns],
+    rows: Mapping[str, fields.Columns],
     train_end: datetime,
     timeframe: str,
     classes: Mapping[str, str],
@@ -161,12 +151,12 @@ def fit_on_train(
     returns, gaps, regimes, zero_share = [], [], [], []
     for symbol in symbols:
         asset = rows[symbol]
-        event = ~has_flag(asset["flags"][:-1], ANY_MASK) & (asset["timestamp"][1:] < end)
+        event = ~fields.has_flag(asset["flags"][:-1], fields.ANY_MASK) & (asset["timestamp"][1:] < end)
         flags = asset["flags"][1:]
-        good = event & (~has_flag(flags, BAD_RETURN))
+        good = event & (~fields.has_flag(flags, fields.BAD_RETURN))
         zero = event & (asset["log_ret"][1:] == 0)
         returns.append(asset["ret_z"][1:][good])
-        gaps.append(asset["gap_z"][1:][event & (~has_flag(flags, BAD_GAP))])
+        gaps.append(asset["gap_z"][1:][event & (~fields.has_flag(flags, fields.BAD_GAP))])
         regimes.append(asset["relative_log_vol"][1:][event])
         zero_share.append(float(zero.sum() / max(1, (zero | good).sum())))
     if like:
@@ -191,10 +181,10 @@ def _fit_edges(returns: list[Floats], gaps: list[Floats], regimes: list[Floats])
         "gap": fit_signed_edges(gap_z),
         "vol_regime": fit_regime_edges(relative_log_vol),
     }
-    if len(edges["return"]) != NUM_RETURN_BUCKETS + 1:
+    if len(edges["return"]) != fields.NUM_RETURN_BUCKETS + 1:
         raise DataError(
             "the Train returns are too coarse for the return buckets: some quantiles coincide",
-            expected=f"{NUM_RETURN_BUCKETS} buckets",
+            expected=f"{fields.NUM_RETURN_BUCKETS} buckets",
             got=len(edges["return"]) - 1,
             fix="bring in prices with more digits, or more history before the end of Train",
         )
