@@ -13,8 +13,8 @@ import torch
 
 from training.tiny_runs import TINY
 from vaiom.audit.figures import prove_figures
+from vaiom.audit.pipeline import Rescorer
 from vaiom.audit.proof import PASSED, Proof
-from vaiom.audit.rescoring import Rescorer
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import open_corpus

@@ -55,6 +55,12 @@ def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds, and some tests ask for nothing that is drawn."""
+    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda figure, name, alt: f'<svg id="{name}"></svg>')
+
+
 @pytest.fixture(scope="module")
 def text(judged: Judged, tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("page") / "page.html"
@@ -161,7 +167,7 @@ def test_provenance_names_everything(text: str, judged: Judged) -> None:
     assert f"vaiom evaluate {judged.run} --corpus {judged.corpus} --split test-h1 --baselines baselines" in text
 
 
-def test_the_command_writes_all_formats(vaiom: Any, judged: Judged, tmp_path: Path) -> None:
+def test_the_command_writes_all_formats(vaiom: Any, judged: Judged, tmp_path: Path, undrawn: None) -> None:
     here = judged.copy_to(tmp_path)
     tables = {"--markdown": tmp_path / "t.md", "--latex": tmp_path / "t.tex"}
     words = [word for pair in tables.items() for word in pair]
@@ -191,7 +197,9 @@ def test_one_asset_in_one_month_is_reported_with_what_cannot_be_said(lonely: Jud
     assert page.texts["h2"] == [title for title in SECTIONS if title != "Seeds together"]
 
 
-def test_without_its_corpus_a_run_is_reported_without_the_data(vaiom: Any, judged: Judged, tmp_path: Path) -> None:
+def test_without_its_corpus_a_run_is_reported_without_the_data(
+    vaiom: Any, judged: Judged, tmp_path: Path, undrawn: None
+) -> None:
     here = judged.copy_to(tmp_path)
     config = here.run / "config.toml"
     config.write_text(config.read_text().replace(str(judged.corpus), str(tmp_path / "gone")))
@@ -243,7 +251,7 @@ def test_what_cannot_be_trusted_is_refused(vaiom: Any, judged: Judged, lonely: J
     refused(here.run, "not evaluated yet", f"vaiom evaluate {here.run} --split validation")
 
 
-def test_a_run_without_its_log_has_no_training_curve(judged: Judged, tmp_path: Path) -> None:
+def test_a_run_without_its_log_has_no_training_curve(judged: Judged, tmp_path: Path, undrawn: None) -> None:
     here = judged.copy_to(tmp_path)
     (here.run / "metrics.jsonl").unlink()
     shutil.rmtree(here.run / "checkpoints")

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.audit import figures, leakage, provenance, returns, selection
-from vaiom.audit.pipeline import MovedPipeline, Pipeline, seen_by, widest_model
+from vaiom.audit.pipeline import MovedPipeline, Pipeline, Rescorer, widest_model
 from vaiom.audit.proof import AuditConfig, Proof
-from vaiom.audit.rescoring import Rescorer
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import ledger_heads
-from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, open_corpus
 from vaiom.events.dependence import Dependence
 from vaiom.files import sha256_file

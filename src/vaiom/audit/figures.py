@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.audit.pipeline import find_rows
+from vaiom.audit.pipeline import Rescorer, Rows, find_rows
 from vaiom.audit.proof import QUICK_BASELINES, Claim, Proof
-from vaiom.audit.rescoring import Rescorer
-from vaiom.baselines.base import Baseline, Rows
+from vaiom.baselines.base import Baseline
 from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
 from vaiom.baselines.store import load_fit
 from vaiom.codec import to_json

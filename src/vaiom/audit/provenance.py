@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vaiom.audit.pipeline import Bars, Fitted, Pipeline, Rows, seen_by
+from vaiom.audit.pipeline import Bars, Fitted, Pipeline, Rows
 from vaiom.audit.proof import Claim, Proof
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import read_events, require_same_events, score_events
-from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import ANY_MASK, MASK_BITS
 from vaiom.events.scales import MAX_LOG_MOVE

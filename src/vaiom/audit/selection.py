@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vaiom.audit.pipeline import SAMPLED, Rescorer
 from vaiom.audit.proof import Claim, Proof
-from vaiom.audit.rescoring import SAMPLED, Rescorer
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, is_recorded, ledger_heads, model_looks, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_lo
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, record_look
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.corpus import Corpus
+from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import BUFFER, SEALED, VALIDATION, SplitConfig
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.training.devices import resolve_device
@@ -104,6 +105,12 @@ def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
             got=corpus.tokenizer.sha256,
             fix="score it on the corpus it was trained on, or on one that was built --like it",
         )
+
+
+def seen_by(checkpoint: Checkpoint, corpus: Corpus) -> Corpus:
+    """The corpus under the boundaries that the checkpoint was trained with; it still says where its folder is."""
+    splits = SplitConfig.from_json(checkpoint.provenance.splits)
+    return corpus if splits == corpus.splits else replace(under_splits(corpus, splits), path=corpus.path)
 
 
 def score_baselines(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vaiom.errors import ConfigError
 from vaiom.evaluation.ledger import record_look
-from vaiom.evaluation.predictor import require_tokenizer
+from vaiom.evaluation.predictor import require_tokenizer, seen_by
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.horizons import HORIZONS
 from vaiom.events.splits import VALIDATION, SplitConfig
@@ -66,7 +66,7 @@ def fit_horizons(
     checkpoint = load_checkpoint(Run(run).best)
     own = corpus
     if checkpoint.provenance.purpose == USE:
-        own = replace(under_splits(corpus, SplitConfig.from_json(checkpoint.provenance.splits)), path=corpus.path)
+        own = seen_by(checkpoint, corpus)
         _record_looks(corpus, own, checkpoint, run.name)
     require_tokenizer(own, checkpoint)
     made = train_horizons(checkpoint, own, horizons, seed=seed, device=resolve_device(device), progress=progress)
