@@ -18,10 +18,10 @@ from vaiom.baselines.base import Floats
 from vaiom.errors import DataError
 from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
 from vaiom.evaluation.portfolios import HISTORY, Panel, PortfolioBacktest, backtest, garch_scales, make_panel
-from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.corpus import Corpus, under_splits
+from vaiom.evaluation.predictor import ModelPredictor, seen_by
+from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence, Rival, average, correlation_of, log_density
-from vaiom.events.splits import TRAIN, SplitConfig
+from vaiom.events.splits import TRAIN
 
 TRAIN_STAMPS = 20_000
 """Of the end of Train, on which the dependence is fitted."""
@@ -36,10 +36,8 @@ _FITTED_STAMPS = 600
 
 def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
     """The most likely of a small grid on the last stamps of Train; correlations are never of the stamp they judge."""
-    splits = SplitConfig.from_json(model.checkpoint.provenance.splits)
-    if splits != corpus.splits:
-        corpus = under_splits(corpus, splits)
-    end = np.datetime64(splits.train_end)
+    corpus = seen_by(model.checkpoint, corpus)
+    end = np.datetime64(corpus.splits.train_end)
     panel = make_panel(model, corpus, end, end, TRAIN_STAMPS)
     if len(panel.symbols) < 2 or len(panel.stamps) < HISTORY:
         raise DataError(

@@ -34,17 +34,12 @@ def prose(value: object) -> str:
     return str(value)
 
 
-def count(value: int | None) -> str:
-    return NOTHING if value is None else f"{value:,}"
+def number(spec: str) -> Callable[[float | None], str]:
+    """How numbers of a format are spelled, with a true minus sign."""
+    return lambda value: NOTHING if value is None else format(value, spec).replace("-", MINUS)
 
 
-def bits(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.4f}"
-
-
-def signed(value: float | None) -> str:
-    """Bits with their sign."""
-    return NOTHING if value is None else f"{value:+.4f}".replace("-", MINUS)
+count, bits, signed = number(","), number(".4f"), number("+.4f")
 
 
 def interval(pair: Pair | None) -> str:

@@ -81,10 +81,6 @@ class ProcessGroup:
     rank: int = 0
     size: int = 1
 
-    @property
-    def is_rank_0(self) -> bool:
-        return self.rank == 0
-
     def share(self, num_micro_batches: int) -> range:
         """The micro-batches of this process."""
         if num_micro_batches % self.size:

@@ -181,7 +181,7 @@ class _Run:
             self.scorer.compile()
         if self.start and not self.record.step:
             self._validate(0)
-            if self.group.is_rank_0:
+            if is_rank_0():
                 save_checkpoint(self.folder.best, self.step.ema_model, self.corpus.tokenizer, self._provenance())
         self.step.model.train()
         running, counted = torch.zeros((), device=self.device), 0
@@ -209,7 +209,7 @@ class _Run:
                 # The line comes before the state that a resumed run would go on from: none is lost, and none twice.
                 self._log(number, loss, bits)
                 if validates:
-                    if self.group.is_rank_0:
+                    if is_rank_0():
                         self._write_checkpoint()
                     self.group.wait()
                     seed_dropout(self.config.seed, self.group.rank, number)
@@ -239,7 +239,7 @@ class _Run:
                 )
         # All have looked before one writes.
         self.group.wait()
-        if self.group.is_rank_0:
+        if is_rank_0():
             ensure_folder(self.folder.checkpoints)
             path = str(self.corpus.path.resolve()) if self.corpus.path else None
             origin = to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})
@@ -301,7 +301,7 @@ class _Run:
             )
 
     def _log(self, number: int, loss: float, bits: float | None) -> None:
-        if not self.group.is_rank_0:
+        if not is_rank_0():
             return
         validation = {} if bits is None else {"validation_bits": bits}
         entry = {"step": number, "loss_nats": loss, **validation, "seconds": round(self.record.seconds, 3)}
