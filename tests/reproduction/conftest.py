@@ -33,11 +33,17 @@ def paper_text() -> str:
 
 
 @pytest.fixture(scope="session")
-def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
-    folder = tmp_path_factory.mktemp("reproduction")
-    bars, corpus, baselines, out = (folder / name for name in ("bars", "corpus", "baselines", "out"))
-    vaiom("data", "simulate", "--assets", 1, "--bars", 60_000, "--out", bars)
-    vaiom("corpus", "build", bars, "--out", corpus)
+def simulated_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated")
+    vaiom("data", "simulate", "--assets", 1, "--bars", 60_000, "--out", folder / "bars")
+    vaiom("corpus", "build", folder / "bars", "--out", folder / "corpus")
+    return folder / "corpus"
+
+
+@pytest.fixture(scope="session")
+def reproduced(simulated_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
+    corpus, folder = simulated_corpus, tmp_path_factory.mktemp("reproduction")
+    baselines, out = folder / "baselines", folder / "out"
     for split in ("validation", "test-h1", "test-h2"):
         only = ("--only", "frequency,markov,hour_of_week", "--split", split, "--context", 16)
         assert vaiom("baselines", corpus, "--out", baselines, *only).code == 0

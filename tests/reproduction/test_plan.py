@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reproductions import TINY, Reproduced
+from reproductions import TINY
 
 from reproduction.paper import COMPARISONS, JUDGED, MAIN, SEEDS
 from reproduction.plan import (
@@ -29,8 +30,8 @@ from vaiom.training.experiment import Experiment
 
 
 @pytest.fixture(scope="module")
-def corpus(reproduced: Reproduced) -> Corpus:
-    return open_corpus(reproduced.corpus)
+def corpus(simulated_corpus: Path) -> Corpus:
+    return open_corpus(simulated_corpus)
 
 
 SETTINGS = st.lists(
