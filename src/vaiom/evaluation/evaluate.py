@@ -262,9 +262,9 @@ def _all_tests(
     run: Path, tests: Sequence[str], split: str, checkpoint_sha256: str, events: ScoredEvents
 ) -> list[PairedComparison] | None:
     """The same comparison over every test split, where the others were scored with this checkpoint before."""
-    others = [Run(run).evaluation(name) for name in tests if name != split]
+    others = [Run(run).evaluation(name) for name in tests if name != split] if split in tests else []
     same = all(file.is_file() and read_json(file).get("checkpoint_sha256") == checkpoint_sha256 for file in others)
-    return compare_tests(run, tests, list(events.bits)) if others and same and split in tests else None
+    return compare_tests(run, tests, list(events.bits)) if others and same else None
 
 
 def _renew_all_tests(run: Path, tests: Sequence[str], latest: Evaluation) -> None:
