@@ -24,6 +24,8 @@ BASELINES = {
 }
 """Module and class, in the order of what they may know."""
 
+PLAIN = ("frequency", "markov", "hour_of_week")
+"""Those that fit in a moment: `vaiom evaluate` fits them itself."""
 FOR_GPUS = ("return_tokens", "gru")
 """Hours on a few CPU cores: left out there unless they are named."""
 

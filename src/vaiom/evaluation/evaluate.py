@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Floats, Rows
-from vaiom.baselines.counts import Frequency, HourOfWeek, Markov
+from vaiom.baselines.registry import PLAIN, baseline
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
@@ -153,8 +153,8 @@ def evaluate_run(
     context, rows = checkpoint.model.config.history, heldout_rows(corpus, split, checkpoint, unseal=unseal)
     if baselines is not None:
         losses = load_losses(baselines, corpus, split, context, unseal=unseal == SEALED)
-    else:  # those that fit in a moment
-        losses = losses_of((Frequency(), Markov(), HourOfWeek()), corpus, rows, context)
+    else:
+        losses = losses_of(map(baseline, PLAIN), corpus, rows, context)
     unscored, file = score_events(corpus, rows, losses), Run(source).dependence
     dependence = Dependence.read(file, checkpoint.sha256) if file.is_file() else None
     if any(other.resolve() == run.resolve() for other in other_seeds):

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from vaiom.report.contents import RunContents
 
 BASELINES_FOLDER = "baselines"
-PLAIN_BASELINES = {"frequency", "markov"}
-"""Those that `vaiom evaluate` fits itself."""
 _KEY_LENGTH = 12
 _QUALITY = (
     Column("asset", text, "symbol"),
@@ -187,7 +185,7 @@ def provenance(contents: RunContents) -> Table:
 
 def commands(contents: RunContents) -> list[str]:
     """The command lines that lead from the corpus to the report: train, then each split's, then report."""
-    from vaiom.baselines.registry import BASELINES
+    from vaiom.baselines.registry import BASELINES, PLAIN
     from vaiom.events.splits import SEALED
 
     corpus = str(contents.corpus.path) if contents.corpus is not None else "CORPUS"
@@ -196,7 +194,7 @@ def commands(contents: RunContents) -> list[str]:
     for split in contents.splits:
         # Losses that somebody stored under a name of their own cannot be repeated so.
         names = [name for name in split.evaluation.bits if name in BASELINES]
-        stored = ["--baselines", BASELINES_FOLDER] if set(names) - PLAIN_BASELINES else []
+        stored = ["--baselines", BASELINES_FOLDER] if {*names} - {*PLAIN} else []
         if stored:
             options = ["--out", BASELINES_FOLDER, "--only", ",".join(names), "--context", context]
             out.append(["vaiom", "baselines", corpus, *options, "--split", split.name])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from operator import attrgetter as at
 
+from vaiom.baselines.registry import PLAIN
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.inference import PairedComparison
@@ -15,7 +16,6 @@ from vaiom.evaluation.joint import JointEvaluation
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.events.splits import SEALED
 from vaiom.report.contents import RunContents, Split
-from vaiom.report.data_tables import PLAIN_BASELINES
 from vaiom.report.tables import (
     Column,
     Table,
@@ -282,7 +282,7 @@ def limits(contents: RunContents) -> list[str]:
         f"On {splits[-1].period} returns ended in a tail in {percent(both.observed)} of the events where "
         f"{percent(both.predicted)} was forecast."
     )
-    if {each.baseline for each in last.against} <= PLAIN_BASELINES:
+    if {each.baseline for each in last.against} <= {*PLAIN}:
         out.append("The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones.")
     looks = [
         ("the sealed interval " if split.name == SEALED else f"{split.period} ")
