@@ -86,10 +86,9 @@ def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, 
 
 def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
     """Refuse stamps that no calendar holds."""
-    ticks = stamps.cast(STAMP).to_physical()
-    first, last = ticks.min(), ticks.max()
-    if first is not None and (first < _FIRST_TICK or last >= _END_TICK):  # type: ignore[operator]
-        beyond = ((ticks < _FIRST_TICK) | (ticks >= _END_TICK)).fill_null(value=False)
+    inside = stamps.cast(STAMP).to_physical().is_between(_FIRST_TICK, _END_TICK, closed="left")
+    beyond = ~inside.fill_null(value=True)
+    if beyond.any():
         raise DataError(
             "a stamp is beyond all calendars",
             where=where(int(beyond.arg_max() or 0)),
