@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -46,22 +46,20 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
             expected=f"two assets and {HISTORY} stamps at least",
             got=f"{len(panel.symbols)} and {len(panel.stamps)}",
         )
-    unit = np.nanmean(np.log(panel.scale) - np.nanmean(np.log(panel.scale), axis=0), axis=1, keepdims=True)
-    covariance = _mean(panel.scores * panel.scale * np.exp(-unit))
+    # What is shrunk to is of the first half, what decides how far of the second; in the end it is of both.
+    half = len(panel.stamps) // 2
     fit = Dependence(
         checkpoint_sha256=model.checkpoint.sha256,
         symbols=panel.symbols,
         classes=corpus.tokenizer.classes,
-        covariance=covariance / math.exp(float(np.log(np.diag(covariance)).mean())),
-        correlation=correlation_of(_mean(panel.scores)),
+        **_moments(panel, half),
         decay=0.5,
         shrinkage=1.0,
         degrees={"1": 8.0},
         rivals={},
         num_stamps=len(panel.stamps),
     )
-    # Not the first stamps, at which the average has hardly begun.
-    spread = np.unique(np.linspace(HISTORY // 2, len(panel.stamps) - 1, _FITTED_STAMPS).astype(np.int64))
+    spread = np.unique(np.linspace(half, len(panel.stamps) - 1, _FITTED_STAMPS).astype(np.int64))
     chosen = [at for at in spread.tolist() if len(panel.there(at)) > 1]
     decays, shrunk = [0.5 ** (1 / each) for each in HALF_LIVES], []
     for decay in decays:
@@ -72,7 +70,17 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
             shrunk.append((new, [replace(state, fit=new).correlation(*panel.asked(at)) for at, state in pairs]))
     fit, found = max(shrunk, key=lambda each: _nats(panel, chosen, each[1], 8.0))
     degrees = max(DEGREES, key=lambda each: _nats(panel, chosen, found, each))
-    return replace(fit, degrees={"1": degrees}, rivals=_fit_rivals(panel, fit.correlation, chosen, decays))
+    rivals = _fit_rivals(panel, fit.correlation, chosen, decays)
+    return replace(fit, degrees={"1": degrees}, rivals=rivals, **_moments(panel, len(panel.stamps)))
+
+
+def _moments(panel: Panel, stop: int) -> dict[str, Any]:
+    """Covariance and correlation over the first stamps."""
+    scores, scales = panel.scores[:stop], np.log(panel.scale[:stop])
+    unit = np.nanmean(scales - np.nanmean(scales, axis=0), axis=1, keepdims=True)
+    covariance = _mean(scores * np.exp(scales - unit))
+    covariance /= math.exp(float(np.log(np.diag(covariance)).mean()))
+    return {"covariance": covariance, "correlation": correlation_of(_mean(scores))}
 
 
 def _fit_rivals(panel: Panel, start: Floats, chosen: list[int], decays: list[float]) -> dict[str, Rival]:

@@ -16,13 +16,13 @@ from vaiom.report.results import notes_of, tables_of
 from vaiom.report.tables import Table, bits, count, facts
 from vaiom.run import EVIDENCE_SUFFIX, Run, packaged_models
 
-_PARTS = ("headline", "groups", "calibration")
+_PARTS = ("headline", "groups", "calibration", "joint")
 _USE = """\
 **Use.** The distribution of the next bar's log return of one asset, given that it is not zero: quantiles, value at
 risk, expected shortfall, the chance of a move. Bars must be on the clock and of the timeframe of Train.
 
-**Misuse.** It says nothing of longer horizons, of several assets together, of costs or of profit. An asset that it was
-not trained on is treated as an average one. Bars of another provider have other ranges and volumes.
+**Misuse.** It says nothing of costs or of profit. An asset that it was not trained on is treated as an average one.
+Bars of another provider have other ranges and volumes.
 
 **Licence.** The weights are licensed as the package is. They hold no bars; the licences of the sources cover the bars.
 """
