@@ -42,17 +42,20 @@ def attend_any_length(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
 
 
 def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:
-    """Where dropout or a window leave the fused path: blocks of queries against the keys that they may see."""
-    length, size = q_BHTE.shape[-2:]
-    out = []
-    for start in range(0, length, _QUERY_BLOCK):
+    """Where dropout or a window leave the fused path: blocks of queries against the keys that they may see.
+
+    There may be queries of the last positions alone.
+    """
+    length, size = k_BHTE.shape[-2:]
+    out, begin = [], length - q_BHTE.shape[-2]
+    for start in range(begin, length, _QUERY_BLOCK):
         stop = min(start + _QUERY_BLOCK, length)
         first = max(0, start - window + 1)
-        q, k, v = q_BHTE[..., start:stop, :], k_BHTE[..., first:stop, :], v_BHTE[..., first:stop, :]
-        unseen = _unseen(stop - start, start - first, window, q.dtype, q.device)
+        q, k, v = q_BHTE[..., start - begin : stop - begin, :], k_BHTE[..., first:stop, :], v_BHTE[..., first:stop, :]
+        unseen = _unseen(stop - start, start - first, window, q.dtype, q.device) if stop - start > 1 else None
         if rate:
-            scores = (q * size**-0.5 @ k.transpose(-1, -2)).add_(unseen)
-            out.append(drop(scores.softmax(dim=-1), rate) @ v)
+            scores = q * size**-0.5 @ k.transpose(-1, -2)
+            out.append(drop((scores if unseen is None else scores + unseen).softmax(dim=-1), rate) @ v)
         else:
             out.append(scaled_dot_product_attention(q, k, v, attn_mask=unseen))
     return torch.cat(out, dim=-2)

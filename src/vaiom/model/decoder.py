@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+from torch.nn.functional import gelu, linear
 
-from vaiom.model.attention import attend_any_length, causal_attention, drop
+from vaiom.model.attention import attend_any_length, attend_in_blocks, causal_attention, drop
 from vaiom.model.config import FEED_FORWARD_FACTOR, ModelConfig
 
 POSITION_SCALE = 0.02
@@ -54,7 +54,8 @@ class Decoder(nn.Module):
                 seen = 1 + (len(self.blocks) - number + 1) * (self.window - 1)
                 h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
             rotated = None if rotated is None else rotated[:, -h_BTD.shape[1] :]
-            h_BTD = block(h_BTD, rotated, trim and number == len(self.blocks), kept)
+            after, some = len(self.blocks) - number, bool(self.window) and not h_BTD.is_cuda
+            h_BTD = block(h_BTD, rotated, 1 + after * (self.window - 1) if trim and (some or not after) else 0, kept)
         hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
         return hidden
 
@@ -108,14 +109,15 @@ class Block(nn.Module):
         self,
         h_BTD: Tensor,
         rotated: Tensor | None = None,
-        last_only: bool = False,
+        last: int = 0,
         kept: list[tuple[Tensor, Tensor]] | None = None,
     ) -> Tensor:
+        """With `last`, of so many last positions alone."""
         rate = self.dropout if self.training else 0.0
         normed = self.attention_norm(h_BTD)
-        if last_only:
-            mixed = self._attend_last(normed, rotated, rate, kept)
-            h_BTD = h_BTD[:, -1:]
+        if last:
+            mixed = self._attend_last(normed, rotated, rate, last, kept)
+            h_BTD = h_BTD[:, -last:]
         else:
             qkv = self.query_key_value(normed).unflatten(-1, (3 * self.num_heads, -1))
             if rotated is not None:
@@ -138,22 +140,27 @@ class Block(nn.Module):
         return change * (keep / (1 - self.depth_rate)).to(change.dtype)
 
     def _attend_last(
-        self, normed: Tensor, rotated: Tensor | None, rate: float, kept: list[tuple[Tensor, Tensor]] | None
+        self,
+        normed: Tensor,
+        rotated: Tensor | None,
+        rate: float,
+        last: int,
+        kept: list[tuple[Tensor, Tensor]] | None,
     ) -> Tensor:
-        """Keys and values of the whole window, a query for its last position alone: (B, 1, D)."""
-        normed = normed[:, -self.window :]
+        """Queries of the last positions alone, keys and values of all that they see: (B, last, D)."""
+        normed = normed[:, -(last + self.window - 1) :]
         width = normed.shape[-1]
         query_weight, rest_weight = self.query_key_value.weight.split([width, 2 * width])
         query_bias, rest_bias = self.query_key_value.bias.split([width, 2 * width])
-        q = linear(normed[:, -1:], query_weight, query_bias)
+        q = linear(normed[:, -last:], query_weight, query_bias)
         k, v = linear(normed, rest_weight, rest_bias).chunk(2, dim=-1)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in (q, k, v))
         if rotated is not None:
-            q, k = rotate(q, rotated[:, -1:]), rotate(k, rotated[:, -normed.shape[1] :])
+            q, k = rotate(q, rotated[:, -q.shape[1] :]), rotate(k, rotated[:, -normed.shape[1] :])
         if kept is not None:
-            kept.append((k, v))
+            kept.append((k[:, -self.window :], v[:, -self.window :]))
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        return scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(-2)
+        return attend_in_blocks(q, k, v, rate, self.window).transpose(1, 2).flatten(-2)
 
 
 def rotary_speeds(size: int) -> Tensor:
