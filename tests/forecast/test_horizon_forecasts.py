@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -136,3 +137,24 @@ def test_the_commands(further: TinyRun, run: Callable[..., tuple[int, str, str]]
     assert Forecaster.load(copy).horizons == (1, 6)
     with pytest.raises(DataError):
         fit_horizons(copy, further.corpus, (900,), device="cpu")
+
+
+def test_paths_are_distributed_as_forecast(further: TinyRun, frames: dict[str, pl.DataFrame]) -> None:
+    forecaster = Forecaster.load(further.run)
+    paths = forecaster.paths(frames, n=20_000, seed=3)["EURUSD"]
+    assert (paths.horizons, paths.returns.shape) == ((1, *HORIZONS), (20_000, HORIZONS[-1]))
+    for horizon in paths.horizons:
+        dist = forecaster.predict(frames, horizon=horizon)["EURUSD"]
+        pit = np.sort(np.asarray(dist.cdf(paths.at(horizon))))
+        assert np.abs(pit - np.arange(1, 20_001) / 20_000).max() < 1.63 / math.sqrt(20_000)  # Kolmogorov, 1%
+    # A path goes on from where it was.
+    scores = [paths.at(bars).argsort().argsort() for bars in (4, 8)]
+    assert np.corrcoef(*scores)[0, 1] == pytest.approx(math.sqrt(4 / 8), abs=0.05)
+    again = forecaster.paths(frames["EURUSD"], "EURUSD", n=20_000, seed=3)
+    np.testing.assert_allclose(again.returns, paths.returns, atol=1e-6)
+    assert paths.quantile([0.05, 0.95]).shape == (2, HORIZONS[-1])
+    for wrong in (0, 9):
+        with pytest.raises(ConfigError, match="do not go there"):
+            paths.at(wrong)
+    with pytest.raises(ConfigError, match="how many"):
+        forecaster.paths(frames, n=0)

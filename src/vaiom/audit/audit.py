@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vaiom.audit import figures, leakage, provenance, returns, selection
+from vaiom.audit import figures, horizons, leakage, provenance, returns, selection
 from vaiom.audit.pipeline import MovedPipeline, Pipeline, Rescorer, widest_model
 from vaiom.audit.proof import AuditConfig, Proof
 from vaiom.errors import DataError
@@ -80,6 +80,7 @@ def audit_path(
                 fit, rescorer.model, seen, cuts=config.cuts, seed=config.seed
             )
         steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, rescorer, config.baselines)
+        steps["horizons"] = lambda: horizons.prove_horizons(run, rescorer)
     steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, model, run, seen)
     steps["the selection"] = lambda: selection.prove_selection(opened, rescorer, run)
     need_bars = () if bars else (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
@@ -98,5 +99,6 @@ def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
     if run:
         found |= {"checkpoint": load_checkpoint(run.best).sha256}
         files = (run.config, run.metrics, run.best, *sorted(path.glob("evaluation-*")), *sorted(path.glob("events-*")))
-        found |= {each.name: sha256_file(each) for each in (*files, run.dependence, run.report) if each.is_file()}
+        files = (*files, run.dependence, run.horizons, run.report)
+        found |= {each.name: sha256_file(each) for each in files if each.is_file()}
     return found

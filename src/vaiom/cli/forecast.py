@@ -90,6 +90,7 @@ def predict(
     run: ModelPath,
     bars: Annotated[Path, typer.Option(help="A bar folder, or one asset's Parquet file.")],
     symbol: Annotated[str | None, typer.Option(help="One asset of the folder; or what the file's asset is.")] = None,
+    horizon: Annotated[int, typer.Option(help="Over so many next bars, of those the run was taught.")] = 1,
     now: Annotated[datetime | None, date("A moment of the bars' clock; older bars are called stale.")] = None,
     device: Device = "cpu",
     json: Json = False,
@@ -104,7 +105,7 @@ def predict(
         raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
     forecaster = Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
-    dists = forecaster.forecast(forecaster.windows(frames, symbol), now)
+    dists = forecaster.forecast(forecaster.windows(frames, symbol), now, horizon=horizon)
     answer = describe_forecasts(forecaster, dists)
     print_answer(replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[]) if csv else answer, json)
 
@@ -166,7 +167,8 @@ def describe_forecasts(
     """Forecasts as a table, with what to know about them."""
     rows = [dist.summary() for dist in dists]
     columns = [Column(name, text if index < 4 else str) for index, name in enumerate(rows[0])]
-    caption = "The next bar, in basis points of log return, given that it is not zero"
+    span = "bar" if dists[0].horizon == 1 else f"{dists[0].horizon} bars"
+    caption = f"The next {span}, in basis points of log return, given that it is not zero"
     notes = [*notes, *(f"{dist.symbol}: {words}" for dist in dists for words in dist.notes)]
     return Answer(
         json={"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]},

@@ -1,7 +1,7 @@
 """A run judged on one split: every figure of the headline table and what stands behind it.
 
-Leaves `events-<split>` with the loss of each event and `evaluation-<split>.json` with everything else in the run
-folder. A look at a test split is recorded in the corpus before it is scored.
+Leaves `events-<split>` with the loss of each event, those of horizons beside it, and `evaluation-<split>.json` with
+everything else in the run folder. A look at a test split is recorded in the corpus before it is scored.
 Paper: Results, main Test table; Methods, "Paired Test Uncertainty"; Appendices on period results and inference.
 """
 
@@ -22,6 +22,7 @@ from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.calibration import Calibration, Scores, TailTest, judge_forecasts
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, score_events, write_events
+from vaiom.evaluation.horizons import HorizonScore, events_name, judge_horizons, served_distributions
 from vaiom.evaluation.inference import (
     ConfidenceSet,
     PairedComparison,
@@ -37,11 +38,11 @@ from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import GroupBits, bits_by_group, event_bits, losses_of
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
-from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED
 from vaiom.files import ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import USE
+from vaiom.model.horizons import load_horizons
 from vaiom.run import MODELS, Run, find_run
 from vaiom.training.devices import resolve_type
 from vaiom.training.scoring import Progress
@@ -108,6 +109,8 @@ class Evaluation:
     """Of the model without the bars of other assets; None where it reads none, and for models that score by windows."""
     joint: JointEvaluation | None = None
     """Of the assets together, where their dependence was fitted (`vaiom dependence`)."""
+    horizons: list[HorizonScore] | None = None
+    """Beyond the next bar; None where the run was taught nothing of it."""
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
@@ -157,18 +160,25 @@ def evaluate_run(
         losses = losses_of(map(baseline, PLAIN), corpus, rows, context)
     unscored, file = score_events(corpus, rows, losses), Run(source).dependence
     dependence = Dependence.read(file, checkpoint.sha256) if file.is_file() else None
+    further = load_horizons(Run(source).horizons, checkpoint) if Run(source).horizons.is_file() else None
     if any(other.resolve() == run.resolve() for other in other_seeds):
         raise ConfigError("a run is not another seed of itself", where=run, fix="name the other runs alone")
     others = {str(other): read_events(other, split, same_as=unscored).bits[MODEL] for other in other_seeds}
     if out:
         ensure_folder(out)
-        write_bytes(Run(out).best, Run(source).best.read_bytes())
+        for old, new in ((Run(source).best, Run(out).best), (Run(source).horizons, Run(out).horizons)):
+            if old.is_file():
+                write_bytes(new, old.read_bytes())
     # Whatever can be refused has been: from here on it is a look.
     looks = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
     probs = model.predict_proba(corpus, rows)
     events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses}, probs=probs)
     write_events(run, split, events)
     figures = figures_of_events(corpus, rows, events)
+    scores = []
+    for each in judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal) if further else ():
+        write_events(run, events_name(split, each.score.bars), each.events)
+        scores.append(each.score)
     result = Evaluation(
         split=split,
         run=str(run),
@@ -187,21 +197,13 @@ def evaluate_run(
         precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
         baselines=str(baselines) if baselines else None,
         joint=judge_joint(model, corpus, split, dependence, baselines) if dependence else None,
+        horizons=scores or None,
         **figures,
         **figures_of_forecasts(model, corpus, rows, probs, events),
     )
     write_json(Run(run).evaluation(split), to_json(result))
     _renew_all_tests(run, corpus.splits.test_names, result)
     return result
-
-
-def served_distributions(corpus: Corpus, rows: Rows, probs: Floats) -> ReturnDistributions:
-    """What users would have been given for these rows."""
-    return ReturnDistributions(
-        probs=probs / probs.sum(axis=-1, keepdims=True),
-        sigma=corpus.sigma20[rows].astype(np.float64),
-        shape=corpus.return_shape,
-    )
 
 
 def _labels(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, npt.NDArray[Any]]:

@@ -25,6 +25,7 @@ from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
+from vaiom.forecast.paths import ReturnPaths, sample_paths
 from vaiom.forecast.portfolio import join, state_after
 from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.timeframes import timeframe_of
@@ -200,6 +201,22 @@ class Forecaster:
                 forecaster=self, symbol=each, columns=columns, probs=probs, absent=absent, horizon=horizon
             )
         return histories if symbol is None else histories[symbol]
+
+    @overload
+    def paths(self, bars: Mapping[str, Any], *, n: int = 1000, seed: int | None = None) -> dict[str, ReturnPaths]: ...
+    @overload
+    def paths(self, bars: Any, symbol: str, *, n: int = 1000, seed: int | None = None) -> ReturnPaths: ...
+    def paths(
+        self, bars: Any, symbol: str | None = None, *, n: int = 1000, seed: int | None = None
+    ) -> ReturnPaths | dict[str, ReturnPaths]:
+        """Sample paths of the return bar by bar, distributed as forecast at every one of `horizons`.
+
+        The same seed draws the same steps for every asset; how assets move together is not in them.
+        """
+        windows = self.windows(_frames(bars, symbol), symbol)
+        dists = zip(*(self.forecast(windows, horizon=horizon) for horizon in self.horizons), strict=True)
+        made = {each[0].symbol: sample_paths(each, n, seed) for each in dists}
+        return made if symbol is None else made[symbol]
 
     def at(self, horizon: int) -> Horizon:
         """Scale, buckets and shape of the sum of this many next bars; one that nobody trained is refused."""

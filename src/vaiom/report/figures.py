@@ -177,6 +177,24 @@ def portfolios(split: Split) -> str:
 
 
 @in_style()
+def fan(split: Split) -> str:
+    """The median event's forecast quantiles at each horizon."""
+    scores = split.evaluation.horizons or []
+    figure, axis = _drawing(2.7)
+    bars = [0, *(each.bars for each in scores)]
+    lines = {level: [0.0, *(each.quantiles[level] for each in scores)] for level in scores[0].quantiles}
+    levels = list(lines)
+    for low, high in zip(levels, reversed(levels), strict=True):
+        if low < high:
+            axis.fill_between(bars, lines[low], lines[high], color=ACCENT, alpha=0.25, linewidth=0)
+    axis.plot(bars, lines[levels[len(levels) // 2]], "o-", color=INK, linewidth=1.1, markersize=3)
+    axis.set(xlabel="bars ahead", ylabel="log return / sigma20", xticks=bars)
+    spans = (f"{each.bars} bars {each.quantiles[levels[0]]:.2f} to {each.quantiles[levels[-1]]:.2f}" for each in scores)
+    alt = f"{split.title}: central 90% of the median event's forecast, in units of sigma20: {'; '.join(spans)}."
+    return _to_svg(figure, f"fan-{split.name}", alt)
+
+
+@in_style()
 def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> str:
     """Training loss and Validation bits by step, the chosen checkpoint marked."""
     scores = {entry["step"]: entry["validation_bits"] for entry in metrics if "validation_bits" in entry}

@@ -11,7 +11,7 @@ from operator import attrgetter as at
 from vaiom.baselines.registry import PLAIN
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import MODEL
-from vaiom.evaluation.inference import PairedComparison
+from vaiom.evaluation.inference import PairedComparison, PairedGain
 from vaiom.evaluation.joint import JointEvaluation
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.events.splits import SEALED
@@ -89,6 +89,21 @@ _SCORES = (
     Column("tails observed", percent, "tails_observed"),
     Column("uniform p", p_value, "pit_p_value"),
 )
+_HORIZON_GAIN = (
+    Column("gain", signed),
+    Column("95% interval", interval, about="Over asset-months; targets overlap"),
+    Column("by months, 95%", interval),
+    Column("blocks won", ratio),
+)
+_COHERENCE = (
+    Column("bars", count, "bars"),
+    _EVENTS,
+    Column("exact zeros", percent2, "zero_share", "Sums that are no events"),
+    Column("wider", percent, "wider", "Events whose central 90% is wider than at the horizon before"),
+    Column("variance over steps'", "{:.3f}".format, "variance_of_steps", "Over the one-bar variances along the way"),
+    Column("realised over it", "{:.3f}".format, "variance_realised", "Mean squared return over the forecast one"),
+    Column("not fitted", text, lambda each: ", ".join(each.not_fitted)),
+)
 _BACKTESTS = (
     Column("side", text, "side", "Long loses in the lower tail, short in the upper"),
     Column("level", partial(percent, digits=0), "level"),
@@ -137,6 +152,7 @@ def tables_of(found: Evaluation, label: str) -> dict[str, list[Table]]:
         "calibration_by": [],
         "joint": _joint(found.joint, label) if found.joint else [],
         "states": [_states(mixture, label)] if mixture else [],
+        "horizons": _horizons(found, label),
     }
     for by in found.calibration_by:
         name = _GROUP_NAMES.get(by, by)
@@ -245,6 +261,25 @@ def _joint(found: JointEvaluation, label: str) -> list[Table]:
     title = f"{label}: value at risk of portfolios, and gain in Fissler-Ziegel loss"
     tables = [Table.of(caption, _COPULAS, found.copulas)]
     return [*tables, Table.of(title, [*_PORTFOLIOS, *gains], found.portfolios)] if found.portfolios else tables
+
+
+def _horizons(found: Evaluation, label: str) -> list[Table]:
+    """Bits of every predictor at each horizon, and how the horizons agree."""
+    scores = found.horizons or []
+    rows = [
+        [each.bars, name, each.bits[name], *([""] * 4 if name == MODEL else _gain_of(each.gains[name]))]
+        for each in scores
+        for name in sorted(each.bits, key=lambda name: each.bits[name])
+    ]
+    own = frozenset(index for index, row in enumerate(rows) if row[1] == MODEL)
+    columns = [Column("bars", count), Column("predictor"), Column("bits/event", bits), *_HORIZON_GAIN]
+    agree = Table.of(f"{label}: how horizons agree", _COHERENCE, scores)
+    return [Table(f"{label}: return over the next bars", columns, rows, own), agree] if scores else []
+
+
+def _gain_of(gain: PairedGain) -> list[object]:
+    blocks = gain.asset_months
+    return [gain.gain_bits, blocks.interval, gain.months.interval, (blocks.block_wins, blocks.num_blocks)]
 
 
 def _states(mixture: MixtureReport, label: str) -> Table:

@@ -51,6 +51,7 @@ _WRITE = (*_KEYS, 400, 408, 413, 422, 503)
 # Method, path, who answers, the group on the OpenAPI page, the statuses of refusals.
 _ROUTES = (
     ("POST", "/v1/forecast", "forecast", "forecasts", _WRITE),
+    ("GET", "/v1/forecast", "every", "forecasts", _READ),
     ("POST", "/v1/assets/{symbol}/bars", "push", "live assets", (*_WRITE, 404, 409)),
     ("DELETE", "/v1/assets/{symbol}/bars", "cut", "live assets", _READ),
     ("GET", "/v1/assets/{symbol}/forecast", "current", "live assets", _READ),
@@ -112,15 +113,21 @@ class Service:
         if self.ledger:
             self.ledger.close()
 
-    async def forecast(self, body: schemas.ForecastRequest) -> schemas.ForecastAnswer:
-        """Forecast the bar after the last of the bars in the body."""
+    async def forecast(self, body: schemas.ForecastRequest, horizon: schemas.Horizon = 1) -> schemas.ForecastAnswer:
+        """Forecast the bar after the last of the bars in the body, or a horizon of bars."""
         self._require_ready()
+        self.forecaster.at(horizon)
         bars, symbol = {**body.others, body.symbol: body.bars}, body.symbol
         if self.posted:
             window, dist = await self.batcher.run(partial(self.posted.forecast, bars, symbol))
         else:
             window, dist = await self.batcher.forecast(lambda: self.forecaster.windows(frames_of(bars), symbol)[0])
-        return schemas.ForecastAnswer.of(self._seen_at(dist, window, body.now), body.beyond)
+        return schemas.ForecastAnswer.of(await self._seen_at(dist, window, body.now, horizon), body.beyond)
+
+    async def every(self, horizon: schemas.Horizon = 1, now: schemas.Now = None) -> schemas.ForecastsAnswer:
+        """The forecasts after the last bars of all live assets, of the next bar or of a horizon of bars."""
+        ready = [symbol for symbol in self.live.symbols if self.live.online.ready(symbol)]
+        return schemas.ForecastsAnswer(forecasts=[await self.current(each, now, horizon=horizon) for each in ready])
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest, response: Response) -> schemas.PushAnswer:
         """Take the next bars of a live asset; they are on the disk before the answer, which has the new forecast."""
@@ -198,15 +205,17 @@ class Service:
         now: schemas.Now = None,
         beyond: schemas.Beyond = None,
         law: Annotated[bool, Query(description="Also the whole distribution function.")] = False,
+        horizon: schemas.Horizon = 1,
     ) -> schemas.ForecastAnswer:
         """The forecast after the last bar of a live asset."""
         self._require_ready()
+        self.forecaster.at(horizon)
         self.live.require(symbol)
         async with self._locks[symbol]:
             window = self.live.online.window(symbol)
             dist = await self._newest(symbol)
         assert dist is not None
-        return schemas.ForecastAnswer.of(self._seen_at(dist, window, now), beyond, whole=law)
+        return schemas.ForecastAnswer.of(await self._seen_at(dist, window, now, horizon), beyond, whole=law)
 
     async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
         """Profit and loss of positions in live assets: risk, and which position contributes how much."""
@@ -261,8 +270,12 @@ class Service:
         self.live.keep(online.streams[symbol], dist)
         return dist
 
-    def _seen_at(self, dist: ReturnDistribution, window: Window, now: datetime | None) -> ReturnDistribution:
-        """The same forecast at a moment of the bars' clock, when its last bar may be stale."""
+    async def _seen_at(
+        self, dist: ReturnDistribution, window: Window, now: datetime | None, horizon: int
+    ) -> ReturnDistribution:
+        """The same forecast at a moment of the bars' clock, when its last bar may be stale; or one of a horizon."""
+        if horizon > 1:
+            return (await self.batcher.run(lambda: self.forecaster.forecast([window], now, horizon=horizon)))[0]
         return dist if now is None else self.forecaster.distribution(window, dist.probs, now)
 
     async def _warm_up(self) -> None:

@@ -47,6 +47,7 @@ Stamp = Annotated[
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
 Now = Annotated[Stamp | None, Field(description="A moment of the bars' clock: an older last bar is called stale.")]
 Beyond = Annotated[float | None, Field(allow_inf_nan=False, description="Also P(|log return| > this).")]
+Horizon = Annotated[int, Field(description="Over so many next bars, of those that the model was taught.")]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
 _PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")
@@ -166,12 +167,20 @@ class DistributionAnswer(BaseModel):
         return cls(knots=knots, cumulative=dist.cumulative.tolist(), lower=lower, upper=upper)
 
 
+class ForecastsAnswer(BaseModel):
+    """The forecasts of all live assets that have enough bars."""
+
+    forecasts: list[ForecastAnswer]
+
+
 class ForecastAnswer(BaseModel):
-    """The distribution of the next log return; all but `prob_zero` given that it is not zero."""
+    """The distribution of the log return over the horizon, the next bar unless told; all but `prob_zero` given that it
+    is not zero."""
 
     symbol: str
     as_of: str
     target_time: str
+    horizon: int
     context: int
     stale: bool
     unknown_asset: bool

@@ -1,0 +1,181 @@
+"""A run's distributions of more bars than the next, judged in bits per event beside baselines on the same events.
+
+Enters: a model with horizons, a corpus, a split, stored fits of baselines. Leaves: a `HorizonScore` of each horizon and
+the losses of its events. Targets overlap: asset-months are the blocks of the first interval, months of the second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vaiom.baselines.base import Floats, Predictor, Rows
+from vaiom.baselines.counts import Frequency, HourOfWeek
+from vaiom.baselines.registry import baseline
+from vaiom.baselines.store import load_fit
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, score_events
+from vaiom.evaluation.inference import PairedGain, paired_gain
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.events.corpus import Corpus
+from vaiom.events.distribution import ReturnDistributions
+from vaiom.events.horizons import HorizonCorpus, at_horizon
+from vaiom.events.splits import SEALED
+from vaiom.model.heads import return_log_probs
+from vaiom.model.horizons import Horizons
+from vaiom.training.scoring import hidden_states
+
+ROOT_OF_TIME = "root_of_time"
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+STORED = ("garch_t", "garch_t_seasonal", "lightgbm_lags")
+"""Baselines that are scored where `vaiom baselines` has fitted them; the trees with its --horizon."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizonScore:
+    """The model and its baselines on the events of one horizon."""
+
+    bars: int
+    num_events: int
+    zero_share: float
+    """Sums that were exactly zero and are therefore no events, of those that are complete."""
+    bits: dict[str, float]
+    """Mean per event, by predictor, the model first."""
+    gains: dict[str, PairedGain]
+    """By baseline."""
+    not_fitted: list[str]
+    """Baselines that no fit was found of."""
+    wider: float
+    """Share of events whose central 90% is wider than that of the horizon before, the next bar at first."""
+    variance_of_steps: float
+    """Mean variance of the forecasts over that of the one-bar forecasts that were made along the way, summed."""
+    variance_realised: float
+    """Mean square of the realised returns over the mean forecast one."""
+    quantiles: dict[str, float]
+    """The median over events of each forecast quantile, in units of sigma20."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JudgedHorizon:
+    score: HorizonScore
+    events: ScoredEvents
+    rows: Rows
+
+
+def events_name(split: str, bars: int) -> str:
+    """What the events of a horizon are filed under."""
+    return f"{split}-{bars}-bars"
+
+
+def judge_horizons(
+    model: ModelPredictor,
+    horizons: Horizons,
+    corpus: Corpus,
+    split: str,
+    *,
+    baselines: Path | None = None,
+    unseal: str | None = None,
+) -> Iterator[JudgedHorizon]:
+    """Score every horizon on its own events of a split."""
+    network, config = model.checkpoint.model, model.checkpoint.config
+    views = [at_horizon(corpus, fit) for fit in horizons.fitted.fits]
+    rows = [view.endpoints(split, config.history, unseal=unseal == SEALED) for view in views]
+    # Every bar that a target spans: the one-bar forecasts along the way are compared with the direct one.
+    spans = [(own[:, None] + np.arange(view.horizon)).ravel() for own, view in zip(rows, views, strict=True)]
+    steps = np.unique(np.concatenate(spans))
+    hidden = hidden_states(network, corpus, steps, model.device)
+    with torch.inference_mode():
+        one = return_log_probs(network.heads(hidden)).double().exp().cpu().numpy()
+    served = served_distributions(corpus, steps, one)
+    variance, narrower = served.std() ** 2, _width(served)
+    horizons.heads.to(model.device)
+    inputs = corpus.inputs(config)
+    for view, own in zip(views, rows, strict=True):
+        if not len(own):
+            continue
+        at = np.searchsorted(steps, own)
+        probs = horizons.probs(hidden[torch.from_numpy(at).to(hidden.device)], inputs[own], view.horizon)
+        losses, missing = _losses(view, own, one[at], config.history, baselines)
+        named = score_events(view, own, losses)
+        events = replace(named, bits={MODEL: event_bits(probs, named.buckets), **losses}, probs=probs)
+        further = served_distributions(view, own, probs)
+        along = variance[np.searchsorted(steps, own[:, None] + np.arange(view.horizon))].sum(axis=1)
+        figures = figures_of_horizon(view, own, events)
+        widths = np.full(len(steps), np.nan)
+        widths[at] = _width(further)
+        both = np.isfinite(narrower[at])
+        yield JudgedHorizon(
+            score=HorizonScore(
+                **figures,
+                not_fitted=missing,
+                wider=float(np.mean(widths[at][both] > narrower[at][both])),
+                variance_of_steps=float(np.mean(further.std() ** 2) / np.mean(along)),
+                variance_realised=float(np.mean(view.log_ret_next[own] ** 2) / np.mean(further.std() ** 2)),
+            ),
+            events=events,
+            rows=own,
+        )
+        narrower = widths
+
+
+def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
+    """What follows from the losses and forecasts of the events at these rows."""
+    assert events.probs is not None
+    complete = view.log_ret_next[(view.split_codes == view.split_codes[rows[0]]) & np.isfinite(view.log_ret_next)]
+    units = view.base.sigma20[rows][:, None]
+    quantiles = np.median(np.asarray(served_distributions(view, rows, events.probs).quantile(LEVELS)) / units, axis=0)
+    return {
+        "bars": view.horizon,
+        "num_events": len(events),
+        "zero_share": float(np.mean(complete == 0)),
+        "bits": {name: float(each.mean()) for name, each in events.bits.items()},
+        "gains": {name: paired_gain(events, name) for name in events.bits if name != MODEL},
+        "quantiles": {str(level): float(each) for level, each in zip(LEVELS, quantiles, strict=True)},
+    }
+
+
+def root_of_time(view: HorizonCorpus, rows: Rows, one: Floats) -> Floats:
+    """Bucket probabilities (n, 16) if the sum were the next bar's return times the root of its number of bars."""
+    scaled = served_distributions(view.base, rows, one, math.sqrt(view.horizon))
+    bounds = view.at.edges[1:-1] * view.sigma20[rows][:, None]
+    below = np.asarray(scaled.cdf(bounds))
+    return np.diff(np.pad(below, ((0, 0), (1, 1)), constant_values=(0.0, 1.0)), axis=1)
+
+
+def _losses(
+    view: HorizonCorpus, rows: Rows, one: Floats, context: int, stored: Path | None
+) -> tuple[dict[str, Floats], list[str]]:
+    """Losses of the events by baseline, and the baselines that nobody has fitted."""
+    found: list[Predictor] = [Frequency(), HourOfWeek()]
+    missing = []
+    for name in STORED:
+        asked = baseline(name)
+        source = view.base if asked.fits_bars else view
+        fitted = load_fit(asked, source, context, stored) if stored else None
+        if fitted is None:
+            missing.append(name)
+        else:
+            found.append(fitted)
+    losses = losses_of(found, view, rows, context)
+    by_root = event_bits(root_of_time(view, rows, one), view.target_return[rows])
+    return {**losses, ROOT_OF_TIME: by_root}, missing
+
+
+def served_distributions(corpus: Corpus, rows: Rows, probs: Floats, times: float = 1.0) -> ReturnDistributions:
+    """What users would have been given for these rows, or that times a number."""
+    return ReturnDistributions(
+        probs=probs / probs.sum(axis=-1, keepdims=True),
+        sigma=corpus.sigma20[rows].astype(np.float64) * times,
+        shape=corpus.return_shape,
+    )
+
+
+def _width(served: ReturnDistributions) -> Floats:
+    low, high = served.interval(0.9)
+    return high - low

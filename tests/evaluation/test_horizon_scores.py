@@ -1,0 +1,166 @@
+"""Horizons are judged on their own events, beside baselines that know what one can know without a network."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_market import TinyRuns
+
+from vaiom.audit.horizons import prove_horizons
+from vaiom.audit.pipeline import Rescorer
+from vaiom.audit.proof import FAILED, PASSED
+from vaiom.baselines.base import Predictor
+from vaiom.baselines.counts import Frequency
+from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
+from vaiom.evaluation.evaluate import Evaluation, evaluate_run
+from vaiom.evaluation.events_file import read_events, write_events
+from vaiom.evaluation.horizons import events_name, root_of_time
+from vaiom.evaluation.ledger import read_ledger
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits
+from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.distribution import ReturnDistributions
+from vaiom.events.horizons import at_horizon
+from vaiom.events.splits import SplitConfig
+from vaiom.experiments.refit import fit_horizons
+from vaiom.market.folder import read_bars
+from vaiom.report.page import write_report
+from vaiom.report.results import tables_of
+from vaiom.run import Run
+from vaiom.simulate.horizons import FUTURES, HorizonOracle
+from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.oracle import Oracle
+
+BARS = 4
+
+
+@pytest.fixture(scope="module")
+def judged(tiny: TinyRuns, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run with one horizon that was evaluated on a test split, and its corpus."""
+    folder = tmp_path_factory.mktemp("judged")
+    shutil.copytree(tiny.runs[0], folder / "run")
+    shutil.copytree(tiny.corpus, folder / "corpus")
+    corpus = open_corpus(folder / "corpus")
+    fit_horizons(folder / "run", corpus, (BARS,), device="cpu")
+    evaluate_run(folder / "run", corpus, "test-h1", device="cpu")
+    return folder / "run", folder / "corpus"
+
+
+def test_bits_follow_from_the_events_and_the_look_is_one(judged: tuple[Path, Path]) -> None:
+    run, corpus = judged
+    [score] = Evaluation.read(run, "test-h1").horizons or []
+    events, view = read_events(run, events_name("test-h1", BARS)), at_horizon(open_corpus(corpus), BARS)
+    assert score.bars == BARS
+    assert score.num_events == len(events) == len(view.endpoints("test-h1", 16))
+    assert list(score.bits) == ["model", "frequency", "hour_of_week", "root_of_time"]
+    for name, losses in events.bits.items():
+        assert math.isclose(score.bits[name], losses.mean())
+    frequency = np.bincount(view.target_return[view.endpoints("train", 16)], minlength=17)[1:] + 1.0
+    expected = -np.log2((frequency / frequency.sum())[events.buckets.astype(int) - 1])
+    np.testing.assert_allclose(events.bits["frequency"], expected)
+    assert score.gains["frequency"].gain_bits == pytest.approx(score.bits["frequency"] - score.bits["model"])
+    assert score.not_fitted == ["garch_t", "garch_t_seasonal", "lightgbm_lags"]
+    assert [look.split for look in read_ledger(open_corpus(corpus))] == ["test-h1"]
+
+
+def test_the_report_tells_of_horizons(judged: tuple[Path, Path], tmp_path: Path) -> None:
+    run, corpus = judged
+    write_report(run, corpus=corpus, out=tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Beyond the next bar" in page
+    assert "fan-test-h1" in page
+    [first, second] = tables_of(Evaluation.read(run, "test-h1"), "test")["horizons"]
+    assert len(first.rows) == 4
+    assert second.rows[0][-1] == "garch_t, garch_t_seasonal, lightgbm_lags"
+
+
+def test_an_audit_makes_it_again_and_finds_a_better_loss(judged: tuple[Path, Path], tmp_path: Path) -> None:
+    run, corpus = tmp_path / "run", open_corpus(judged[1])
+    shutil.copytree(judged[0], run)
+    rescorer = Rescorer(ModelPredictor.load(Run(run).best, "cpu"), corpus, rescore=None, seed=1)
+    honest = prove_horizons(run, rescorer)
+    assert (honest.verdict, honest.findings) == (PASSED, [])
+    name = events_name("test-h1", BARS)
+    events = read_events(run, name)
+    write_events(run, name, replace(events, bits={**events.bits, "model": events.bits["model"] - 0.002}))
+    assert prove_horizons(run, rescorer).verdict == FAILED
+
+
+def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:
+    corpus = open_corpus(tiny.corpus)
+    view = at_horizon(corpus, BARS)
+    rows = view.endpoints("validation", 16)[:3]
+    one = np.random.default_rng(0).dirichlet(np.ones(16), len(rows))
+    found = root_of_time(view, rows, one)
+    for probs, row, own in zip(found, rows, one, strict=True):
+        dist = ReturnDistributions(probs=own[None], sigma=corpus.sigma20[[row]], shape=corpus.return_shape)
+        below = [float(dist.cdf(np.array([edge * view.sigma20[row] / 2]))[0]) for edge in view.at.edges[1:-1]]
+        np.testing.assert_allclose(probs, np.diff([0, *below, 1]), atol=1e-12)
+
+
+def test_simulated_sums_of_a_garch() -> None:
+    """Against every path by itself; without feedback, against the variance of a sum."""
+    model = Garch(omega=2e-7, alpha=0.1, beta=0.85, degrees=5.0, start=4e-6)
+    rng, bars, paths = np.random.default_rng(3), 3, 200_000
+    sizes, variance = np.array([[1.0, 2.0, 0.5]]), np.array([9e-6])
+    total, now = np.zeros(paths), np.full(paths, variance[0])
+    for step in range(bars):
+        drawn = np.sqrt(now) * rng.standard_t(5, paths) * math.sqrt(3 / 5)
+        total += sizes[0, step] * drawn
+        now = model.omega + model.alpha * drawn**2 + model.beta * now
+    bounds = np.array([[-np.inf, -0.01, -0.004, 0.0, 0.002, 0.02, np.inf]])
+    expected = np.histogram(total, bounds[0])[0] / paths
+    # The other row makes it interpolate between variances.
+    found = model.simulated_buckets(
+        np.repeat(bounds, 2, axis=0), np.append(variance, 1e-6), np.repeat(sizes, 2, axis=0)
+    )
+    np.testing.assert_allclose(found[0], expected, atol=0.006)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
+    folder, config = tmp_path_factory.mktemp("simulated") / "bars", MarketConfig(assets=1, bars=9_000)
+    write_market(simulate(config), config, folder)
+    splits = SplitConfig(
+        train_end=datetime(2025, 8, 1),
+        validation=(datetime(2025, 9, 1), datetime(2025, 11, 1)),
+        tests=((datetime(2025, 11, 1), datetime(2025, 12, 1)),),
+        seal=datetime(2025, 12, 1),
+    )
+    return folder, corpus_in_memory(read_bars(folder), CorpusConfig(splits=splits))
+
+
+def bits_of(predictor: Predictor, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    return event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])
+
+
+def test_a_garch_that_knows_the_clock(simulated: tuple[Path, Corpus]) -> None:
+    """The market has a calendar; at one bar and at several the one that knows it is better."""
+    corpus = simulated[1]
+    plain, seasonal = (kind().fit(corpus, corpus.endpoints("train")) for kind in (GarchT, GarchTSeasonal))
+    for seen in (corpus, at_horizon(corpus, BARS)):
+        rows = seen.endpoints("validation")
+        assert bits_of(seasonal, seen, rows).mean() < bits_of(plain, seen, rows).mean() - 0.02
+
+
+def test_the_simulated_oracle_is_the_exact_one_at_one_bar(simulated: tuple[Path, Corpus]) -> None:
+    bars, corpus = simulated
+    rows = corpus.endpoints("validation")[::40]
+    exact = Oracle.load(bars).predict_proba(corpus, rows)
+    found = HorizonOracle.load(bars).predict_proba(corpus, rows)
+    assert (np.abs(found - exact) < 5 * np.sqrt(exact * (1 - exact) / FUTURES) + 0.003).all()
+
+
+def test_the_oracle_at_a_horizon_beats_frequency(simulated: tuple[Path, Corpus]) -> None:
+    view = at_horizon(simulated[1], 8)
+    rows = view.endpoints("validation")[::3]
+    frequency = Frequency().fit(view, view.endpoints("train"))
+    gain = bits_of(frequency, view, rows) - bits_of(HorizonOracle.load(simulated[0]), view, rows)
+    assert gain.mean() > 0.02
