@@ -70,7 +70,7 @@ def test_decisions_are_balanced_and_unrelated() -> None:
 
 
 def test_dropout_keeps_the_mean() -> None:
-    from vaiom.model.attention import drop
+    from vaiom.model.decoder import drop
 
     values = torch.ones(4096, 512, device="cuda")
     dropped = drop(values, 0.1)

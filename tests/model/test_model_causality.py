@@ -7,7 +7,7 @@ import torch
 from small_models import events, tiny_model
 from torch import Tensor
 
-from vaiom.model import attention
+from vaiom.model import decoder
 from vaiom.model.config import CHOICES
 from vaiom.model.decoder import Block, rotate, rotations
 from vaiom.model.vaiom import Vaiom
@@ -24,7 +24,7 @@ def logits_of(model: Vaiom, x: Tensor, meta: Tensor) -> Tensor:
 @pytest.fixture(params=["whole", "in blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Query blocks shorter than the window, so that every kind of block boundary is met."""
-    monkeypatch.setattr(attention, "_QUERY_BLOCK", 4)
+    monkeypatch.setattr(decoder, "_QUERY_BLOCK", 4)
     return bool(request.param == "in blocks")
 
 
@@ -117,16 +117,16 @@ def test_the_last_position_alone_equals_the_full_pass(input_: str, layers: int, 
 def test_attention_in_blocks_equals_the_fused_one(length: int) -> None:
     torch.manual_seed(1)
     qkv = torch.randn(2, length, 3, 2, 8)
-    fused = attention.causal_attention(qkv, 0.0, 512)
+    fused = decoder.causal_attention(qkv, 0.0, 512)
     # So small a rate drops nothing here, but leaves the fused path.
-    torch.testing.assert_close(attention.causal_attention(qkv, 1e-12, 512), fused, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(decoder.causal_attention(qkv, 1e-12, 512), fused, atol=1e-5, rtol=1e-5)
 
 
 def test_attention_in_blocks_drops_at_its_rate_and_keeps_the_mean() -> None:
     torch.manual_seed(2)
     qkv = torch.randn(64, 130, 3, 2, 4)
     qkv[:, :, 2] = 1.0  # with equal values the result is the sum of the kept weights
-    kept = attention.causal_attention(qkv, 0.25, 512)
+    kept = decoder.causal_attention(qkv, 0.25, 512)
     assert kept[:, 64:].mean().item() == pytest.approx(1.0, abs=5e-3)
     # The first position has one weight: dropped or scaled up.
     first = kept[:, 0]

@@ -10,8 +10,8 @@ import torch
 
 from training.tiny_runs import CPU
 from vaiom.events.corpus import Corpus
-from vaiom.model.attention import causal_attention
 from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.decoder import causal_attention
 from vaiom.model.vaiom import Vaiom
 from vaiom.training import scoring
 from vaiom.training.scoring import Scorer, plan_stretches
