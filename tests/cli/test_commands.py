@@ -158,14 +158,15 @@ def test_check_reports_what_it_finds(vaiom: Vaiom, tmp_path: Path, market: Path)
 
 
 def test_an_asset_with_few_train_events_is_named(vaiom: Vaiom, tmp_path: Path) -> None:
-    write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_000, start=datetime(2023, 10, 1)))
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_600, start=datetime(2023, 10, 1)))
     write_symbol(tmp_path / "bars", "GBPUSD", random_bars(150, start=datetime(2023, 12, 26)))
-    write_symbol(tmp_path / "bars", "USDCHF", random_bars(150, start=datetime(2024, 1, 1)))
+    write_symbol(tmp_path / "bars", "USDCHF", random_bars(300, start=datetime(2024, 1, 1)))
     answer = vaiom("data", "check", tmp_path / "bars", "--json").json()
     [found, none] = [each for each in answer["findings"] if each["kind"] == "few_train_events"]
     assert (found["symbol"], none["symbol"], none["count"]) == ("GBPUSD", "USDCHF", 0)
     assert 50 < found["count"] < 150
-    built = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus")
+    later = ("--validation", "2024-01-01:2024-01-05", "--test", "2024-01-05:2024-01-10", "--train-end", "2024-01-01")
+    built = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", *later)
     assert f"GBPUSD has {found['count']} Train events" in built.err
     assert "EURUSD has" not in built.err
 
@@ -241,11 +242,14 @@ def test_boundaries_move_together_or_one_by_one(vaiom: Vaiom, market: Path, tmp_
     assert two["splits"]["seal"] == "2024-07-01T00:00:00"
 
 
-def test_build_says_when_validation_is_empty(vaiom: Vaiom, tmp_path: Path) -> None:
+def test_a_build_with_an_empty_validation_proposes_boundaries_that_work(vaiom: Vaiom, tmp_path: Path) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_500))
-    ran = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", "--json")
-    assert ran.json()["events"]["validation"] == 0
-    assert "--train-end 2023-01-01" in ran.err
+    asked = ("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", "--json")
+    ran = vaiom(*asked)
+    assert ran.code == 2
+    assert "no bar lies in Validation" in ran.err
+    proposed = ran.err.split("try:")[1].split()
+    assert vaiom(*asked, *proposed).json()["events"]["validation"] > 0
 
 
 def test_overwriting_is_asked_for(vaiom: Vaiom, market: Path, corpus: Path, tmp_path: Path) -> None:
