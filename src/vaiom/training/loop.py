@@ -35,8 +35,7 @@ from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
 from vaiom.training.experiment import SEED_LIMIT, Experiment
 from vaiom.training.scoring import Scorer
-from vaiom.training.start import load_weights, require_start
-from vaiom.training.state import RunRecord, load_state, save_state, seed_dropout
+from vaiom.training.state import RunRecord, load_state, load_weights, require_start, save_state, seed_dropout
 from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
