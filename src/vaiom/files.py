@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from filelock import BaseFileLock
 
+Progress = Callable[[int, int, str], None]
+"""Is told how many of how many are done, and which one it is about."""
+
 STAGING_PREFIX = ".vaiom-staging-"
 MOST_UNPACKED = 4 << 30
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
-from vaiom.baselines.base import Baseline, Progress
+from vaiom.baselines.base import Baseline
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 from vaiom.baselines.registry import baseline
 from vaiom.evaluation.evaluate import Evaluation
+from vaiom.files import Progress
 
 RIVALS = ("frequency", "markov", "hour_of_week", "ewma_t", "lightgbm")
 CONTEXT = 16

@@ -6,7 +6,7 @@ Paper: Methods, "Baselines"; all are fitted on Train and transform-only elsewher
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, get_type_hints
 
@@ -17,12 +17,10 @@ from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import BAD_RETURN, INVALID, NUM_RETURN_BUCKETS, has_flag
-from vaiom.files import read_json, write_json
+from vaiom.files import Progress, read_json, write_json
 
 Rows = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
-Progress = Callable[[int, int, str], None]
-"""Called with (done, total, what is being done)."""
 
 LAPLACE_COUNT = 1.0
 FIT_NAME = "fit.json"

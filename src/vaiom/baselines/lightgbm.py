@@ -21,7 +21,6 @@ from vaiom.baselines.base import (
     FIT_NAME,
     Baseline,
     Floats,
-    Progress,
     Rows,
     clean_returns,
     count_targets,
@@ -32,7 +31,7 @@ from vaiom.baselines.base import (
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS, NUM_RETURN_BUCKETS
-from vaiom.files import read_json, write_json
+from vaiom.files import Progress, read_json, write_json
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.config import class_of
 

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from vaiom.baselines.base import Baseline, Floats, Progress, Rows, rows_by_asset
+from vaiom.baselines.base import Baseline, Floats, Rows, rows_by_asset
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
-from vaiom.files import write_bytes
+from vaiom.files import Progress, write_bytes
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
 from vaiom.training.devices import resolve_device

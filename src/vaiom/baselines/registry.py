@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from vaiom.baselines.base import Baseline, Progress
+from vaiom.baselines.base import Baseline
 from vaiom.errors import ConfigError
+from vaiom.files import Progress
 
 BASELINES = {
     "frequency": "counts:Frequency",

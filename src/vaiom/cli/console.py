@@ -20,11 +20,10 @@ import typer
 from vaiom.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
+    from vaiom.files import Progress
     from vaiom.report.tables import Table
 
 P = ParamSpec("P")
-Progress = Callable[[int, int, str], None]
-"""Called with (done, total, what is being done)."""
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a selected model.")]
 ModelPath = Annotated[

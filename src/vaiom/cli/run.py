@@ -17,12 +17,12 @@ from vaiom.cli.console import Answer, Device, answers, note, progress_bar
 from vaiom.cli.forecast import describe_forecasts, describe_quality
 from vaiom.cli.train import Settings, training_report
 from vaiom.errors import ConfigError
-from vaiom.files import ensure_folder, read_json, sha256_file, write_json
+from vaiom.files import Progress, ensure_folder, read_json, sha256_file, write_json
 from vaiom.report.tables import Column, Table, bits, count, signed
 from vaiom.run import Run
 
 if TYPE_CHECKING:
-    from vaiom.baselines.base import Baseline, Progress
+    from vaiom.baselines.base import Baseline
     from vaiom.events.corpus import Corpus
     from vaiom.report.contents import RunContents
     from vaiom.training.experiment import Experiment

@@ -40,12 +40,11 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SEALED
-from vaiom.files import ensure_folder, read_json, write_bytes, write_json
+from vaiom.files import Progress, ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import USE
 from vaiom.model.horizons import load_horizons
 from vaiom.run import MODELS, Run, find_run
 from vaiom.training.devices import resolve_type
-from vaiom.training.scoring import Progress
 
 FEW_MONTHS = 6
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from vaiom.baselines.base import Baseline, Floats, Progress, Rows
+from vaiom.baselines.base import Baseline, Floats, Rows
 from vaiom.baselines.registry import baseline, require_known
 from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
 from vaiom.errors import CheckpointError, ConfigError, DataError
@@ -21,6 +21,7 @@ from vaiom.evaluation.ledger import NO_CHECKPOINT, record_look
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.splits import BUFFER, SEALED, VALIDATION, SplitConfig
+from vaiom.files import Progress
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.training.devices import resolve_device
 from vaiom.training.scoring import predict_probabilities

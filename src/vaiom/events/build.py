@@ -39,9 +39,18 @@ from vaiom.events.fit import Tokenizer, fit_on_train
 from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
 from vaiom.events.scales import AssetState
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
-from vaiom.files import canonical_json, hold_folder, read_json, sha256_file, sha256_of, staged_folder, write_json
+from vaiom.files import (
+    Progress,
+    canonical_json,
+    hold_folder,
+    read_json,
+    sha256_file,
+    sha256_of,
+    staged_folder,
+    write_json,
+)
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import Progress, counted, read_bars, read_file, symbols_in
+from vaiom.market.folder import counted, read_bars, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of

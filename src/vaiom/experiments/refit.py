@@ -18,6 +18,7 @@ from vaiom.evaluation.predictor import require_tokenizer, seen_by
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.horizons import HORIZONS
 from vaiom.events.splits import VALIDATION, SplitConfig
+from vaiom.files import Progress
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.model.horizons import FittedHorizons
@@ -26,7 +27,6 @@ from vaiom.training.devices import is_rank_0, resolve_device
 from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.horizons import train_horizons
 from vaiom.training.loop import Report, TrainResult, train
-from vaiom.training.scoring import Progress
 
 SELECTING = timedelta(weeks=26)
 """Half a year, in whole weeks: markets have no half ones."""

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from vaiom.codec import Stored, stored, to_json
+from vaiom.files import Progress
 from vaiom.market.findings import (
     DAY,
     HOUR,
@@ -34,7 +35,7 @@ from vaiom.market.findings import (
     show_stamp,
     value_findings,
 )
-from vaiom.market.folder import PRICE_COLUMNS, Progress, conform, counted, read_file, symbols_in
+from vaiom.market.folder import PRICE_COLUMNS, conform, counted, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe
 
 _EPOCH = datetime(1970, 1, 1)

@@ -29,9 +29,17 @@ import polars as pl
 from vaiom import __version__
 from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import STAGING_PREFIX, canonical_json, ensure_folder, hold_folder, sha256_file, sha256_of, write_bytes
+from vaiom.files import (
+    STAGING_PREFIX,
+    Progress,
+    canonical_json,
+    ensure_folder,
+    hold_folder,
+    sha256_file,
+    sha256_of,
+    write_bytes,
+)
 from vaiom.market import folder
-from vaiom.market.folder import Progress
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.table import drop_flat
 from vaiom.market.stamps import require_ordered

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.files import atomic_file, read_json, write_json
+from vaiom.files import Progress, atomic_file, read_json, write_json
 from vaiom.market.stamps import STAMP, require_calendar, require_ordered
 
 PRICE_COLUMNS = ("Open", "High", "Low", "Close")
@@ -24,8 +24,6 @@ NUMBER_COLUMNS = (*PRICE_COLUMNS, "Volume")
 BAR_COLUMNS = ("Datetime", *NUMBER_COLUMNS)
 BAR_SCHEMA = {"Datetime": STAMP, **dict.fromkeys(NUMBER_COLUMNS, pl.Float64())}
 MANIFEST_NAME = "manifest.json"
-Progress = Callable[[int, int, str], None]
-"""Is told how many of how many are done, and which one it is about."""
 
 T = TypeVar("T")
 

@@ -19,9 +19,8 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import read_json, sha256_file, staged_folder
+from vaiom.files import Progress, read_json, sha256_file, staged_folder
 from vaiom.market import folder
-from vaiom.market.folder import Progress
 from vaiom.market.stamps import STAMP, infer_timeframe, require_ordered
 from vaiom.market.timeframes import timeframe_of
 

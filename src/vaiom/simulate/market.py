@@ -17,8 +17,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vaiom.codec import to_json
-from vaiom.files import staged_folder, write_json
-from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, Progress, counted, describe, write_manifest, write_symbol
+from vaiom.files import Progress, staged_folder, write_json
+from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, counted, describe, write_manifest, write_symbol
 from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, FloatArray, IntArray, Truth, observe, require
 
 Stamps = NDArray[np.datetime64]

@@ -19,10 +19,11 @@ from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.horizons import HORIZONS, HorizonCorpus, at_horizon
 from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.files import Progress
 from vaiom.model.checkpoint import Checkpoint
 from vaiom.model.config import class_of
 from vaiom.model.horizons import FittedHorizons, HorizonHeads, Horizons
-from vaiom.training.scoring import Progress, hidden_states
+from vaiom.training.scoring import hidden_states
 from vaiom.training.windows import Rows
 
 EPOCHS, CHECKS = 3, 8

@@ -8,7 +8,6 @@ Paper: Methods, "Evaluation and Ablation Protocol".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,11 @@ from torch import Tensor
 
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.files import Progress
 from vaiom.model.heads import class_ids, return_log_probs
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph, resolve_type
 from vaiom.training.windows import DeviceCorpus, Rows
-
-Progress = Callable[[int, int, str], None]
 
 _WINDOWS = {"cpu": 64, "cuda": 512}
 _STRETCHES = {"cpu": 1, "cuda": 32}
