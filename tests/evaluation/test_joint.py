@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from simulated_market import TINY_SPLITS
+from simulated_market import TINY_SPLITS, TinyRuns
 
 from vaiom.audit.leakage import prove_dependence
 from vaiom.audit.proof import FAILED, PASSED
@@ -20,6 +22,15 @@ from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.simulate.oracle import Oracle
+
+SMALLER = {
+    "_FITTED_STAMPS": 50,
+    "TRAIN_STAMPS": 1_200,
+    "HALF_LIVES": (60, 240),
+    "SHRINKAGES": (0.1, 0.4),
+    "WEIGHTS": (0.5, 0.9),
+    "DEGREES": (8.0, None),
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +55,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Corpus, Oracle
 def fit(world: tuple[Any, Corpus, Oracle]) -> joint.Dependence:
     model, corpus, _ = world
     with pytest.MonkeyPatch.context() as patch:
-        smaller = {"_FITTED_STAMPS": 50, "TRAIN_STAMPS": 1_200, "HALF_LIVES": (60, 240), "SHRINKAGES": (0.1, 0.4)}
-        for name, value in {**smaller, "WEIGHTS": (0.5, 0.9), "DEGREES": (8.0, None)}.items():
+        for name, value in SMALLER.items():
             patch.setattr(joint, name, value)
         return fit_dependence(model, corpus)
 
@@ -126,3 +136,32 @@ def test_a_market_without_correlation_is_the_one_it_was(tmp_path: Path) -> None:
     assert "correlation" not in manifest["market"]
     closes = [one.bars["Close"] for one in simulate(MarketConfig(assets=2, bars=50, correlation=0.5)).values()]
     assert not closes[0].equals(simulate(config)["SIM01USD"].bars["Close"])
+
+
+def test_a_run_is_fitted_judged_reported_and_audited(
+    tiny: TinyRuns, vaiom: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny.runs[0], run)
+    for name, value in SMALLER.items():
+        monkeypatch.setattr(joint, name, value)
+    for module in (joint, portfolios):
+        monkeypatch.setattr(module, "HISTORY", 100)
+    monkeypatch.setattr(portfolios, "DRAWS", 100)
+    assert vaiom("dependence", run, "--corpus", tiny.corpus, "--device", "cpu").code == 0
+    scored = vaiom("evaluate", run, "--corpus", tiny.corpus, "--split", "validation", "--device", "cpu", "--json")
+    found = json.loads(scored.out)["joint"]
+    assert {each["against"] for each in found["copulas"]} >= {"independence", "ewma_gaussian", "dcc_t"}
+    assert vaiom("report", run, "--corpus", tiny.corpus).code == 0
+    page = (run / "report.html").read_text()
+    assert 'id="joint"' in page
+    assert "historical_simulation" in page
+    stored = json.loads((run / "evaluation-validation.json").read_text())
+    stored["joint"]["copulas"][1]["gain_bits"] += 0.5
+    (run / "evaluation-validation.json").write_text(json.dumps(stored))
+    words = ("--cuts", 1, "--baselines", "frequency", "--json")
+    proofs = json.loads(vaiom("audit", run, "--corpus", tiny.corpus, *words).out)["proofs"]
+    found = {proof["name"]: proof for proof in proofs}
+    assert found["h. dependence"]["verdict"] == PASSED
+    [finding, *_] = found["e. figures"]["findings"]
+    assert "joint.copulas[1].gain_bits" in finding

@@ -223,14 +223,6 @@ class Portfolio:
         """(draws,) of all positions together."""
         return np.asarray(self.profits.sum(axis=1))
 
-    def mean(self) -> Estimate:
-        """The mean profit."""
-        return Estimate(float(self.profit.mean()), float(self.profit.std()) / math.sqrt(len(self.profit)))
-
-    def std(self) -> float:
-        """The standard deviation of the profit."""
-        return float(self.profit.std())
-
     def quantile(self, q: float) -> Estimate:
         """The profit that is not passed with probability q."""
         if not 0 <= q <= 1:

@@ -102,6 +102,7 @@ class PushRequest(_Request):
 
 
 Amount = Annotated[float, Field(allow_inf_nan=False)]
+Sides = dict[str, dict[str, float]]
 
 
 class PortfolioRequest(_Request):
@@ -116,16 +117,6 @@ class PortfolioRequest(_Request):
     seed: Annotated[int, Field(ge=0, le=2**32)] = Field(0, description="Of the draws.")
 
 
-class ContributionAnswer(BaseModel):
-    """What one position adds to the risk of all; `marginal` is per unit of money more of it."""
-
-    amount: float
-    value_at_risk: float
-    expected_shortfall: float
-    marginal_value_at_risk: float
-    marginal_expected_shortfall: float
-
-
 class PortfolioAnswer(BaseModel):
     """Loss of the positions in money, over the horizon; those whose return is given are left out."""
 
@@ -136,11 +127,8 @@ class PortfolioAnswer(BaseModel):
     expected_shortfall: float
     standard_errors: dict[str, float]
     quantiles: dict[str, float]
-    contributions: dict[str, ContributionAnswer]
+    contributions: Sides
     notes: list[str]
-
-
-Sides = dict[str, dict[str, float]]
 
 
 class TailAnswer(BaseModel):
