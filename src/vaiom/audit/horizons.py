@@ -1,4 +1,4 @@
-"""Proof (h): what a run knows beyond the next bar was fitted on Train alone, judged on targets of exactly those bars.
+"""Proof (i): what a run knows beyond the next bar was fitted on Train alone, judged on targets of exactly those bars.
 
 Fits are made again; targets are held to returns that are changed one by one; losses and figures are computed again.
 """
@@ -29,7 +29,7 @@ FIGURE = 1e-3
 
 
 @Claim(
-    "h. horizons",
+    "i. horizons",
     "Train alone fits the same horizons; a target is its own bars and no other; losses and figures computed again",
 )
 def prove_horizons(proof: Proof, run: Path, rescorer: Rescorer) -> None:

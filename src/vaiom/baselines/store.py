@@ -79,8 +79,8 @@ def _fit_folder(baseline: Baseline, corpus: Corpus, context: int, directory: Pat
     return directory / FITS_FOLDER / f"{baseline.name}-{sha256_of(canonical_json(key))[:16]}", key
 
 
-def losses_file(directory: Path, split: str) -> Path:
-    return directory / f"{split}.npz"
+def losses_file(directory: Path, split: str, horizon: int = 1) -> Path:
+    return directory / (f"{split}.npz" if horizon == 1 else f"{split}-{horizon}-bars.npz")
 
 
 def save_losses(
@@ -93,7 +93,7 @@ def save_losses(
     unseal: bool = False,
 ) -> Path:
     """Write the losses of a split's events; those of other baselines that are there already stay."""
-    file = losses_file(directory, split)
+    file = losses_file(directory, split, corpus.horizon)
     rows = corpus.endpoints(split, context, unseal=unseal)
     for name, values in bits.items():
         assert values.shape == rows.shape, name
@@ -113,7 +113,7 @@ def load_losses(
     directory: Path, corpus: Corpus, split: str, context: int = DEFAULT_CONTEXT, *, unseal: bool = False
 ) -> dict[str, Floats]:
     """Bits per event (n,) by baseline, for exactly the events `corpus.endpoints(split, context)`."""
-    file = losses_file(directory, split)
+    file = losses_file(directory, split, corpus.horizon)
     rows = corpus.endpoints(split, context, unseal=unseal)
     if not file.is_file():
         raise DataError("no stored losses of this split", where=file, fix="vaiom baselines CORPUS --out DIR --split S")

@@ -24,18 +24,20 @@ def baselines(
     only: Annotated[str | None, typer.Option(metavar="A,B", help="Some of them instead of all.")] = None,
     split: Split = "validation",
     context: Annotated[int, typer.Option(help="Rows of history an event must have, as the model's.")] = 512,
+    horizon: Annotated[int, typer.Option(help="Bars that the return spans, as in `vaiom horizons`.")] = 1,
     unseal: Unseal = None,
 ) -> Answer:
     """Fit the baselines on Train and score them in bits per event."""
     from vaiom.baselines.registry import BASELINES, require_known, usual_baselines
     from vaiom.evaluation.predictor import score_baselines
     from vaiom.events.corpus import open_corpus
+    from vaiom.events.horizons import at_horizon
 
     names = require_known([name.strip() for name in only.split(",")] if only is not None else usual_baselines())
     left_out = [name for name in BASELINES if only is None and name not in names]
     if left_out:
         note(f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same.")
-    opened = open_corpus(corpus)
+    opened = open_corpus(corpus) if horizon == 1 else at_horizon(open_corpus(corpus), horizon)
     scores = score_baselines(opened, names, out, split, context, progress_bar, unseal=unseal)
     events = len(opened.endpoints(split, context, unseal=unseal is not None))
     best = min(scores.values())

@@ -135,7 +135,7 @@ def score_baselines(
         others = ", ".join(name for name in corpus.splits.names if name != split)
         raise ConfigError("the buffer is never scored", expected=others)
     rows, opened = _rows_of(corpus, split, context, unseal), unseal == SEALED
-    if losses_file(out, split).exists():  # another corpus's folder is refused before anything is fitted
+    if losses_file(out, split, corpus.horizon).exists():  # another corpus's folder is refused before anything is fitted
         load_losses(out, corpus, split, context, unseal=opened)
     bits = {}
     for name in names:

@@ -16,7 +16,7 @@ from vaiom.report.results import notes_of, tables_of
 from vaiom.report.tables import Table, bits, count, facts
 from vaiom.run import EVIDENCE_SUFFIX, Run, packaged_models
 
-_PARTS = ("headline", "groups", "calibration", "joint")
+_PARTS = ("headline", "groups", "calibration", "horizons", "joint")
 _USE = """\
 **Use.** The distribution of the next bar's log return of one asset, given that it is not zero: quantiles, value at
 risk, expected shortfall, the chance of a move. Bars must be on the clock and of the timeframe of Train.

@@ -1,0 +1,41 @@
+"""The service gives the library's forecasts of any horizon that the run was taught."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from serve_runs import TinyRun, as_json, config_of, in_process
+
+from vaiom.events.corpus import open_corpus
+from vaiom.experiments.refit import fit_horizons
+from vaiom.forecast.forecaster import Forecaster
+
+
+def test_horizons_over_http(tiny: TinyRun, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny.run, run)
+    fit_horizons(run, open_corpus(tiny.bars.parent / "corpus"), (4,), device="cpu")
+    frames = tiny.history
+    ours = {symbol: Forecaster.load(run).predict(frame, symbol, horizon=4) for symbol, frame in frames.items()}
+
+    async def ask() -> None:
+        async with in_process(config_of(replace(tiny, run=run), tmp_path / "state", bars=tiny.bars)) as (client, _):
+            body = {"symbol": "EURUSD", "bars": as_json(frames["EURUSD"])}
+            posted = (await client.post("/v1/forecast?horizon=4", json=body)).json()
+            live = (await client.get("/v1/assets/EURUSD/forecast?horizon=4")).json()
+            every = (await client.get("/v1/forecast?horizon=4")).json()["forecasts"]
+            assert [each["symbol"] for each in every] == sorted(frames)
+            for answer in (posted, live, *every):
+                expected = ours[answer["symbol"]]
+                np.testing.assert_allclose(answer["probs"], expected.probs, atol=1e-5)
+                assert (answer["horizon"], answer["sigma"]) == (4, expected.sigma)
+            refused = await client.get("/v1/forecast?horizon=5")
+            assert refused.status_code == 422
+            assert "nobody trained" in refused.text
+            assert (await client.get("/v1/forecast")).json()["forecasts"][0]["horizon"] == 1
+
+    asyncio.run(ask())
