@@ -24,7 +24,7 @@ from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import event_bits, losses_of
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.adapt import adapt
+from vaiom.experiments.refit import adapt
 from vaiom.experiments.registry import experiment
 from vaiom.files import ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import load_model

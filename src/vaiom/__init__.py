@@ -106,7 +106,7 @@ def train(
     from vaiom.training.loop import train
 
     if start is not None:
-        from vaiom.experiments.adapt import adapt
+        from vaiom.experiments.refit import adapt
 
         settings = [f"{key}={value}" for key, value in changes.items()]
         return adapt(_opened(corpus), Path(start), Path(out), settings=settings, device=device, resume=resume)

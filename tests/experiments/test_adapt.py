@@ -23,7 +23,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.adapt import AS_IT_WAS, Adapted, adapt
+from vaiom.experiments.refit import AS_IT_WAS, Adapted, adapt
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.vaiom import ASSET_TABLE

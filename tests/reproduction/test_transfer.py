@@ -22,7 +22,7 @@ TINY = (
 
 def test_an_asset_is_scored_unknown_adapted_and_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "vaiom.experiments.adapt.SHORT", {"steps": 2, "validate_every": 2, "warmup_steps": 0, "teachers": 0}
+        "vaiom.experiments.refit.SHORT", {"steps": 2, "validate_every": 2, "warmup_steps": 0, "teachers": 0}
     )
     for seed, symbol in enumerate(("EURUSD", "GBPUSD", "XAUUSD")):
         write_symbol(tmp_path / "bars", symbol, random_bars(11_000, seed, datetime(2023, 12, 1)))

@@ -89,7 +89,7 @@ def train(
     changes, opened = [*(settings or []), *shortcuts], open_corpus(corpus)
     with training_report("training", out) as report:
         if start is not None:
-            from vaiom.experiments.adapt import adapt
+            from vaiom.experiments.refit import adapt
 
             others = against or ()
             adapted = adapt(
