@@ -51,7 +51,7 @@ def build(
         options["splits"] = _splits(train_end, validation, test, seal)
     config = CorpusConfig(**options)
     with progress_bar("building") as progress:
-        corpus = build_corpus(bars, out, config, overwrite=overwrite, progress=progress)
+        corpus = build_corpus(bars, out, config, overwrite=overwrite, covered=True, progress=progress)
     empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not corpus.manifest["events"][name]]
     last = max(asset["last"] for asset in corpus.manifest["assets"].values())
     notes = [f"note: no event with full context in {', '.join(empty)}; the bars end {last[:10]}"] if empty else []

@@ -94,13 +94,15 @@ def build_corpus(
     config: CorpusConfig | None = None,
     *,
     overwrite: bool = False,
+    covered: bool = False,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Build a corpus folder from a bar folder and open it."""
+    """Build a corpus folder from a bar folder and open it; `covered` wants bars in Train and Validation already."""
     config = _with_timeframe(config or CorpusConfig(), bars)
     with staged_folder(out, overwrite=overwrite) as staged:
         parts = _read_parts(bars, config, progress)
-        _require_covered(parts, config.splits)
+        if covered:
+            _require_covered(parts, config.splits)
         corpus = _assemble({symbol: part.rows for symbol, part in parts.items()}, config)
         write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
         states = {symbol: part.state for symbol, part in parts.items()}
