@@ -208,8 +208,9 @@ class Oracle:
                 expected=f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}",
                 fix="only `vaiom data simulate` knows the distribution of its bars",
             )
-        market = read_json(bars_folder / TRUTH_FOLDER / "market.json")["market"]
-        return cls({path.stem: Truth.load(path) for path in paths}, market.get("correlation", 0.0))
+        truths, constants = {path.stem: Truth.load(path) for path in paths}, bars_folder / TRUTH_FOLDER / "market.json"
+        known = read_json(constants)["market"] if constants.exists() else {}
+        return cls(truths, known.get("correlation", 0.0))
 
     def dependence_bits(self, rows: Mapping[str, IntArray]) -> FloatArray:
         """What the joint distribution of the next closes knows more than the single ones, at rows (n,) of each asset.
