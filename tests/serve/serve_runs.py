@@ -15,7 +15,13 @@ from typing import Any
 
 import httpx
 import polars as pl
+import torch
 
+from training.tiny_runs import TINY
+from vaiom.events.fields import CROSS_FIELDS
+from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
+from vaiom.model.config import Vocabulary
+from vaiom.model.vaiom import Vaiom
 from vaiom.serve.app import Service, make_app
 from vaiom.serve.run import ServeConfig
 
@@ -86,3 +92,13 @@ def announced_address(process: subprocess.Popen[str]) -> str:
         if found := re.search(r"http://127\.0\.0\.1:\d+", line):
             return found[0]
     raise AssertionError(said)
+
+
+def reading_others(tiny: TinyRun, folder: Path, changes: dict[str, Any]) -> Path:
+    """An untrained model that reads other assets, with the tokenizer of the tiny run."""
+    trained = load_checkpoint(tiny.run / "best.safetensors")
+    config = TINY.with_changes(context=CONTEXT, fields=("ret_z", *CROSS_FIELDS), **changes).model
+    torch.manual_seed(0)
+    file = folder / "model.safetensors"
+    save_checkpoint(file, Vaiom(config, Vocabulary.of(trained.tokenizer)), trained.tokenizer, trained.provenance)
+    return file

@@ -10,26 +10,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
-from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
+from serve_runs import TinyRun, as_json, config_of, in_process, reading_others
 
-from training.tiny_runs import TINY
-from vaiom.events.fields import CROSS_FIELDS
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.model.config import Vocabulary
-from vaiom.model.vaiom import Vaiom
 
 
 @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"])
 def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]) -> None:
-    trained = load_checkpoint(tiny.run / "best.safetensors")
-    config = TINY.with_changes(context=CONTEXT, fields=("ret_z", *CROSS_FIELDS), **changes).model
-    torch.manual_seed(0)
-    model = Vaiom(config, Vocabulary.of(trained.tokenizer))
-    save_checkpoint(tmp_path / "model.safetensors", model, trained.tokenizer, trained.provenance)
-    options: dict[str, Any] = {"run": tmp_path / "model.safetensors", "bars": tiny.bars}
+    options: dict[str, Any] = {"run": reading_others(tiny, tmp_path, changes), "bars": tiny.bars}
 
     async def serve(pushed: list[str]) -> tuple[dict[str, Any], str]:
         async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):

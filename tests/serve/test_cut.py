@@ -220,7 +220,7 @@ def test_the_command_looks_cuts_and_rebuilds(
     code, _, said = vaiom(state, "--after", folder_end[:10], "--symbol", "EURUSD")
     assert (code, "no longer stored" in said, shown()) == (2, True, [eurusd, xauusd])
     assert vaiom(state, "--after", after)[0] == 0
-    assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after}, xauusd]
+    assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after, "scored": 1}, xauusd]
     assert vaiom(state, "--rebuild")[0] == 0
     again = live(tiny, state)
     assert again.store.num_since_snapshot == 2

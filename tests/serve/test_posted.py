@@ -61,7 +61,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def require_same(histories: PostedHistories, frames: dict[str, pl.DataFrame], symbol: str) -> None:
-    _, dist = histories.forecast({each: bars_of(frame) for each, frame in frames.items()}, symbol)
+    dist = histories.forecast({each: bars_of(frame) for each, frame in frames.items()}, symbol)
     expected = histories.forecaster.predict(frames, symbol)
     np.testing.assert_allclose(dist.probs, expected.probs, atol=TOLERANCE)
     assert (dist.as_of, dist.sigma, dist.context) == (expected.as_of, expected.sigma, expected.context)
@@ -139,9 +139,9 @@ def test_past_bars_are_forecast_in_one_pass_of_their_asset(
 ) -> None:
     run, number, passes, counted = windowed(tiny, tmp_path, TOGETHER), 20, [], TorchEngine.probs_of_beginnings
 
-    def count(self: TorchEngine, events: Any, meta: Any) -> Any:
+    def count(self: TorchEngine, events: Any, *more: Any) -> Any:
         passes.append(len(events))
-        return counted(self, events, meta)
+        return counted(self, events, *more)
 
     monkeypatch.setattr(TorchEngine, "probs_of_beginnings", count)
     monkeypatch.setattr(TorchEngine, "probs", None)  # a window for each is not asked for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, config_of, in_process
+from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, config_of, in_process, reading_others
 
 from training.tiny_runs import SPLITS
 from vaiom.baselines.counts import Frequency
@@ -22,7 +23,8 @@ from vaiom.forecast.bars import moment_of
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.app import Service
-from vaiom.serve.batching import MAX_BATCH
+from vaiom.serve.schemas import Bar, RefusalError
+from vaiom.serve.state import Pushed
 
 
 def near(one: list[float], other: list[float]) -> bool:
@@ -31,10 +33,6 @@ def near(one: list[float], other: list[float]) -> bool:
 
 async def push(client: httpx.AsyncClient, symbol: str, *bars: dict[str, Any]) -> httpx.Response:
     return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(bars)})
-
-
-def _num_batches(service: Service) -> float:
-    return service.metrics.registry.get_sample_value("vaiom_batch_windows_count") or 0
 
 
 def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: Path) -> None:
@@ -57,33 +55,71 @@ def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: P
     assert answer["as_of"] == ours.as_of.isoformat()
 
 
-def test_concurrent_requests_share_passes_and_get_their_own_answers(tiny: TinyRun, tmp_path: Path) -> None:
+def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(tiny: TinyRun, tmp_path: Path) -> None:
     bodies = [
         {"symbol": SYMBOLS[n % 2], "bars": as_json(tiny.history[SYMBOLS[n % 2]].slice(n * 7, 40 + 5 * (n % 3)))}
-        for n in range(24)
+        for n in range(5)
     ]
     flat = {"symbol": "EURUSD", "bars": [{**bar, "open": 1.0, "close": 1.0} for bar in bodies[0]["bars"]]}
 
     async def ask() -> None:
-        async with in_process(config_of(tiny, tmp_path)) as (client, service):
+        async with in_process(config_of(tiny, tmp_path, max_waiting=6)) as (client, service):
             alone = [await client.post("/v1/forecast", json=body) for body in bodies]
-            before, batcher = _num_batches(service), service.batcher
-            # One that cannot be forecast rides along and costs the others nothing; the model begins when all wait.
-            workers, batcher._free = batcher._free, []
+            go_on = threading.Event()
+            service._model.submit(go_on.wait)
             asked = [asyncio.create_task(client.post("/v1/forecast", json=body)) for body in [*bodies, flat]]
-            while len(batcher.waiting) < len(asked):
-                await asyncio.sleep(0.001)
-            batcher._free = workers
-            batcher._start()
+            while service._num_waiting < len(asked):
+                await asyncio.sleep(0)
+            turned_away = await client.post("/v1/forecast", json=flat)
+            assert (turned_away.status_code, turned_away.headers["Retry-After"]) == (503, "1")
+            go_on.set()
             *together, refused = await asyncio.gather(*asked)
             assert refused.status_code == 422
             assert "no scale" in refused.json()["error"]["problem"]
-            assert _num_batches(service) - before == math.ceil(len(asked) / MAX_BATCH)
             for one, other in zip(alone, together, strict=True):
                 assert near(one.json()["probs"], other.json()["probs"])
                 assert one.json()["quantiles"] == pytest.approx(other.json()["quantiles"], rel=1e-3)
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"])
+def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]) -> None:
+    """In one commit; one that cannot be taken costs the others nothing; answers are those that each has alone."""
+    run = reading_others(tiny, tmp_path, changes)
+    bars = [(symbol, Bar(**tiny.later[symbol][number])) for number in range(3) for symbol in SYMBOLS]
+
+    async def ask(together: int) -> list[Any]:
+        config = config_of(tiny, tmp_path / str(together), run=run, bars=tiny.bars, backfill=0)
+        async with in_process(config) as (_, service):
+            live, store = service.live, service.store
+            answers = [
+                answer
+                for at in range(0, len(bars), together)
+                for answer in live.push_all([(symbol, [bar]) for symbol, bar in bars[at : at + together]])
+            ]
+            before = live.online.streams["XAUUSD"].num_bars
+            [late, next_one] = live.push_all([("XAUUSD", [bars[1][1]]), ("EURUSD", [Bar(**tiny.later["EURUSD"][3])])])
+            assert isinstance(late, RefusalError)
+            assert late.status == 409
+            assert isinstance(next_one, Pushed)
+            assert live.online.streams["XAUUSD"].num_bars == before
+            store._db.execute("PRAGMA query_only=ON")
+            after = live.online
+            refused = live.push_all([(symbol, [Bar(**tiny.later[symbol][9])]) for symbol in SYMBOLS])
+            assert [getattr(each, "status", None) for each in refused] == [503, 503]
+            assert live.online is after
+            store._db.execute("PRAGMA query_only=OFF")
+            return answers
+
+    alone, both = asyncio.run(ask(1)), asyncio.run(ask(2))
+    for one, other in zip(alone[-2:], both[-2:], strict=True):
+        assert one.settled.as_of == other.settled.as_of
+        assert one.settled.pit == pytest.approx(other.settled.pit, abs=1e-6)
+    # The second of a stamp has read the first either way.
+    assert near(alone[-1].forecast["probs"], both[-1].forecast["probs"])
+    assert both[-2].forecast["missing_assets"] == []
+    assert alone[-2].forecast["missing_assets"] == ["XAUUSD"]
 
 
 def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> None:

@@ -208,8 +208,7 @@ def test_keys_are_not_guessed(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest
     asyncio.run(run())
 
 
-def test_an_exported_model_is_given_the_threads(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's are the batcher's affair: it gives a pass all of them or one."""
+def test_a_model_is_given_the_threads(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def load(*values: object) -> None:
@@ -217,10 +216,11 @@ def test_an_exported_model_is_given_the_threads(tiny: TinyRun, tmp_path: Path, m
         raise ConfigError("enough seen")
 
     monkeypatch.setattr("vaiom.serve.app.Forecaster.load", load)
+    monkeypatch.setattr("vaiom.serve.app.torch.set_num_threads", lambda _: None)
     for run in (tiny.run, tmp_path / "model.onnx"):
         with pytest.raises(ConfigError, match="enough"):
             Service(config_of(tiny, tmp_path, run=run, threads=3))
-    assert asked == [(tiny.run, "cpu", None), (tmp_path / "model.onnx", "cpu", 3)]
+    assert asked == [(tiny.run, "cpu", 3), (tmp_path / "model.onnx", "cpu", 3)]
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import torch
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
@@ -31,15 +30,12 @@ from vaiom import __version__
 from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
-from vaiom.forecast.engine import EXPORTED_SUFFIX
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger
-from vaiom.forecast.rows import Window
 from vaiom.serve import schemas
-from vaiom.serve.batching import MAX_BATCH, Batcher
 from vaiom.serve.middleware import LimitMiddleware
 from vaiom.serve.monitor import Metrics
-from vaiom.serve.posted import PostedHistories, frames_of
+from vaiom.serve.posted import PostedHistories
 from vaiom.serve.run import ServeConfig
 from vaiom.serve.schemas import STATUSES, ErrorAnswer, RefusalError, error_response
 from vaiom.serve.state import LiveAssets, Pushed
@@ -67,22 +63,24 @@ _PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("vaiom.serve")
 
+Made = TypeVar("Made")
+
 
 class Service:
     """Made before the event loop runs, started in it."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        # PyTorch's threads are set for each pass, those of ONNX Runtime when it loads the model.
-        threads = config.threads if config.run.suffix == EXPORTED_SUFFIX else None
-        self.forecaster = Forecaster.load(config.run, config.device, threads)
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.forecaster = Forecaster.load(config.run, config.device, config.threads)
         self.model_card = schemas.ModelCard.of(self.forecaster)
         self.store = Store(config.state, self.forecaster.card.sha256)
         self.ledger = ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
         self.live = LiveAssets(self.forecaster, self.store, config.alert_bits, self.ledger)
         self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
         """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
-        self.posted = PostedHistories(self.forecaster) if self.forecaster.engine.row_step else None
+        self.posted = PostedHistories(self.forecaster)
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
         self.is_ready = False
@@ -90,7 +88,9 @@ class Service:
         """Why there can be no forecasts."""
         self.give_up: Callable[[], None] = lambda: None
         """Ends the service."""
-        self._state = ThreadPoolExecutor(1, "state")
+        self._state, self._model = ThreadPoolExecutor(1, "state"), ThreadPoolExecutor(1, "model")
+        self._num_waiting = 0
+        """Forecasts of posted bars that wait for the model."""
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._pushes: list[tuple[str, Sequence[schemas.Bar], asyncio.Future[Pushed]]] = []
         """Bars that wait until others are on the disk."""
@@ -98,15 +98,13 @@ class Service:
 
     def start(self) -> None:
         """Begin to serve; `ready` when the model is warm and every asset has its forecast."""
-        config = self.config
-        self.batcher = Batcher(self.forecaster, config.threads, config.max_waiting, self.metrics.batches.observe)
         self._warming_up = asyncio.create_task(self._warm_up())
 
     async def stop(self) -> None:
         self.is_ready = False
         self._warming_up.cancel()
         await asyncio.gather(self._warming_up, return_exceptions=True)
-        self.batcher.stop()
+        self._model.shutdown()
         self._state.shutdown()
         self.live.try_snapshot()
         self.store.close()
@@ -117,12 +115,9 @@ class Service:
         """Forecast the bar after the last of the bars in the body, or a horizon of bars."""
         self._require_ready()
         self.forecaster.at(horizon)
-        bars, symbol = {**body.others, body.symbol: body.bars}, body.symbol
-        if self.posted:
-            window, dist = await self.batcher.run(partial(self.posted.forecast, bars, symbol))
-        else:
-            window, dist = await self.batcher.forecast(lambda: self.forecaster.windows(frames_of(bars), symbol)[0])
-        return schemas.ForecastAnswer.of(await self._seen_at(dist, window, body.now, horizon), body.beyond)
+        bars = {**body.others, body.symbol: body.bars}
+        dist = await self.run(partial(self.posted.forecast, bars, body.symbol, body.now, horizon))
+        return schemas.ForecastAnswer.of(dist, body.beyond)
 
     async def every(self, horizon: schemas.Horizon = 1, now: schemas.Now = None) -> schemas.ForecastsAnswer:
         """The forecasts after the last bars of all live assets, of the next bar or of a horizon of bars."""
@@ -134,16 +129,8 @@ class Service:
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
-            if not self.posted:  # a bar of another asset may have changed what this one's forecast reads
-                await self._newest(symbol)
             settled, forecast, num_bars, seconds = await self._take(symbol, body.bars)
-            taken = time.perf_counter()
-            self.metrics.bars.labels(symbol).inc(len(body.bars))
-            if not self.posted:
-                with suppress(RefusalError):  # the bars are taken, however busy the model is
-                    dist = await self._newest(symbol)
-                    forecast = dist.to_dict() if dist else None
-            seconds["model"] = time.perf_counter() - taken
+        self.metrics.bars.labels(symbol).inc(len(body.bars))
         response.headers["Server-Timing"] = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
         return schemas.PushAnswer(
             symbol=symbol,
@@ -165,6 +152,7 @@ class Service:
     async def _take_all(self) -> None:
         while self._pushes:
             pushes, self._pushes = self._pushes, []
+            self.metrics.batches.observe(len(pushes))
             answers: Sequence[Pushed | Exception]
             try:
                 asked = [(symbol, bars) for symbol, bars, _ in pushes]
@@ -211,11 +199,10 @@ class Service:
         self._require_ready()
         self.forecaster.at(horizon)
         self.live.require(symbol)
+        loop = asyncio.get_running_loop()
         async with self._locks[symbol]:
-            window = self.live.online.window(symbol)
-            dist = await self._newest(symbol)
-        assert dist is not None
-        return schemas.ForecastAnswer.of(await self._seen_at(dist, window, now, horizon), beyond, whole=law)
+            dist = await loop.run_in_executor(self._state, self.live.seen_at, symbol, now, horizon)
+        return schemas.ForecastAnswer.of(dist, beyond, whole=law)
 
     async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
         """Profit and loss of positions in live assets: risk, and which position contributes how much."""
@@ -247,7 +234,7 @@ class Service:
     async def page(self) -> PlainTextResponse:
         """Counts, times and drift for Prometheus."""
         self.metrics.ready.set(self.is_ready)
-        self.metrics.waiting.set(len(self.batcher.waiting))
+        self.metrics.waiting.set(self._num_waiting)
         if self.ledger:
             self.metrics.e_value.labels("frequency").set(self.ledger.e_value or 1)
         for symbol, stream in self.live.online.streams.items():
@@ -258,25 +245,19 @@ class Service:
         if not self.is_ready:
             raise RefusalError(503, "the service is starting", retry_after=1, fix="ask again when GET /readyz says 200")
 
+    async def run(self, make: Callable[[], Made]) -> Made:
+        """What `make` makes of the model, one after another in a thread, unless too many wait."""
+        if self._num_waiting >= self.config.max_waiting:
+            raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
+        self._num_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._model, make)
+        finally:
+            self._num_waiting -= 1
+
     async def _newest(self, symbol: str) -> ReturnDistribution | None:
         """The forecast after the last bar of a live asset, made if need be; None while it has too few bars."""
-        online, known = self.live.online, self.live.forecast(symbol)
-        if known is not None or not online.ready(symbol):
-            return known
-        if self.posted:
-            return await asyncio.get_running_loop().run_in_executor(self._state, self.live.newest, symbol)
-        window = online.window(symbol)
-        _, dist = await self.batcher.forecast(lambda: window)
-        self.live.keep(online.streams[symbol], dist)
-        return dist
-
-    async def _seen_at(
-        self, dist: ReturnDistribution, window: Window, now: datetime | None, horizon: int
-    ) -> ReturnDistribution:
-        """The same forecast at a moment of the bars' clock, when its last bar may be stale; or one of a horizon."""
-        if horizon > 1:
-            return (await self.batcher.run(lambda: self.forecaster.forecast([window], now, horizon=horizon)))[0]
-        return dist if now is None else self.forecaster.distribution(window, dist.probs, now)
+        return await asyncio.get_running_loop().run_in_executor(self._state, self.live.newest, symbol)
 
     async def _warm_up(self) -> None:
         """Make the first forecasts, which are slow; then, while serving, those of the bars that were brought in."""
@@ -295,20 +276,14 @@ class Service:
         await self._backfill()
 
     async def _backfill(self) -> None:
-        loop, size = asyncio.get_running_loop(), min(MAX_BATCH, self.config.max_waiting)
-        if self.posted:  # an asset at a time, in one pass
-            self.replays.sort(key=lambda each: each[0].symbol)
+        loop = asyncio.get_running_loop()
+        self.replays.sort(key=lambda each: each[0].symbol)
         while self.replays:
-            # The newest first: they are what is looked at.
+            # An asset at a time, in one pass.
             last = self.replays[-1][0].symbol
-            part = [each for each in self.replays if each[0].symbol == last] if self.posted else self.replays[-size:]
-            windows = [window for window, _ in part]
+            part = [each for each in self.replays if each[0].symbol == last]
             try:
-                if self.posted:
-                    dists = await self.batcher.run(partial(self.forecaster.forecast_in_turn, windows))
-                else:
-                    waiting = (self.batcher.forecast(partial(itemgetter(0), each)) for each in part)
-                    dists = [dist for _, dist in await asyncio.gather(*waiting)]
+                dists = await self.run(partial(self.forecaster.forecast_in_turn, [window for window, _ in part]))
                 await loop.run_in_executor(self._state, self.live.settle_replays, part, dists)
             except RefusalError as busy:  # clients come first, and a disk may have room again
                 await asyncio.sleep(busy.retry_after or 0)

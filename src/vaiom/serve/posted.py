@@ -1,6 +1,6 @@
 """Histories that come with a request: one whose beginning was posted before costs its new bars only.
 
-Enters: the bars of a request by symbol. Leaves: the window and the forecast of one asset. What the service knows of a
+Enters: the bars of a request by symbol. Leaves: the forecast of one asset. What the service knows of a
 history is found by a hash of the very bars, so that two histories never share anything but a common beginning.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import polars as pl
 
@@ -16,7 +17,6 @@ from vaiom.forecast.bars import MIN_BARS, check_bars
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import OnlineForecaster
-from vaiom.forecast.rows import Window
 from vaiom.market.folder import BAR_SCHEMA
 from vaiom.serve.schemas import Bar
 
@@ -29,14 +29,16 @@ Lengths = tuple[tuple[str, int], ...]
 
 
 class PostedHistories:
-    """For models that take one more row at the price of one. Not for use by several threads at once."""
+    """Not for use by several threads at once."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self.forecaster = forecaster
         self._known: OrderedDict[tuple[Lengths, bytes], OnlineForecaster] = OrderedDict()
         """The one that was asked for last comes last."""
 
-    def forecast(self, bars: Mapping[str, Sequence[Bar]], symbol: str) -> tuple[Window, ReturnDistribution]:
+    def forecast(
+        self, bars: Mapping[str, Sequence[Bar]], symbol: str, now: datetime | None = None, horizon: int = 1
+    ) -> ReturnDistribution:
         """The forecast after the last bar of an asset; the other assets are read by a model that reads them."""
         frames = frames_of(bars if self.forecaster.reads_other_assets else {symbol: bars[symbol]})
         online = self._longest(frames)
@@ -45,9 +47,9 @@ class PostedHistories:
         had = {each: stream.num_bars for each, stream in online.streams.items()}
         new = {each: frame[had.get(each, 0) :] for each, frame in frames.items()}
         online.extend_many({each: frame for each, frame in new.items() if len(frame)})
-        window, dist = online.window(symbol), online.forecast(symbol)
+        dist = online.forecast(symbol, horizon=horizon, now=now)
         self._keep(frames, online)
-        return window, dist
+        return dist
 
     def _longest(self, frames: Frames) -> OnlineForecaster:
         """A copy of what is known of the longest beginning of these bars."""

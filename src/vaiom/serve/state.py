@@ -57,7 +57,7 @@ class Pushed(NamedTuple):
     """As `to_dict` gives it."""
     num_bars: int
     seconds: dict[str, float]
-    """Of recursion and model, and of the disk."""
+    """Of recursion, model and disk."""
 
 
 class LiveAssets:
@@ -119,12 +119,17 @@ class LiveAssets:
         self._forecasts[dist.symbol] = (stream, dist)
 
     def newest(self, symbol: str) -> ReturnDistribution | None:
-        """The forecast after the last bar, made here where the model takes one more row at the price of one."""
+        """The forecast after the last bar, made if need be; None while there are too few bars."""
         online, known = self.online, self.forecast(symbol)
-        if known is None and self.forecaster.engine.row_step and online.ready(symbol):
+        if known is None and online.ready(symbol):
             known = online.forecast(symbol)
             self.keep(online.streams[symbol], known)
         return known
+
+    def seen_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
+        """The same at a moment of the bars' clock, when the last bar may be stale, or of a horizon of bars."""
+        dist = self.newest(symbol)
+        return dist if dist and now is None and horizon == 1 else self.online.forecast(symbol, horizon=horizon, now=now)
 
     def push(self, symbol: str, bars: Sequence[Bar]) -> Pushed:
         """Take the bars that follow, durably."""
@@ -139,14 +144,14 @@ class LiveAssets:
         after, answers, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
         for symbol, bars in pushes:
             try:
-                if self.ledger or len(bars) > 1:
+                if self.ledger or len(bars) > 1 or not self.forecaster.engine.row_step:
                     self.newest(symbol)
                 after, rows[symbol] = self._advanced(after, symbol, bars)
             except UserError as error:
                 answers[symbol] = error
         taken = [(symbol, bars) for symbol, bars in pushes if symbol in rows]
-        streams = self.forecaster.engine.row_step is not None
-        dists = after.forecast_many([symbol for symbol in rows if after.ready(symbol)]) if streams else {}
+        advanced = time.perf_counter()
+        dists = after.forecast_many([symbol for symbol in rows if after.ready(symbol)])
         settled = {symbol: each for symbol in rows if (each := self._settle(symbol, after, rows[symbol]))}
         computed = time.perf_counter()
         try:
@@ -165,7 +170,7 @@ class LiveAssets:
                     self.keep(after.streams[symbol], dists[symbol])
                 except RefusalError:  # the bars are taken
                     del shown[symbol]
-            seconds = {"bar": computed - start, "disk": stored - computed}
+            seconds = {"bar": advanced - start, "model": computed - advanced, "disk": stored - computed}
             num_bars = after.streams[symbol].num_bars
             answers[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
         if self.store.num_since_snapshot >= self._next_snapshot:
