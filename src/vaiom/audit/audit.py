@@ -80,7 +80,8 @@ def audit_path(
                 fit, rescorer.model, seen, cuts=config.cuts, seed=config.seed
             )
         steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, rescorer, config.baselines)
-        steps["horizons"] = lambda: horizons.prove_horizons(run, rescorer)
+        if Run(run).horizons.is_file():
+            steps["horizons"] = lambda: horizons.prove_horizons(run, rescorer)
     steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, model, run, seen)
     steps["the selection"] = lambda: selection.prove_selection(opened, rescorer, run)
     need_bars = () if bars else (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
