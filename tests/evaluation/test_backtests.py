@@ -46,6 +46,7 @@ def served(corpus: Corpus, row: int, probs: np.ndarray) -> ReturnDistribution:
         prob_zero=0.0,
         as_of=datetime(2024, 1, 1),
         target_time=datetime(2024, 1, 1),
+        stale_since=datetime(2024, 1, 1),
         context=16,
     )
 

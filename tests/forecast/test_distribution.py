@@ -31,6 +31,7 @@ def distribution(probs: np.ndarray, sigma: float = 8e-4, heavy: bool = True) -> 
         prob_zero=0.02,
         as_of=MOMENT,
         target_time=MOMENT + timedelta(hours=1),
+        stale_since=MOMENT + timedelta(hours=2),
         context=512,
     )
 

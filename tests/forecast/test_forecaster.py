@@ -36,7 +36,7 @@ def test_forecasts_are_the_ones_that_evaluation_scores(tiny: TinyRun, forecaster
     for row, probs in zip(rows, expected, strict=True):
         symbol = corpus.tokenizer.symbols[corpus.meta[row, 0] - 1]
         known = bars[symbol].filter(pl.col("Datetime") <= corpus.timestamps[row].astype("datetime64[us]").item())
-        dist = forecaster.predict(known, symbol=symbol)
+        dist = forecaster.predict(known, symbol=symbol, now=known["Datetime"][-1])
         np.testing.assert_allclose(dist.probs, probs, atol=TOLERANCE)
         assert dist.sigma == corpus.sigma20[row]
         assert np.datetime64(dist.as_of, "s") == corpus.timestamps[row]
@@ -82,7 +82,7 @@ def test_every_bar_of_a_history_is_forecast_causally(tiny: TinyRun, forecaster: 
     assert len(history) == 160 - MIN_BARS + 1
     for index in (0, 1, 10, CONTEXT - MIN_BARS - 1, CONTEXT - MIN_BARS, CONTEXT - MIN_BARS + 1, 90, -1):
         known = bars.head(range(len(history))[index] + MIN_BARS)
-        alone = forecaster.predict(known, "XAUUSD")
+        alone = forecaster.predict(known, "XAUUSD", now=known["Datetime"][-1])
         np.testing.assert_allclose(history.probs[index], alone.probs, atol=TOLERANCE)
         there = history[index]
         assert (there.sigma, there.as_of, there.context, there.notes) == (
@@ -190,7 +190,6 @@ def test_pandas_and_polars_in_any_spelling_give_the_same(forecaster: Forecaster)
 def test_an_unknown_asset_says_so_and_takes_the_average_share_of_zeros(tiny: TinyRun, forecaster: Forecaster) -> None:
     dist = forecaster.predict(random_bars(200), "GBPNOK")
     assert dist.unknown_asset
-    assert not dist.stale
     assert any("unknown asset" in note for note in dist.notes)
     assert dist.prob_zero == pytest.approx(np.mean(tiny.corpus.tokenizer.zero_share))
     known = forecaster.predict(random_bars(200), "EURUSD")
@@ -204,7 +203,10 @@ def test_old_and_masked_last_bars_are_stale(forecaster: Forecaster) -> None:
     assert not forecaster.predict(bars, "EURUSD", now=last + timedelta(hours=2)).stale
     old = forecaster.predict(bars, "EURUSD", now=last + timedelta(hours=2, seconds=1))
     assert old.stale
-    assert any(note.startswith("stale: the last bar is of") for note in old.notes)
+    assert old.stale_since == last + timedelta(hours=2)
+    assert f"stale since {old.stale_since}" in repr(old)
+    assert any(note.startswith(f"stale since {old.stale_since}") for note in old.notes)
+    assert forecaster.predict(bars, "EURUSD").stale  # by the clock
     repeated = changed(bars, -1, Close=bars["Close"][-2])
     masked = forecaster.predict(repeated, "EURUSD")
     assert masked.stale

@@ -62,7 +62,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def require_same(histories: PostedHistories, frames: dict[str, pl.DataFrame], symbol: str) -> None:
     dist = histories.forecast({each: bars_of(frame) for each, frame in frames.items()}, symbol)
-    expected = histories.forecaster.predict(frames, symbol)
+    expected = histories.forecaster.predict(frames, symbol, now=frames[symbol]["Datetime"][-1])
     np.testing.assert_allclose(dist.probs, expected.probs, atol=TOLERANCE)
     assert (dist.as_of, dist.sigma, dist.context) == (expected.as_of, expected.sigma, expected.context)
     assert dist.notes == expected.notes

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,7 +45,7 @@ def forecast(
         read, entries = read_files(files, Options(symbol=symbol, utc=True, repair=True), progress=progress)
     forecaster = Forecaster.load(model, device)
     frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
-    dists = forecaster.predict(frames, now=now or datetime.now(UTC).replace(tzinfo=None, microsecond=0)).values()
+    dists = forecaster.predict(frames, now=now).values()
     notes = [
         describe_quality(name, check_bars(name, bars).findings, entries[name]["repairs"])
         for name, bars in frames.items()
@@ -91,13 +91,13 @@ def predict(
     bars: Annotated[Path, typer.Option(help="A bar folder, or one asset's Parquet file.")],
     symbol: Annotated[str | None, typer.Option(help="One asset of the folder; or what the file's asset is.")] = None,
     horizon: Annotated[int, typer.Option(help="Over so many next bars, of those the run was taught.")] = 1,
-    now: Annotated[datetime | None, date("A moment of the bars' clock; older bars are called stale.")] = None,
+    now: Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")] = None,
     device: Device = "cpu",
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="A line per asset, for other programs.")] = False,
 ) -> None:
     """Forecast the next return of each asset, given that it is not zero."""
-    from vaiom.forecast.bars import newest_bars
+    from vaiom.forecast.bars import newest_bars, utc_now
     from vaiom.forecast.distribution import as_csv
     from vaiom.forecast.forecaster import Forecaster
 
@@ -105,7 +105,7 @@ def predict(
         raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
     forecaster = Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
-    dists = forecaster.forecast(forecaster.windows(frames, symbol), now, horizon=horizon)
+    dists = forecaster.forecast(forecaster.windows(frames, symbol), now or utc_now(), horizon=horizon)
     answer = describe_forecasts(forecaster, dists)
     print_answer(replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[]) if csv else answer, json)
 
@@ -120,7 +120,7 @@ def risk(
     given: Annotated[list[str] | None, typer.Option(metavar="SYMBOL=R", help="What if: a log return.")] = None,
     draws: Annotated[int, typer.Option(min=100, help="More of them make the sampling error smaller.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
-    now: Annotated[datetime | None, date("A moment of the bars' clock; older bars are called stale.")] = None,
+    now: Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")] = None,
     plot: Annotated[Path | None, typer.Option(help="A picture of profit and loss: .png, .svg or .pdf.")] = None,
     device: Device = "cpu",
 ) -> Answer:

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,8 +56,7 @@ def run(
     )
     failed = [f"Audit: {proof.name} FAILED: {'; '.join(proof.findings)}" for proof in proofs if proof.verdict == FAILED]
     forecaster = Forecaster.load(contents.run)
-    now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
-    forecasts = describe_forecasts(forecaster, list(forecaster.predict(newest_bars(bars), now=now).values()))
+    forecasts = describe_forecasts(forecaster, list(forecaster.predict(newest_bars(bars)).values()))
     sentences = [*verdict(contents), *(failed or [f"Audit: {len(proofs)} proofs, none failed."])]
     return Answer(
         json={"run": contents.run, "verdict": sentences, "passed": not failed, **forecasts.json},

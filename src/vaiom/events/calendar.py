@@ -27,6 +27,8 @@ LAST_SECOND = np.iinfo(np.uint32).max
 """The last storable moment, early in 2106."""
 
 _SECONDS_PER_DAY = 86_400
+WEEK = 7 * _SECONDS_PER_DAY
+_FEWEST_WEEKS = 2
 _OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
 
 Seconds = npt.NDArray[np.integer]
@@ -53,6 +55,30 @@ def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArr
     before = np.concatenate([stamps[:1] - step if last is None else [last], stamps])[: len(stamps)]
     waits: npt.NDArray[np.float64] = np.log((stamps - before) / step)
     return waits.astype(np.float32)
+
+
+def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
+    """The stamp of the bar that will come after an asset's last ones, or of the one `ahead`, learned from their week.
+
+    A slot of the week has a bar where most of the whole weeks among these stamps had one; with fewer than two weeks, or
+    where no slot has, bars follow each other by the clock.
+    """
+    stamps = seconds.astype(np.int64)
+    last, weeks = int(stamps[-1]), int(stamps[-1] - stamps[0]) // WEEK
+    if weeks < _FEWEST_WEEKS:
+        return last + ahead * step
+    before = WEEK * np.arange(1, weeks + 1)
+    for slots in (1, WEEK // step)[ahead > 1 :]:  # nearly always it is the first
+        coming = last + step * np.arange(1, slots + 1)
+        same = coming[:, None] - before
+        found = stamps[np.minimum(stamps.searchsorted(same), len(stamps) - 1)] == same
+        usual = coming[2 * found.sum(axis=1) > weeks]
+        if len(usual):
+            break
+    if not len(usual):
+        return last + ahead * step
+    more, place = divmod(ahead - 1, len(usual))
+    return int(usual[place]) + more * WEEK
 
 
 # Every day and every second of a day that can be stored has its row in a table: a look-up replaces the arithmetic.

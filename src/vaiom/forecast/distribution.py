@@ -51,13 +51,15 @@ class ReturnDistribution(BucketDistribution[float]):
     as_of: datetime
     """Left edge of the last bar used, on the clock of the bars."""
     target_time: datetime
-    """Left edge of the next bar, or of the horizon's last, if no bar is skipped."""
+    """Left edge of the next bar, or of the horizon's last, where the week goes on as it usually does."""
+    stale_since: datetime
+    """When the next bar has closed: from then on this is not the newest forecast that there could be."""
     horizon: int = 1
     """Bars that the return spans."""
     context: int
     """Bars that the model saw."""
     stale: bool = False
-    """The last row is masked, or its bar too old for the `now` that was given."""
+    """The last row is masked, or `now` was after `stale_since`."""
     masked: bool = False
     """The last row is masked: its bar is not to be trusted."""
     unknown_asset: bool = False
@@ -95,7 +97,8 @@ class ReturnDistribution(BucketDistribution[float]):
 
     def __repr__(self) -> str:
         low, high = (BASIS_POINTS * each for each in self.interval(0.9))
-        flags = "".join(f", {name}" for name in ("stale", "unknown_asset", "missing_assets") if getattr(self, name))
+        flags = "".join(f", {name}" for name in ("masked", "unknown_asset", "missing_assets") if getattr(self, name))
+        flags += f", stale since {self.stale_since}" if self.stale and not self.masked else ""
         return (
             f"<ReturnDistribution {self.symbol}, {self._span()} after {self.as_of}, given a non-zero return: "
             f"prob_up {self.prob_up:.3f}, 5% to 95% {low:+.1f} to {high:+.1f} bp{flags}>"
@@ -184,6 +187,7 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
             "horizon": dist.horizon,
             "context": dist.context,
             "stale": dist.stale,
+            "stale_since": dist.stale_since.isoformat(),
             "unknown_asset": dist.unknown_asset,
             "missing_assets": list(dist.missing_assets),
             "notes": list(dist.notes),

@@ -17,12 +17,13 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError
+from vaiom.events.calendar import next_stamp
 from vaiom.events.dependence import Dependence
 from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, inputs_of
 from vaiom.events.horizons import Horizon, of_next_bar
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
-from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets
+from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets, utc_now
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
 from vaiom.forecast.paths import ReturnPaths, sample_paths
@@ -36,8 +37,6 @@ from vaiom.run import BEST_NAME, DEFAULT_MODEL, Run, find_run, packaged_models
 if TYPE_CHECKING:
     from vaiom.forecast.online import OnlineForecaster
 
-# A last bar older than this many timeframes has a successor that should be there.
-_STALE_AFTER = 2
 _DESCRIBED = ("corpus_sha256", "experiment", "seed", "step", "validation_bits", "splits", "vaiom_version")
 _MASK_WORDS = {
     "missing": "a price of the last bar is missing",
@@ -132,11 +131,11 @@ class Forecaster:
 
         With frames of many and a `symbol`, that asset alone is forecast, and a model that reads the others reads them.
         With a `horizon`, one of `horizons`, it is the log return over that many next bars. `now`, a moment of the bars'
-        clock, lets a forecast say that its last bar is stale.
+        clock and else the present in UTC, lets a forecast say that its last bar is stale.
         """
         self.at(horizon)
         windows = self.windows(_frames(bars, symbol), symbol)
-        dists = {dist.symbol: dist for dist in self.forecast(windows, now, horizon=horizon)}
+        dists = {dist.symbol: dist for dist in self.forecast(windows, now or utc_now(), horizon=horizon)}
         return dists if symbol is None else dists[symbol]
 
     def joint(self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None) -> JointDistribution:
@@ -147,7 +146,7 @@ class Forecaster:
         self.at(horizon)
         assets = self._rows_of(_frames(bars, None), None)
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
-        dists = {dist.symbol: dist for dist in self.forecast(windows, now, horizon=horizon)}
+        dists = {dist.symbol: dist for dist in self.forecast(windows, now or utc_now(), horizon=horizon)}
         return join(dists, state_after(self, assets))
 
     def predict_df(
@@ -198,7 +197,13 @@ class Forecaster:
             columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
             absent = find_absent(assets, self.reads, each, columns["timestamp"])
             histories[each] = History(
-                forecaster=self, symbol=each, columns=columns, probs=probs, absent=absent, horizon=horizon
+                forecaster=self,
+                symbol=each,
+                columns=columns,
+                probs=probs,
+                absent=absent,
+                horizon=horizon,
+                stamps=assets[each]["timestamp"],
             )
         return histories if symbol is None else histories[symbol]
 
@@ -282,10 +287,14 @@ class Forecaster:
         as_of = moment_of(int(columns["timestamp"][-1]))
         unknown = asset == UNKNOWN_ASSET
         masks = [name for name, bit in MASK_BITS.items() if columns["flags"][-1] & bit]
-        old = now is not None and now - as_of > _STALE_AFTER * self.timeframe
+        step = int(self.timeframe.total_seconds())
+        stamps = (columns["timestamp"] if window.stamps is None else window.stamps)[-self.context :]
+        coming = moment_of(next_stamp(stamps, step))
+        stale_since = coming + self.timeframe  # when the next bar has closed
+        old = now is not None and now > stale_since
         notes = {
             **{f"masked: {_MASK_WORDS[name]}": True for name in masks},
-            f"stale: the last bar is of {as_of}, and now is {now}": old,
+            f"stale since {stale_since}: the bar of {coming} is not there": old,
             "unknown asset: the model never saw it and treats it as an average one": unknown,
             f"without other assets: no bar at {as_of} of {', '.join(missing)}": bool(missing),
             f"short context: {context} bars where the model can use {self.context}": context < self.context,
@@ -298,7 +307,8 @@ class Forecaster:
             shape=at.shape,
             prob_zero=at.zero_share[asset],
             as_of=as_of,
-            target_time=as_of + horizon * self.timeframe,
+            target_time=coming if horizon == 1 else moment_of(next_stamp(stamps, step, horizon)),
+            stale_since=stale_since,
             horizon=horizon,
             context=context,
             stale=bool(masks) or old,

@@ -38,6 +38,8 @@ class Window:
     columns: Columns
     missing_assets: tuple[str, ...] = ()
     """Assets that the model reads and that had no bar at the last stamp."""
+    stamps: Stamps | None = None
+    """Of the last bars, where the columns are of fewer rows."""
 
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
@@ -63,6 +65,8 @@ class History:
     """(n, 16) probabilities of the return buckets."""
     absent: npt.NDArray[np.bool_]
     """(n, assets that the model reads): who had no bar at the forecast's last stamp."""
+    stamps: Stamps
+    """Of all bars, those before the first forecast too."""
     horizon: int = 1
 
     def __len__(self) -> int:
@@ -104,8 +108,9 @@ class History:
         at = range(len(self))[index]
         missing = tuple(compress(self.forecaster.reads, self.absent[at]))
         last = {name: column[at : at + 1] for name, column in self.columns.items()}
-        window = Window(symbol=self.symbol, columns=last, missing_assets=missing)
-        context = int(self.context[at])
+        context, end = int(self.context[at]), at + MIN_BARS
+        stamps = self.stamps[end - context : end]
+        window = Window(symbol=self.symbol, columns=last, missing_assets=missing, stamps=stamps)
         return self.forecaster.distribution(window, self.probs[at], context=context, horizon=self.horizon)
 
     def to_frame(self) -> pl.DataFrame:

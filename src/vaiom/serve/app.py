@@ -116,7 +116,8 @@ class Service:
         self._require_ready()
         self.forecaster.at(horizon)
         bars = {**body.others, body.symbol: body.bars}
-        dist = await self.run(partial(self.posted.forecast, bars, body.symbol, body.now, horizon))
+        now = body.now or self.live.clock()
+        dist = await self.run(partial(self.posted.forecast, bars, body.symbol, now, horizon))
         return schemas.ForecastAnswer.of(dist, body.beyond)
 
     async def every(self, horizon: schemas.Horizon = 1, now: schemas.Now = None) -> schemas.ForecastsAnswer:

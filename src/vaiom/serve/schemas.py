@@ -45,7 +45,10 @@ Stamp = Annotated[
     Field(description="Left edge of the bar, on the clock that the model was trained on, without a zone."),
 ]
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
-Now = Annotated[Stamp | None, Field(description="A moment of the bars' clock: an older last bar is called stale.")]
+Now = Annotated[
+    Stamp | None,
+    Field(description="A moment of the bars' clock, else the present in UTC: an older last bar is called stale."),
+]
 Beyond = Annotated[float | None, Field(allow_inf_nan=False, description="Also P(|log return| > this).")]
 Horizon = Annotated[int, Field(description="Over so many next bars, of those that the model was taught.")]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
@@ -171,6 +174,7 @@ class ForecastAnswer(BaseModel):
     horizon: int
     context: int
     stale: bool
+    stale_since: str
     unknown_asset: bool
     missing_assets: list[str]
     notes: list[str]

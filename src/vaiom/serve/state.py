@@ -128,8 +128,9 @@ class LiveAssets:
 
     def seen_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
         """The same at a moment of the bars' clock, when the last bar may be stale, or of a horizon of bars."""
-        dist = self.newest(symbol)
-        return dist if dist and now is None and horizon == 1 else self.online.forecast(symbol, horizon=horizon, now=now)
+        dist, now = self.newest(symbol), now or self.clock()
+        fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
+        return fresh or self.online.forecast(symbol, horizon=horizon, now=now)
 
     def push(self, symbol: str, bars: Sequence[Bar]) -> Pushed:
         """Take the bars that follow, durably."""
