@@ -29,6 +29,8 @@ __version__ = "0.2.0"
 
 # Virtual processors may advertise matrix units that trap: PyTorch's products stay below them, which costs FP32 nothing.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Threads that wait for each other give their processor away: spinning ones stop each other where other programs run.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _LAZY = {
     "Corpus": "vaiom.events.corpus",
@@ -103,6 +105,7 @@ def train(
     `verdict`: whether that helped.
     """
     from vaiom.experiments.registry import experiment as named
+    from vaiom.experiments.registry import stopping_early
     from vaiom.training.loop import train
 
     if start is not None:
@@ -110,7 +113,7 @@ def train(
 
         settings = [f"{key}={value}" for key, value in changes.items()]
         return adapt(_opened(corpus), Path(start), Path(out), settings=settings, device=device, resume=resume)
-    chosen = named(experiment) if isinstance(experiment, str) else experiment
+    chosen = stopping_early(named(experiment)) if isinstance(experiment, str) else experiment
     return train(_opened(corpus), chosen.with_changes(**changes), Path(out), device=device, resume=resume)
 
 

@@ -76,10 +76,12 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     for count, split in ((1, "test-h1"), (2, "test-h1"), (1, "test-h2")):
         ran = vaiom(monkeypatch, capsys, *base, "--split", split)
         assert ran.code == 0, ran.err
+        shown = (ran.out + ran.err[ran.err.rindex("events\n") :]).replace(str(place), "runs").splitlines()
+        assert shown[0].startswith("On ")  # the verdict
+        assert max(map(len, shown)) <= 80, max(shown, key=len)
         assert count_looks(corpus, split) == count
         times = "once, now" if count == 1 else f"{count} times, this one included"
-        assert f"looked at {times}" in ran.err
-    assert "All test splits together" in ran.out
+        assert f"looked at {times}" in " ".join(ran.err.split())
     both = json.loads((run / "evaluation-test-h2.json").read_text())["all_tests"][0]["gain"]
     assert both["num_events"] == len(read_events(run, "test-h1")) + len(read_events(run, "test-h2"))
 
@@ -89,7 +91,7 @@ def test_a_single_month_prints_what_cannot_be_said(
 ) -> None:
     ran = vaiom(
         monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / "corpus", "--split", "test-h1",
-        "--device", "cpu",
+        "--device", "cpu", "--all",
     )  # fmt: skip
     assert "One month only: the month-clustered interval is undefined." in ran.err
     assert "undefined" in ran.out
@@ -191,3 +193,19 @@ print(result.confidence_set, sorted(path.name for path in run.glob("ev*")))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "None ['evaluation-validation.json', 'events-validation.npz']"
+
+
+def test_baselines_are_made_for_a_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, losses = place / "seed17", place / "for-the-run"
+    score = ["evaluate", run, "--corpus", place / "corpus", "--device", "cpu", "--split", "validation"]
+    words = ["baselines", place / "corpus", "--only", "frequency", "--out"]
+    assert vaiom(monkeypatch, capsys, *words, place / "others").code == 0
+    refused = vaiom(monkeypatch, capsys, *score, "--baselines", place / "others")
+    assert refused.code == 2
+    assert "--for RUN" in refused.err
+    made = json.loads(vaiom(monkeypatch, capsys, *words, losses, "--for", run, "--json").out)
+    assert list(made["splits"]) == ["validation"]
+    judged = vaiom(monkeypatch, capsys, *score, "--baselines", losses, "--json")
+    assert json.loads(judged.out)["bits"]["frequency"] == made["splits"]["validation"]["bits"]["frequency"]

@@ -79,7 +79,11 @@ def test_it_is_no_evidence(run: Run, refitted: Path, split: str, says: str) -> N
 
 
 def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(run: Run, long: TinyRun, refitted: Path) -> None:
-    common = ("refit", long.run, "--corpus", long.corpus.path, "--device", "cpu", "--out")
+    common = ("refit", long.run, "--corpus", long.corpus.path, "--device", "cpu", "--yes", "--out")
+    code, _, err = run(*common[:-2], "--out", refitted.parent / "other")
+    assert code == 2
+    assert "learns from Validation and the tests" in err
+    assert "--yes" in err
     for words, says in (
         ([refitted], "holds a run already"),
         ([refitted.parent / "other", "--until", "2030-01-01"], "the data end before this"),

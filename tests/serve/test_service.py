@@ -150,7 +150,7 @@ def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> Non
         assert near(answer["forecast"]["probs"], after.probs.tolist())
         move = math.log(every["Close"][start + n] / every["Close"][start + n - 1])
         scored = answer["scored"]
-        if move == 0 or before.stale:
+        if move == 0 or before.masked:
             assert scored["model_bits"] is None
             continue
         bucket = int(np.searchsorted(before.edges[1:-1], move / before.sigma)) + 1

@@ -11,6 +11,7 @@ from tiny_runs import CHANGES
 
 from vaiom.cli.main import main
 from vaiom.events.corpus import Corpus
+from vaiom.experiments.registry import PATIENCE, experiment, stopping_early
 
 
 def vaiom(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -104,3 +105,32 @@ def test_experiments_lists_and_resolves(
     assert "911,582" in capsys.readouterr().out
     assert vaiom(monkeypatch, "experiments", "mian") == 2
     assert "main, main-5m" in capsys.readouterr().err
+
+
+def test_three_experiments_are_shown_and_the_rest_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert vaiom(monkeypatch, "experiments") == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines() if line][2:] == ["main", "demo", "best"]
+    assert "--all" in err
+    assert vaiom(monkeypatch, "experiments", "--all") == 0
+    assert "best-512-aux" in capsys.readouterr().out
+
+
+def test_only_the_papers_experiments_run_their_whole_length() -> None:
+    chosen = {name: stopping_early(experiment(name)).train.patience for name in ("main", "cont-20k", "demo", "best")}
+    assert chosen == {"main": 0, "cont-20k": 0, "demo": PATIENCE, "best": PATIENCE}
+    assert stopping_early(experiment("best")).sha256 == experiment("best").sha256
+    assert stopping_early(experiment("demo").with_changes(patience=9)).train.patience == 9
+
+
+def test_one_unit_and_a_word_where_validation_has_left_its_best(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vaiom(monkeypatch, *train_arguments(corpus, tmp_path / "run", learning_rate=1.0, validate_every=1)) == 0
+    err = capsys.readouterr().err
+    assert "nats" not in err
+    assert "and rising since" in err
+    assert "more steps do not help" in err

@@ -138,7 +138,7 @@ def load_losses(
             where=file,
             expected=expected,
             got=got,
-            fix="score the baselines again into another folder",
+            fix="vaiom baselines CORPUS --for RUN --out ANOTHER_DIR, which takes context and splits from the run",
         )
     return losses
 

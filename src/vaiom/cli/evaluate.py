@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import typer
@@ -12,8 +13,10 @@ from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Split, Unseal, answers, note, progress_bar
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
-from vaiom.run import Run
+from vaiom.run import Run, find_run
 
+_WIDTH, _NARROW = 80, 5
+"""Columns of a screen, and of the first table of an evaluation that go onto it."""
 CUTS, RARE_CUTS, QUICK = AuditConfig.cuts, AuditConfig.rare_cuts, ",".join(QUICK_BASELINES)
 
 
@@ -25,6 +28,7 @@ def baselines(
     split: Split = "validation",
     context: Annotated[int, typer.Option(help="Rows of history an event must have, as the model's.")] = 512,
     horizon: Annotated[int, typer.Option(help="Bars that the return spans, as in `vaiom horizons`.")] = 1,
+    run: Annotated[Path | None, typer.Option("--for", help="Take context and splits from this run.")] = None,
     unseal: Unseal = None,
 ) -> Answer:
     """Fit the baselines on Train and score them in bits per event."""
@@ -38,16 +42,22 @@ def baselines(
     if left_out:
         note(f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same.")
     opened = open_corpus(corpus) if horizon == 1 else at_horizon(open_corpus(corpus), horizon)
-    scores = score_baselines(opened, names, out, split, context, progress_bar, unseal=unseal)
-    events = len(opened.endpoints(split, context, unseal=unseal is not None))
-    best = min(scores.values())
+    splits = [split]
+    if run:
+        from vaiom.model.checkpoint import load_model
+
+        context, splits = load_model(run).config.history, Run(find_run(run)).evaluated_splits() or splits
     columns = [Column("baseline"), Column("bits/event", bits), Column("behind best", signed)]
-    rows = [[name, value, value - best] for name, value in scores.items()]
-    return Answer(
-        json={"split": split, "events": events, "bits": scores},
-        shown=[Table(f"{split}: {events:,} events, fitted on Train alone", columns, rows)],
-        notes=[f"\nFits and per-event losses are in {out}."],
-    )
+    found, shown = {}, []
+    for each in splits:
+        scores = score_baselines(opened, names, out, each, context, progress_bar, unseal=unseal)
+        events = len(opened.endpoints(each, context, unseal=unseal is not None))
+        rows = [[name, value, value - min(scores.values())] for name, value in scores.items()]
+        found[each] = {"split": each, "events": events, "bits": scores}
+        shown.append(Table(f"{each}: {events:,} events, fitted on Train alone", columns, rows))
+    answer = found[split] if split in found else found[splits[0]]
+    notes = [f"\nFits and per-event losses are in {out}."]
+    return Answer(json={**answer, **({"splits": found} if run else {})}, shown=shown, notes=notes)
 
 
 @answers
@@ -59,17 +69,20 @@ def evaluate(
     seed_run: Annotated[list[Path] | None, typer.Option(help="Another seed, evaluated before; repeatable.")] = None,
     unseal: Unseal = None,
     out: Annotated[Path | None, typer.Option(help="Where figures go instead of into the run.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every table, some of them wide.")] = False,
     device: Device = "auto",
 ) -> Answer:
     """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.events.corpus import open_corpus
-    from vaiom.report.results import describe_states, notes_of, tables_of
+    from vaiom.report.contents import period_of
+    from vaiom.report.results import describe, describe_states, notes_of, tables_of
 
+    opened = open_corpus(corpus or Run(run).corpus_path())
     with progress_bar(f"scoring {split}") as progress:
         found = evaluate_run(
             run,
-            open_corpus(corpus or Run(run).corpus_path()),
+            opened,
             split,
             baselines=baselines,
             other_seeds=seed_run or [],
@@ -87,10 +100,15 @@ def evaluate(
         notes.append(f"This split of this corpus was looked at {times}.")
     notes.append(f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it.")
     shown = [table for part in tables if part not in ("calibration_by", "all_tests") for table in tables[part]]
+    if not every:  # what the first look needs, in 80 columns
+        first, *_ = tables["headline"]
+        shown = [replace(first, columns=first.columns[:_NARROW], rows=[row[:_NARROW] for row in first.rows])]
+        shown += tables["calibration"][:1]
+    sentences = [describe(found, period_of(opened.splits, split)), *notes]
+    wrapped = [fill(each, _WIDTH, break_long_words=False) for each in sentences]
+    made = f"{found.experiment}, seed {found.seed}, step {found.step:,}"
     return Answer(
-        json=asdict(found),
-        shown=[f"{found.experiment}, seed {found.seed}, step {found.step:,}", *shown, *tables["all_tests"]],
-        notes=notes,
+        json=asdict(found), shown=[wrapped[0], made, *shown, *(tables["all_tests"] if every else [])], notes=wrapped[1:]
     )
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FOLDER = Path("runs/demo")
 BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "garch_t", "lightgbm")
 FOR_CPU, FOR_GPU = "demo", "best"
-PATIENCE = 4
 
 
 @answers
@@ -167,14 +166,14 @@ def _corpus(bars: Path, folder: Path) -> Corpus:
 def _experiment(corpus: Corpus, name: str | None, device: str) -> Experiment:
     """The named experiment, or the largest one that this machine trains and the bars have windows for."""
     from vaiom.events.splits import TRAIN
-    from vaiom.experiments.registry import experiment
+    from vaiom.experiments.registry import experiment, stopping_early
     from vaiom.model.config import Vocabulary
     from vaiom.model.vaiom import count_parameters
     from vaiom.training.devices import resolve_device
 
     kind = resolve_device(device).type
     large = kind == "cuda" and len(corpus.endpoints(TRAIN, experiment(FOR_GPU).model.context)) > 0
-    chosen = experiment(name or (FOR_GPU if large else FOR_CPU)).with_changes(patience=PATIENCE)
+    chosen = stopping_early(experiment(name or (FOR_GPU if large else FOR_CPU)))
     size = count_parameters(chosen.model, Vocabulary.of(corpus.tokenizer))
     steps = f"{count(size)} parameters, {count(chosen.train.steps)} steps at most"
     note(f"training `{chosen.name}`, a size for a {kind.upper()}: {steps}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import typer
 from vaiom.cli.console import Answer, CorpusPath, Device, Resume, RunCorpus, RunPath, answers, date, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
-from vaiom.report.tables import Column, Table, bits, count, facts
+from vaiom.report.tables import Column, Table, bits, count, facts, prose
 from vaiom.run import Run
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PAPER = "the paper's corpus"
 TENSORBOARD_FOLDER = "tensorboard"
+NOTED_RISE = 0.001
+"""Bits above its best at which Validation's end is worth a word."""
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
@@ -33,17 +36,20 @@ Settings = Annotated[
 def experiments(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = "",
     corpus: Annotated[Path | None, typer.Option(help="Whose vocabulary is counted; else the paper's.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="The ablations too.")] = False,
 ) -> Answer:
-    """List the named experiments; with a name, its configuration and exact number of parameters."""
+    """List the experiments that matter; with a name, its configuration and exact number of parameters."""
     from vaiom.events.corpus import open_corpus
-    from vaiom.experiments.registry import EXPERIMENTS, experiment
+    from vaiom.experiments.registry import EXPERIMENTS, SHOWN, experiment
     from vaiom.model.config import PAPER_VOCABULARY, Vocabulary
     from vaiom.model.vaiom import count_parameters
 
     if not name:
         known = [{"name": each.name, "about": each.about} for each in EXPERIMENTS.values()]
-        table = Table("Experiments", [Column("name"), Column("about")], [list(each.values()) for each in known])
-        return Answer(json={"experiments": known}, shown=[table])
+        listed = [list(each.values()) for each in known if every or each["name"] in SHOWN]
+        more = f"\n{len(known) - len(listed)} more, variants of these: vaiom experiments --all"
+        table = Table("Experiments", [Column("name"), Column("about", prose)], listed)
+        return Answer(json={"experiments": known}, shown=[table], notes=[] if every else [more])
     chosen = experiment(name)
     vocabulary = Vocabulary.of(open_corpus(corpus, verify=False).tokenizer) if corpus else PAPER_VOCABULARY
     num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
@@ -80,6 +86,7 @@ def train(
     """
     from vaiom.events.corpus import open_corpus
     from vaiom.experiments.registry import experiment as named
+    from vaiom.experiments.registry import stopping_early
     from vaiom.training.loop import train as run_training
 
     if (experiment is None) == (start is None) or (against and not start):
@@ -96,7 +103,7 @@ def train(
                 opened, start, out, settings=changes, against=others, device=device, resume=resume, report=report
             )
             return _answer(adapted, *adapted.verdict)
-        chosen = named(experiment or "").with_settings(changes)
+        chosen = stopping_early(named(experiment or "")).with_settings(changes)
         return _answer(run_training(opened, chosen, out, device=device, resume=resume, report=report))
 
 
@@ -106,6 +113,7 @@ def refit(
     corpus: Annotated[Path, typer.Option(help="The corpus with the newest bars.")],
     out: Annotated[Path, typer.Option(help="The run folder to write.")],
     until: Annotated[datetime | None, date("Use only bars before this date; else all.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Held-out data may be learned from and looked at.")] = False,
     device: Device = "auto",
     resume: Resume = False,
 ) -> Answer | None:
@@ -116,6 +124,9 @@ def refit(
     from vaiom.events.corpus import open_corpus
     from vaiom.experiments.refit import refit as run_refit
 
+    if not yes:
+        problem = "a refit learns from Validation and the tests, selects on the newest half-year and records a look"
+        raise ConfigError(problem, where=corpus, expected="your word that this may be", fix="--yes")
     with training_report("refitting", out) as report:
         result = run_refit(run, open_corpus(corpus), out, until=until, device=device, resume=resume, report=report)
     return _answer(
@@ -185,6 +196,10 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
         "Validation bits/event there": f"{result.last_bits:.4f}",
         "seconds, compilation apart": f"{result.seconds:.1f}",
     }
+    risen = result.last_bits - result.best_bits
+    if risen > NOTED_RISE:
+        warning = f"\nValidation has risen by {risen:.4f} bits since step {result.best_step:,}: more steps do not help."
+        notes = (warning, *notes)
     if result.peak_gpu_mib is not None:
         rows["peak GPU memory"] = f"{result.peak_gpu_mib:,.0f} MiB"
     return Answer(
@@ -204,11 +219,12 @@ def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]]
             nonlocal before
             step, seconds = entry["step"], entry["seconds"]
             parts = [f"teacher {entry['teacher']} of {entry['teachers']}"] if "teacher" in entry else []
-            parts.append(f"loss {entry['loss_nats']:.4f} nats")
+            parts.append(f"loss {entry['loss_nats'] / math.log(2):.4f} bits")
             if "validation_bits" in entry:
-                parts.append(f"{entry['validation_bits']:.4f} bits")
+                parts.append(f"Validation {entry['validation_bits']:.4f} bits")
             if entry["best_bits"] is not None:
-                parts.append(f"best {entry['best_bits']:.4f}")
+                left = entry.get("validation_bits", 0.0) > entry["best_bits"]
+                parts.append(f"best {entry['best_bits']:.4f}{' and rising since' if left else ''}")
             if before and step > before[0] and seconds > before[1]:
                 rate = (step - before[0]) / (seconds - before[1])
                 parts.append(f"{rate:.1f} steps/s")

@@ -10,12 +10,25 @@ from vaiom.errors import ConfigError
 from vaiom.model.config import RUNGS
 from vaiom.training.experiment import Experiment
 
+SHOWN = ("main", "demo", "best")
+"""The experiments that are listed first."""
+OURS = ("demo", "best")
+"""How the names of those begin that are not the paper's."""
+PATIENCE = 4
+"""Validations without a new best."""
+
 
 def experiment(name: str) -> Experiment:
     """A named experiment; an unknown name is an error that lists the known ones."""
     if name not in EXPERIMENTS:
         raise ConfigError("unknown experiment", expected=", ".join(EXPERIMENTS), got=name)
     return EXPERIMENTS[name]
+
+
+def stopping_early(chosen: Experiment) -> Experiment:
+    """Ended where Validation has long been at its best, unless it is one of the paper's, whose lengths are set."""
+    ours = chosen.name.startswith(OURS) and not chosen.train.patience
+    return chosen.with_changes(patience=PATIENCE) if ours else chosen
 
 
 def _read(file: Path) -> dict[str, Experiment]:

@@ -294,7 +294,7 @@ class Forecaster:
         old = now is not None and now > stale_since
         notes = {
             **{f"masked: {_MASK_WORDS[name]}": True for name in masks},
-            f"stale since {stale_since}: the bar of {coming} is not there": old,
+            f"stale since {stale_since}: no bar of {coming} has come": old,
             "unknown asset: the model never saw it and treats it as an average one": unknown,
             f"without other assets: no bar at {as_of} of {', '.join(missing)}": bool(missing),
             f"short context: {context} bars where the model can use {self.context}": context < self.context,

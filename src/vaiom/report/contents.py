@@ -115,11 +115,16 @@ def period_label(start: datetime, end: datetime) -> str:
     return f"{start:%Y-%m-%d} to {end - timedelta(microseconds=1):%Y-%m-%d}"
 
 
+def period_of(config: SplitConfig, split: str) -> str:
+    """When the targets of a held-out split lie."""
+    if split == SEALED:
+        return f"{config.seal:%Y-%m-%d} and later"
+    return period_label(*dict(zip(config.test_names, config.tests, strict=True)).get(split, config.validation))
+
+
 def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
     config = SplitConfig.from_json(checkpoint.provenance.splits)
-    intervals = zip((VALIDATION, *config.test_names), (config.validation, *config.tests), strict=True)
-    periods = {name: period_label(*interval) for name, interval in intervals}
-    periods[SEALED] = f"{config.seal:%Y-%m-%d} and later"
+    periods = {name: period_of(config, name) for name in (VALIDATION, *config.test_names, SEALED)}
     found = [_read_split(run, name, periods[name], checkpoint) for name in periods if run.evaluation(name).is_file()]
     if not found:
         raise DataError(

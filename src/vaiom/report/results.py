@@ -331,10 +331,15 @@ def limits(contents: RunContents) -> list[str]:
 
 
 def describe_split(split: Split) -> str:
-    found = split.evaluation
+    """What was found on a split, in a sentence or two."""
+    return describe(split.evaluation, split.period)
+
+
+def describe(found: Evaluation, period: str) -> str:
+    """What was found in a period."""
     ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
     start = (
-        f"On {split.period} ({split.name}, {count(found.num_events)} events) the model needs "
+        f"On {period} ({found.split}, {count(found.num_events)} events) the model needs "
         f"{bits(found.bits['model'])} bits per event"
     )
     if not ranked:
