@@ -18,6 +18,7 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.events.dependence import Dependence
 from vaiom.files import write_json
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.portfolio import join
 from vaiom.market.folder import read_bars
 from vaiom.run import Run
 
@@ -103,6 +104,20 @@ def test_little_in_common_is_said(together: Forecaster, bars: dict[str, pl.DataF
     same = together.joint({"EURUSD": bars["EURUSD"], "TWIN": bars["EURUSD"]})
     assert 0.5 < same.correlation[0, 1] < 1
     assert np.linalg.eigvalsh(same.correlation)[0] > 0
+
+
+def test_a_horizon_without_a_dependence_of_its_own_takes_that_of_one_bar(
+    together: Forecaster, bars: dict[str, pl.DataFrame]
+) -> None:
+    dists = {symbol: replace(dist, horizon=4) for symbol, dist in together.predict(bars).items()}
+    state = dependence("").begin()
+    joint = join(dists, state)
+    assert joint.horizon == 4
+    assert any("over 4 bars" in note for note in joint.notes)
+    assert joint.degrees == 8.0
+    own = join(dists, replace(state, fit=replace(state.fit, degrees={"1": 8.0, "4": None})))
+    assert own.degrees is None
+    assert not any("over 4 bars" in note for note in own.notes)
 
 
 def test_what_cannot_be_joined_is_refused(together: Forecaster, bars: dict[str, pl.DataFrame], tiny: TinyRun) -> None:
