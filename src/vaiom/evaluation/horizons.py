@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,10 @@ def _losses(
     found: list[Predictor] = [Frequency(), HourOfWeek()]
     missing = []
     for name in STORED:
-        asked = baseline(name)
-        source = view.base if asked.fits_bars else view
-        fitted = load_fit(asked, source, context, stored) if stored else None
+        fitted = None
+        with suppress(ImportError):  # of a library that this machine does without
+            asked = baseline(name)
+            fitted = load_fit(asked, view.base if asked.fits_bars else view, context, stored) if stored else None
         if fitted is None:
             missing.append(name)
         else:

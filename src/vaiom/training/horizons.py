@@ -28,7 +28,8 @@ from vaiom.training.windows import Rows
 
 EPOCHS, CHECKS = 3, 8
 """Passes over Train, and how often in each Validation is looked at."""
-BATCH = 4_096
+STEPS, BATCHES = 800, (256, 4_096)
+"""How many steps there are about, and between which sizes batches are chosen for it."""
 LEARNING_RATE, WEIGHT_DECAY, DROPOUT, EMA_DECAY = 2e-3, 0.05, 0.4, 0.99
 _NONE = -1
 
@@ -99,14 +100,15 @@ def _learn(
         heads.get_buffer("centre").copy_(own.mean(dim=0))
         heads.get_buffer("spread").copy_(own.std(dim=0) + 1e-3)
     mean, best, least = copy.deepcopy(heads).eval(), copy.deepcopy(heads).eval(), math.inf
-    every = max(1, len(hidden) // BATCH // CHECKS)
+    batch = min(max(EPOCHS * len(hidden) // STEPS, BATCHES[0]), BATCHES[1], len(hidden))
+    every = max(1, len(hidden) // batch // CHECKS)
     steps = every * CHECKS * epochs
     optimizer = torch.optim.AdamW(heads.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.05)
     heads.train()
     torch.manual_seed(seed)
     for step in range(1, steps + 1):
-        at = torch.randint(len(hidden), (min(BATCH, len(hidden)),), generator=draw).to(hidden.device)
+        at = torch.randint(len(hidden), (batch,), generator=draw).to(hidden.device)
         loss = nll_loss(heads(hidden[at], inputs[at]).flatten(0, 1), classes[at].flatten(), ignore_index=_NONE)
         optimizer.zero_grad()
         loss.backward()
