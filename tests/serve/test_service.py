@@ -83,6 +83,30 @@ def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(tin
     asyncio.run(ask())
 
 
+def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: TinyRun, tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, service):
+            go_on = threading.Event()
+            service._state.submit(go_on.wait)
+            first = asyncio.create_task(push(client, "XAUUSD", tiny.later["XAUUSD"][0]))
+            while not service._taking:
+                await asyncio.sleep(0)
+            gone = asyncio.create_task(service._take("EURUSD", [Bar(**tiny.later["EURUSD"][1])]))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.sleep(0)
+            second = asyncio.create_task(push(client, "EURUSD", tiny.later["EURUSD"][0]))
+            while len(service._pushes) < 2:
+                await asyncio.sleep(0)
+            go_on.set()
+            for answer in await asyncio.gather(first, second):
+                assert answer.status_code == 200
+                assert answer.json()["num_bars"] == len(tiny.history[answer.json()["symbol"]]) + 1
+            assert service.live.online.streams["EURUSD"].last.isoformat() == tiny.later["EURUSD"][0]["datetime"]
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"])
 def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]) -> None:
     """In one commit; one that cannot be taken costs the others nothing; answers are those that each has alone."""

@@ -152,7 +152,8 @@ class Service:
 
     async def _take_all(self) -> None:
         while self._pushes:
-            pushes, self._pushes = self._pushes, []
+            # A client that has gone away before its turn holds no lock, and another may push the same asset.
+            pushes, self._pushes = [each for each in self._pushes if not each[2].done()], []
             self.metrics.batches.observe(len(pushes))
             answers: Sequence[Pushed | Exception]
             try:
@@ -161,7 +162,7 @@ class Service:
             except Exception as error:
                 answers = [error] * len(pushes)
             for (*_, future), answer in zip(pushes, answers, strict=True):
-                if future.done():  # the client has gone away
+                if future.done():
                     continue
                 if isinstance(answer, Exception):
                     future.set_exception(answer)
