@@ -97,7 +97,7 @@ def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(run: Run, long: Tin
 
 
 def test_the_command(run: Run, long: TinyRun, tmp_path: Path) -> None:
-    words = ("refit", long.run, "--corpus", long.corpus.path, "--out", tmp_path / "run", "--device", "cpu")
+    words = ("refit", long.run, "--corpus", long.corpus.path, "--out", tmp_path / "run", "--device", "cpu", "--yes")
     code, out, err = run(*words, "--until", "2024-01-01", "--json")
     assert code == 2
     assert "Train" in err
