@@ -7,7 +7,6 @@ import json
 import lzma
 import subprocess
 import sys
-import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import pytest
 
 import vaiom
 from vaiom.errors import UserError
-from vaiom.events.pack import unpack
 from vaiom.market.folder import check_symbol
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.table import Options, Origin
@@ -70,19 +68,6 @@ def test_a_bi5_bomb_is_refused_before_it_fills_the_memory() -> None:
     file = Origin(path=Path("EURUSD_2019_01_04_BID_candles_min_1.bi5"))
     with pytest.raises(UserError, match="unpacks to too much"):
         dukascopy.read_bi5(file, bomb, Options())
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../manifest.json", "/etc/cron.d/x", "rows-0123456789abcdef/../../x.npy", "rows-0123456789abcdef/x.so", "C:\\x"],
-)
-def test_no_packed_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "corpus.zip", "w") as archive:
-        archive.writestr(name, "x")
-    with pytest.raises(UserError, match="a name that no corpus has"):
-        unpack(tmp_path / "corpus.zip", tmp_path / "deep" / "corpus")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.zip", "deep"]
-    assert not list((tmp_path / "deep").iterdir())
 
 
 @pytest.mark.parametrize("symbol", ["../EURUSD", "a/b", "", ".hidden", "a" * 33, "EUR\0USD", "EUR\nUSD", "é"])

@@ -301,7 +301,9 @@ def test_pack_and_unpack(built: Path, tmp_path: Path) -> None:
         unpack(tmp_path / "corpus.zip", tmp_path / "there")
 
 
-@pytest.mark.parametrize("name", ["../evil.npy", "/tmp/evil.npy", "rows-0123456789abcdef/../../x.npy", "a.exe"])
+@pytest.mark.parametrize(
+    "name", ["../evil.npy", "/tmp/evil.npy", "rows-0123456789abcdef/../../x.npy", "a.exe", "C:\\x"]
+)
 def test_a_packed_name_that_climbs_out_is_refused(built: Path, tmp_path: Path, name: str) -> None:
     file = tmp_path / "corpus.zip"
     pack(built, file)
