@@ -69,7 +69,7 @@ def app(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fas
 def test_the_schema_holds(app: FastAPI, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     operations = [each.ok() for each in schema.get_all_operations()]
-    assert len(operations) == 11
+    assert len(operations) == 12
     for operation in operations:
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query or operation.path_parameters):
             continue
