@@ -180,11 +180,11 @@ def test_rivals_that_came_later_are_added_without_training(reproduced: Reproduce
     words = words_of(corpus, tmp_path / "out", "seeds-validation")
     assert vaiom(*words).code == 0
     states = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "runs").rglob("step-*")}
-    only = ("--only", "frequency,hour_of_week", "--split", "validation", "--context", 16)
+    only = ("--only", "frequency,ewma_t", "--split", "validation", "--context", 16)
     vaiom("baselines", corpus, "--out", baselines, *only)
     assert vaiom(*words, "--baselines", baselines).code == 0
     for record in Records.read(tmp_path / "out" / "records").runs("main", "1h").values():
-        assert set(record.scored["validation"].bits) == {"model", "frequency", "hour_of_week"}
+        assert set(record.scored["validation"].bits) == {"model", "frequency", "ewma_t"}
     assert {file: file.stat().st_mtime_ns for file in states} == states
     # Without the models there is nothing to score: the records stay as they are.
     assert "hour" in (tmp_path / "out" / "reproduction.md").read_text()
