@@ -102,6 +102,7 @@ def test_the_header_explains_the_file(saved: Path) -> None:
         "step": 42,
         "validation_bits": 3.25,
         "purpose": "evidence",
+        "start_sha256": None,
     }
 
 

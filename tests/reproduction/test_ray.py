@@ -18,7 +18,6 @@ import pytest
 from processes import children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, words_of
 
-from cli.command_line import require_refusal
 from vaiom.errors import ConfigError
 from vaiom.experiments.engine import Engine
 
@@ -110,10 +109,11 @@ def test_a_killed_worker_is_replaced(reproduced: Reproduced, tmp_path: Path, clu
     assert records_in(spread) == records_in(here)
 
 
-def test_no_cluster_is_told(reproduced: Reproduced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    words = words_of(reproduced.corpus, tmp_path, "splits", "--engine", "ray")
-    require_refusal(vaiom(*words), "no Ray cluster", "ray start --head")
+    with pytest.raises(ConfigError, match="no Ray cluster") as refused:
+        Engine(name="ray").run([], lambda *_: None)
+    assert "ray start --head" in str(refused.value)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nonsense"])

@@ -13,14 +13,12 @@ import numpy as np
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.evaluation.events_file import MODEL
-from vaiom.evaluation.horizons import judge_horizons
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import event_bits, losses_of
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.fields import CONT_FIELDS
 from vaiom.events.horizons import at_horizon
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.model.horizons import load_horizons
 from vaiom.run import Run
 from vaiom.simulate.oracle import Oracle
 
@@ -71,7 +69,9 @@ def compare_horizons_with_oracle(
 
     The oracle's probabilities come from two simulations, whose halves tell how many bits their chance costs.
     """
+    from vaiom.evaluation.horizons import judge_horizons
     from vaiom.evaluation.predictor import ModelPredictor
+    from vaiom.model.horizons import load_horizons
     from vaiom.simulate.horizons import HorizonOracle
 
     model = ModelPredictor.load(Run(run).best, device)
