@@ -55,7 +55,7 @@ def fit(size: int = 3, **changes: object) -> Dependence:
         "decay": 0.9,
         "shrinkage": 0.1,
         "degrees": {"1": 8.0},
-        "rivals": {},
+        "references": {},
         "num_stamps": 9,
     }
     return Dependence(**values | changes)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def dependence(sha256: str) -> Dependence:
         decay=0.9,
         shrinkage=0.1,
         degrees={"1": 8.0},
-        rivals={},
+        references={},
         num_stamps=1,
     )
 

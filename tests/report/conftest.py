@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from judged_runs import CONTEXT, RIVALS, Judged, few_trees
+from judged_runs import BASELINES, CONTEXT, Judged, few_trees
 
 from evaluation.simulated_market import TINY_SPLITS
 from strategies import random_bars
@@ -45,7 +45,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         train(corpus, TINY.with_changes(seed=seed, steps=8, num_layers=1), place, device="cpu")
     evaluations = {}
     for split in SPLITS:
-        score_baselines(corpus, RIVALS, stored, split, CONTEXT, lambda _: nullcontext(lambda *_: None), few_trees)
+        score_baselines(corpus, BASELINES, stored, split, CONTEXT, lambda _: nullcontext(lambda *_: None), few_trees)
         seeds = []
         if split == "validation":
             evaluate_run(other, corpus, split, baselines=stored, device="cpu")

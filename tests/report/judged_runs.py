@@ -13,7 +13,7 @@ from vaiom.baselines.registry import baseline
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.files import Progress
 
-RIVALS = ("frequency", "markov", "hour_of_week", "ewma_t", "lightgbm")
+BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "lightgbm")
 CONTEXT = 16
 TREES = TreeConfig(rounds=2, num_leaves=4, min_child_samples=100)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judged_runs import RIVALS, Judged, Page
+from judged_runs import BASELINES, Judged, Page
 
 from vaiom.cli.main import main
 from vaiom.evaluation.ledger import LEDGER_NAME
@@ -85,7 +85,7 @@ def test_the_page_has_its_parts_in_order(text: str, judged: Judged) -> None:
 def test_the_headline_is_what_evaluate_found(text: str, judged: Judged) -> None:
     cells = {*Page(text).texts["td"]}
     for found in judged.evaluations.values():
-        assert [each.baseline for each in found.against] == list(RIVALS)
+        assert [each.baseline for each in found.against] == list(BASELINES)
         for each in found.against:
             gain = each.gain
             for shown in (

@@ -174,7 +174,7 @@ def test_a_worker_that_is_killed_fails_alone(reproduced: Reproduced, tmp_path: P
     assert len(records_in(tmp_path)) == 1
 
 
-def test_rivals_that_came_later_are_added_without_training(reproduced: Reproduced, tmp_path: Path) -> None:
+def test_baselines_that_came_later_are_added_without_training(reproduced: Reproduced, tmp_path: Path) -> None:
     corpus, baselines = tmp_path / "corpus", tmp_path / "baselines"
     vaiom("corpus", "build", reproduced.corpus.parent / "bars", "--out", corpus)
     words = words_of(corpus, tmp_path / "out", "seeds-validation")

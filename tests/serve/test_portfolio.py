@@ -32,7 +32,7 @@ def joined(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
         decay=0.9,
         shrinkage=0.1,
         degrees={"1": 8.0},
-        rivals={},
+        references={},
         num_stamps=1,
     )
     write_json(Run(folder).dependence, to_json(fit))

@@ -177,7 +177,7 @@ def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") 
     write_json(Run(run).dependence, to_json(fit))
     about = {name: getattr(fit, name) for name in ("decay", "shrinkage", "degrees", "num_stamps")}
     return Answer(
-        json={"symbols": fit.symbols, **about, "rivals": to_json(fit.rivals)},
+        json={"symbols": fit.symbols, **about, "references": to_json(fit.references)},
         shown=[facts("The dependence of assets", {name: str(value) for name, value in about.items()})],
         notes=[f"\nIt is {Run(run).dependence}; `vaiom evaluate` judges it from now on."],
     )

@@ -20,7 +20,7 @@ from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
 from vaiom.evaluation.portfolios import HISTORY, Panel, PortfolioBacktest, backtest, garch_scales, make_panel
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.events.corpus import Corpus
-from vaiom.events.dependence import Dependence, Rival, average, correlation_of, log_density
+from vaiom.events.dependence import Dependence, ReferenceCopula, average, correlation_of, log_density
 from vaiom.events.splits import TRAIN
 
 TRAIN_STAMPS = 20_000
@@ -56,7 +56,7 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
         decay=0.5,
         shrinkage=1.0,
         degrees={"1": 8.0},
-        rivals={},
+        references={},
         num_stamps=len(panel.stamps),
     )
     spread = np.unique(np.linspace(half, len(panel.stamps) - 1, _FITTED_STAMPS).astype(np.int64))
@@ -70,8 +70,8 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
             shrunk.append((new, [replace(state, fit=new).correlation(*panel.asked(at)) for at, state in pairs]))
     fit, found = max(shrunk, key=lambda each: _nats(panel, chosen, each[1], 8.0))
     degrees = max(DEGREES, key=lambda each: _nats(panel, chosen, found, each))
-    rivals = _fit_rivals(panel, fit.correlation, chosen, decays)
-    return replace(fit, degrees={"1": degrees}, rivals=rivals, **_moments(panel, len(panel.stamps)))
+    references = _fit_references(panel, fit.correlation, chosen, decays)
+    return replace(fit, degrees={"1": degrees}, references=references, **_moments(panel, len(panel.stamps)))
 
 
 def _moments(panel: Panel, stop: int) -> dict[str, Any]:
@@ -83,18 +83,20 @@ def _moments(panel: Panel, stop: int) -> dict[str, Any]:
     return {"covariance": covariance, "correlation": correlation_of(_mean(scores))}
 
 
-def _fit_rivals(panel: Panel, start: Floats, chosen: list[int], decays: list[float]) -> dict[str, Rival]:
+def _fit_references(panel: Panel, start: Floats, chosen: list[int], decays: list[float]) -> dict[str, ReferenceCopula]:
     averages = {decay: _at(chosen, panel.averages(start, decay)) for decay in decays}
 
-    def nats(rival: Rival) -> float:
+    def nats(reference: ReferenceCopula) -> float:
         own = [np.ix_(panel.there(at), panel.there(at)) for at in chosen]
-        found = [rival.correlation(each, start)[at] for each, at in zip(averages[rival.decay], own, strict=True)]
-        return _nats(panel, chosen, found, rival.degrees)
+        found = [
+            reference.correlation(each, start)[at] for each, at in zip(averages[reference.decay], own, strict=True)
+        ]
+        return _nats(panel, chosen, found, reference.degrees)
 
-    dcc = max([Rival(weight=weight, decay=decay) for weight in WEIGHTS for decay in decays], key=nats)
+    dcc = max([ReferenceCopula(weight=weight, decay=decay) for weight in WEIGHTS for decay in decays], key=nats)
     return {
-        "constant_gaussian": Rival(),
-        "ewma_gaussian": max([Rival(weight=1.0, decay=decay) for decay in decays], key=nats),
+        "constant_gaussian": ReferenceCopula(),
+        "ewma_gaussian": max([ReferenceCopula(weight=1.0, decay=decay) for decay in decays], key=nats),
         "dcc_gaussian": dcc,
         "dcc_t": max([replace(dcc, degrees=degrees) for degrees in DEGREES], key=nats),
     }
@@ -158,11 +160,11 @@ def judge_joint(
     pits, degrees = {at: panel.pit[at, panel.there(at)] for at in scored}, fit.degrees["1"]
     bits = {"": np.array([log_density(found[at], pits[at], degrees) for at in scored]) / math.log(2)}
     bits["independence"] = np.zeros(len(scored))
-    for name, rival in fit.rivals.items():
-        averages = zip(scored, _at(scored, panel.averages(fit.correlation, rival.decay)), strict=True)
-        own = {at: rival.correlation(each, fit.correlation) for at, each in averages}
+    for name, reference in fit.references.items():
+        averages = zip(scored, _at(scored, panel.averages(fit.correlation, reference.decay)), strict=True)
+        own = {at: reference.correlation(each, fit.correlation) for at, each in averages}
         places = {at: np.ix_(panel.there(at), panel.there(at)) for at in scored}
-        nats = [log_density(own[at][places[at]], pits[at], rival.degrees) for at in scored]
+        nats = [log_density(own[at][places[at]], pits[at], reference.degrees) for at in scored]
         bits[name] = np.array(nats) / math.log(2)
     weeks, ours = panel.stamps.astype("datetime64[W]").astype(np.int64), bits.pop("")
     return JointEvaluation(

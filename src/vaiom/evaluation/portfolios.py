@@ -213,12 +213,12 @@ def backtest(
             came, risk = losses[judged, number], ours[judged, number, place]
             exceeded, own = came > risk[:, 0], fissler_ziegel(came, risk, level)
             gains = []
-            for rival, each in risks.items():
+            for reference, each in risks.items():
                 other = each[judged, number, place]
                 gain = fissler_ziegel(came, other, level) - own
                 gains.append(
                     RiskGain(
-                        against=rival,
+                        against=reference,
                         exceedance_rate=float((came > other[:, 0]).mean()),
                         gain=float(gain.mean()),
                         weeks=bootstrap_blocks(gain, weeks[whole[judged]]),

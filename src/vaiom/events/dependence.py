@@ -43,7 +43,7 @@ _MOST_EXPLAINED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rival:
+class ReferenceCopula:
     """A copula of scores alone: `weight` on their average with `decay`, the rest on the Train correlation."""
 
     weight: float = 0.0
@@ -72,7 +72,7 @@ class Dependence:
     """Weight of the Train covariance beside the average."""
     degrees: dict[str, float | None]
     """Of freedom of the copula by horizon; None is Gaussian."""
-    rivals: dict[str, Rival]
+    references: dict[str, ReferenceCopula]
     """What it is compared with."""
     num_stamps: int
 

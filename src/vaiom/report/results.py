@@ -256,8 +256,8 @@ def _joint(found: JointEvaluation, label: str) -> list[Table]:
         gain = Column(f"over {name}", signed, lambda each: each.against[at].gain, "In Fissler-Ziegel loss")
         return [gain, Column("95% interval", interval, lambda each: each.against[at].weeks.interval)]
 
-    rivals = [each.against for each in found.portfolios[0].against] if found.portfolios else []
-    gains = [column for at, name in enumerate(rivals) for column in over(at, name)]
+    references = [each.against for each in found.portfolios[0].against] if found.portfolios else []
+    gains = [column for at, name in enumerate(references) for column in over(at, name)]
     title = f"{label}: value at risk of portfolios, and gain in Fissler-Ziegel loss"
     tables = [Table.of(caption, _COPULAS, found.copulas)]
     return [*tables, Table.of(title, [*_PORTFOLIOS, *gains], found.portfolios)] if found.portfolios else tables
