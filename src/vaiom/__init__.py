@@ -29,8 +29,8 @@ __version__ = "0.2.0"
 
 # Virtual processors may advertise matrix units that trap: PyTorch's products stay below them, which costs FP32 nothing.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
-# Threads that wait for each other give their processor away: spinning ones stop each other where other programs run.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Threads that wait for each other spin for a moment only: those that go on stop each other where other programs run.
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 _LAZY = {
     "Corpus": "vaiom.events.corpus",
