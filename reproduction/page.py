@@ -64,8 +64,9 @@ def _preamble(records: Records) -> str:
         "paper's figure, *ours* the mean over our seeds of the best checkpoint on Validation, in bits per event.",
         "A finding *holds* or *fails* where the sign of our difference is resolved against the chance of training, "
         f"and is *unresolved* otherwise. A shortened run is claimed from {FLOOR_UPDATES:,} updates of {FLOOR_WINDOWS} "
-        "windows upwards; what was shortened says so above its table. Differences of published figures are taken from "
-        "their four printed digits, and may be off the paper's own by the last one.",
+        "windows upwards, one that a time limit stopped once its curve has turned; what was shortened says so above "
+        "its table. Differences of published figures are taken from their four printed digits, and may be off the "
+        "paper's own by the last one.",
         "Where the paper fixes a number of steps and ours are best earlier, both stand: *ours* is the best checkpoint "
         "up to the published step, *at it* the one of that very step. Claims about inputs, heads and supervision "
         "compare best checkpoints, as a user would choose them. Claims about checkpoint paths compare fixed steps, and "

@@ -44,10 +44,10 @@ INTRODUCTION = """\
 # An asset that the model has never seen
 
 Written by `make reproduce` from [results](results). For each asset `best` without teachers was trained on all the
-others (`python -m reproduction.transfer`). *Unknown* scores the asset with those weights; *adapted* is `vaiom train
---from` them on the asset's own Train; *from nothing* is the same network trained on that asset alone, stopped early;
-Frequency and the hour of the week are tables of that Train. All are alone: bars of other assets are not shown. Figures
-are bits per event, on the same events; intervals are of asset-months, 95%.
+others for {steps} steps (`python -m reproduction.transfer`). *Unknown* scores the asset with those weights; *adapted*
+is `vaiom train --from` them on the asset's own Train; *from nothing* is the same network trained on that asset alone,
+stopped early; Frequency and the hour of the week are tables of that Train. All are alone: bars of other assets are not
+shown. Figures are bits per event, on the same events; intervals are of asset-months, 95%.
 """
 
 
@@ -140,8 +140,10 @@ def write_transfer_page(results: Path, docs: Path) -> None:
     """The page of the stored records; none where there are none."""
     records = [read_json(file) for file in sorted(results.glob("*.json"))]
     if records:
+        lengths = sorted({record["settings"]["train"]["steps"] for record in records})
+        steps = " or ".join(map(count, lengths))
         tables = [transfer_table(records, split).to_markdown() for split in SPLITS]
-        write_bytes(docs / PAGE_NAME, "\n".join([INTRODUCTION, *tables]).encode())
+        write_bytes(docs / PAGE_NAME, "\n".join([INTRODUCTION.format(steps=steps), *tables]).encode())
 
 
 def transfer_table(records: Sequence[dict[str, Any]], split: str) -> Table:
