@@ -72,7 +72,6 @@ def compare_horizons_with_oracle(
     from vaiom.evaluation.horizons import judge_horizons
     from vaiom.evaluation.predictor import ModelPredictor
     from vaiom.model.horizons import load_horizons
-    from vaiom.simulate.horizons import HorizonOracle
 
     model = ModelPredictor.load(Run(run).best, device)
     horizons, found = load_horizons(Run(run).horizons, model.checkpoint), {}
@@ -80,7 +79,7 @@ def compare_horizons_with_oracle(
         fit = next(fit for fit in horizons.fitted.fits if fit.bars == each.score.bars)
         some = np.unique(np.linspace(0, len(each.rows) - 1, most).astype(np.int64))
         view, rows, buckets = at_horizon(corpus, fit), each.rows[some], each.events.buckets[some]
-        halves = [HorizonOracle.load(bars, seed).predict_proba(view, rows) for seed in (17, 29)]
+        halves = [Oracle.load(bars, seed).predict_proba(view, rows) for seed in (17, 29)]
         apart = float(np.mean([event_bits(half, buckets).mean() for half in halves]))
         together = float(event_bits(np.mean(halves, axis=0), buckets).mean())
         bits = {name: float(each.events.bits[name][some].mean()) for name in ("frequency", MODEL)}
