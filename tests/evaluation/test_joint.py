@@ -17,9 +17,15 @@ from simulated_market import TINY_SPLITS, TinyRuns
 from vaiom.audit.leakage import prove_dependence
 from vaiom.audit.proof import FAILED, PASSED
 from vaiom.codec import from_json, to_json
-from vaiom.evaluation import joint, portfolios
-from vaiom.evaluation.joint import JointEvaluation, fit_dependence, judge_joint
-from vaiom.evaluation.portfolios import fissler_ziegel, make_panel, portfolios_of
+from vaiom.evaluation import joint
+from vaiom.evaluation.joint import (
+    JointEvaluation,
+    fissler_ziegel,
+    fit_dependence,
+    judge_joint,
+    make_panel,
+    portfolios_of,
+)
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.simulate.market import MarketConfig, simulate, write_market
@@ -85,8 +91,8 @@ def test_the_joint_law_reaches_most_of_the_oracles_bits(
     world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, corpus, oracle = world
-    monkeypatch.setattr(portfolios, "DRAWS", 100)
-    monkeypatch.setattr(portfolios, "HISTORY", 100)
+    monkeypatch.setattr(joint, "DRAWS", 100)
+    monkeypatch.setattr(joint, "HISTORY", 100)
     found = judge_joint(model, corpus, "validation", fit)
     assert found is not None
     assert from_json(JointEvaluation, to_json(found)) == found
@@ -166,9 +172,8 @@ def test_a_run_is_fitted_judged_reported_and_audited(
     shutil.copytree(tiny.runs[0], run)
     for name, value in SMALLER.items():
         monkeypatch.setattr(joint, name, value)
-    for module in (joint, portfolios):
-        monkeypatch.setattr(module, "HISTORY", 100)
-    monkeypatch.setattr(portfolios, "DRAWS", 100)
+    monkeypatch.setattr(joint, "HISTORY", 100)
+    monkeypatch.setattr(joint, "DRAWS", 100)
     assert vaiom("dependence", run, "--corpus", tiny.corpus, "--device", "cpu").code == 0
     scored = vaiom("evaluate", run, "--corpus", tiny.corpus, "--split", "validation", "--device", "cpu", "--json")
     found = json.loads(scored.out)["joint"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
 from vaiom.audit.proof import Claim, Proof
-from vaiom.evaluation.portfolios import make_panel
+from vaiom.evaluation.joint import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence

@@ -1,26 +1,47 @@
 """The dependence of assets: fitted on Train, judged on a split.
 
 Enters: a model, a corpus. Leaves: a `Dependence` for the run folder; a `JointEvaluation` with the log density of the
-copula at the PITs of each stamp, against other copulas on the same marginals, and the risk of portfolios.
+copula at the PITs of each stamp, against other copulas on the same marginals. For portfolios it has the coverage of
+value at risk, and the loss of Fissler and Ziegel (in the form of Patton, Ziegel and Chen 2019) of it and the expected
+shortfall, beside that of historical simulation, an exponential covariance (RiskMetrics) and a GARCH-t of constant
+correlation. A bar counts for the stamp at which it was the target; a missing or absurd return does not count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from vaiom.baselines.base import Floats
+from vaiom.baselines.base import Floats, clean_returns
+from vaiom.baselines.store import load_fit
+from vaiom.baselines.volatility import GarchT
 from vaiom.errors import DataError
+from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
 from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
-from vaiom.evaluation.portfolios import HISTORY, Panel, PortfolioBacktest, backtest, garch_scales, make_panel
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.events.corpus import Corpus
-from vaiom.events.dependence import Dependence, ReferenceCopula, average, correlation_of, log_density
+from vaiom.events.dependence import (
+    UNUSABLE,
+    Dependence,
+    DependenceState,
+    ReferenceCopula,
+    average,
+    correlation_of,
+    log_density,
+    pit_of,
+    scale_of,
+    scores_of,
+)
+from vaiom.events.distribution import BucketDistribution, ReturnDistributions
+from vaiom.events.fields import has_flag
+from vaiom.events.joint import JointDistribution
 from vaiom.events.splits import TRAIN
 
 TRAIN_STAMPS = 20_000
@@ -29,9 +50,114 @@ HALF_LIVES = (60, 120, 240, 480)
 SHRINKAGES = (0.05, 0.1, 0.2, 0.4)
 WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95)
 DEGREES = (4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0, 30.0, None)
+HISTORY = 1_000
+"""Stamps before a split from which its first state is made, and of historical simulation."""
+LEVELS = (0.95, 0.99)
+DRAWS = 4_096
+RANDOM_PORTFOLIOS = 10
+SEED = 17
+COVARIANCE_DECAYS = (0.94, 0.97, 0.99)
 
-T = TypeVar("T")
 _FITTED_STAMPS = 600
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Panel:
+    """What was forecast of every asset at each stamp and what came, (stamps, assets) each, NaN where it has no bar."""
+
+    symbols: tuple[str, ...]
+    prob_zero: dict[str, float]
+    stamps: npt.NDArray[np.datetime64]
+    dists: ReturnDistributions
+    numbers: Ints
+    """Of the forecasts in `dists`, -1 where there is none, as are `rows` of the corpus."""
+    pit: Floats
+    scale: Floats
+    log_ret: Floats
+    rows: Ints
+
+    @cached_property
+    def scores(self) -> Floats:
+        return scores_of(self.pit)
+
+    def there(self, at: int) -> Ints:
+        return np.flatnonzero(self.rows[at] >= 0)
+
+    def forecasts(self, at: int) -> dict[str, BucketDistribution[float]]:
+        """The served distributions of one stamp."""
+        probs, sigma, shape = self.dists.probs, self.dists.sigma, self.dists.shape
+        numbers = {self.symbols[asset]: self.numbers[at, asset] for asset in self.there(at)}
+        return {s: BucketDistribution(probs=probs[n], sigma=float(sigma[n]), shape=shape) for s, n in numbers.items()}
+
+    def asked(self, at: int) -> tuple[list[str], Floats]:
+        """The assets of a stamp and the scales that were forecast for them."""
+        there = self.there(at)
+        return [self.symbols[asset] for asset in there], self.scale[at, there]
+
+    def came(self, at: int) -> tuple[list[str], Floats, Floats]:
+        """The assets of a stamp, their scores, and the scales that were forecast for them."""
+        symbols, scales = self.asked(at)
+        return symbols, self.scores[at, self.there(at)], scales
+
+    def states(self, fit: Dependence) -> Iterator[DependenceState]:
+        """The state before each stamp."""
+        state = fit.begin()
+        for at in range(len(self.stamps)):
+            yield state
+            state = state.after(*self.came(at))
+
+    def averages(self, start: Floats, decay: float) -> Iterator[Floats]:
+        """The average of products of scores before each stamp."""
+        for scores in self.scores:
+            yield start
+            start = average(start, scores, decay)
+
+    def nats(self, chosen: list[int], correlations: Iterable[Floats], degrees: float | None) -> list[float]:
+        """The log density of a copula at each of some stamps, given correlations of all assets or of those there."""
+        out = []
+        for at, each in zip(chosen, correlations, strict=True):
+            there = self.there(at)
+            own = each if len(each) == len(there) else each[np.ix_(there, there)]
+            out.append(log_density(own, self.pit[at, there], degrees))
+        return out
+
+
+def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last: np.datetime64, before: int) -> Panel:
+    """Forecasts of all targets from `first` to before `last`, and of some stamps before them."""
+    times = corpus.target_timestamps
+    usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)
+    usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], UNUSABLE)
+    for asset in corpus.asset_slices.values():
+        usable[asset.start : min(asset.start + model.checkpoint.config.history - 1, asset.stop)] = False
+    stamps = np.unique(times[usable])
+    stamps = stamps[max(0, int(np.searchsorted(stamps, first)) - before) :]
+    rows = np.flatnonzero(usable & np.isin(times, stamps))
+    if not len(rows):
+        raise DataError("no forecast to learn a dependence from", where=corpus.path, expected=f"targets after {first}")
+    dists = ReturnDistributions(
+        probs=model.predict_proba(corpus, rows), sigma=corpus.sigma20[rows], shape=corpus.tokenizer.return_shape
+    )
+    at, assets = np.searchsorted(stamps, times[rows]), corpus.meta[rows, 0] - 1
+    zero, log_ret = np.array(corpus.tokenizer.zero_share)[assets], corpus.log_ret_next[rows].astype(np.float64)
+
+    def spread(values: npt.NDArray[Any], fill: float = np.nan) -> npt.NDArray[Any]:
+        out = np.full((len(stamps), len(corpus.tokenizer.symbols)), fill, values.dtype)
+        out[at, assets] = values
+        return out
+
+    return Panel(
+        symbols=corpus.tokenizer.symbols,
+        prob_zero=dict(zip(corpus.tokenizer.symbols, corpus.tokenizer.zero_share, strict=True)),
+        stamps=stamps,
+        numbers=spread(np.arange(len(rows)), -1),
+        dists=dists,
+        pit=spread(pit_of(dists, zero, log_ret)),
+        scale=spread(scale_of(dists)),
+        log_ret=spread(log_ret),
+        rows=spread(rows, -1),
+    )
 
 
 def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
@@ -68,8 +194,8 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
             new = replace(fit, decay=decay, shrinkage=shrinkage)
             pairs = zip(chosen, states, strict=True)
             shrunk.append((new, [replace(state, fit=new).correlation(*panel.asked(at)) for at, state in pairs]))
-    fit, found = max(shrunk, key=lambda each: _nats(panel, chosen, each[1], 8.0))
-    degrees = max(DEGREES, key=lambda each: _nats(panel, chosen, found, each))
+    fit, found = max(shrunk, key=lambda each: sum(panel.nats(chosen, each[1], 8.0)))
+    degrees = max(DEGREES, key=lambda each: sum(panel.nats(chosen, found, each)))
     references = _fit_references(panel, fit.correlation, chosen, decays)
     return replace(fit, degrees={"1": degrees}, references=references, **_moments(panel, len(panel.stamps)))
 
@@ -87,11 +213,8 @@ def _fit_references(panel: Panel, start: Floats, chosen: list[int], decays: list
     averages = {decay: _at(chosen, panel.averages(start, decay)) for decay in decays}
 
     def nats(reference: ReferenceCopula) -> float:
-        own = [np.ix_(panel.there(at), panel.there(at)) for at in chosen]
-        found = [
-            reference.correlation(each, start)[at] for each, at in zip(averages[reference.decay], own, strict=True)
-        ]
-        return _nats(panel, chosen, found, reference.degrees)
+        found = (reference.correlation(each, start) for each in averages[reference.decay])
+        return sum(panel.nats(chosen, found, reference.degrees))
 
     dcc = max([ReferenceCopula(weight=weight, decay=decay) for weight in WEIGHTS for decay in decays], key=nats)
     return {
@@ -110,14 +233,35 @@ def _mean(values: Floats) -> Floats:
     return matrix
 
 
-def _nats(panel: Panel, chosen: list[int], correlations: list[Floats], degrees: float | None) -> float:
-    pits = [panel.pit[at, panel.there(at)] for at in chosen]
-    return sum(log_density(*pair, degrees) for pair in zip(correlations, pits, strict=True))
-
-
-def _at(chosen: list[int], values: Iterator[T]) -> list[T]:
+def _at(chosen: list[int], values: Iterable[Any]) -> list[Any]:
     wanted = set(chosen)
     return [value for at, value in enumerate(values) if at in wanted]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiskGain:
+    """How much larger the loss of another forecast of risk is; weeks are the blocks of the interval."""
+
+    against: str
+    exceedance_rate: float
+    gain: float
+    weeks: BlockBootstrap
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortfolioBacktest:
+    """One portfolio at one level: amounts are shares of the gross value, risks of it are in the same unit."""
+
+    portfolio: str
+    level: float
+    num_stamps: int
+    exceedance_rate: float
+    kupiec_p: float | None
+    independence_p: float | None
+    value_at_risk: float
+    """Mean over the stamps, as is the next."""
+    expected_shortfall: float
+    against: list[RiskGain]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,16 +301,13 @@ def judge_joint(
     scored = [at for at in range(begin, len(panel.stamps)) if len(panel.there(at)) > 1]
     pairs = zip(scored, _at(scored, panel.states(fit)), strict=True)
     found = {at: state.correlation(*panel.asked(at)) for at, state in pairs}
-    pits, degrees = {at: panel.pit[at, panel.there(at)] for at in scored}, fit.degrees["1"]
-    bits = {"": np.array([log_density(found[at], pits[at], degrees) for at in scored]) / math.log(2)}
-    bits["independence"] = np.zeros(len(scored))
+    ours = np.array(panel.nats(scored, found.values(), fit.degrees["1"])) / math.log(2)
+    bits = {"independence": np.zeros(len(scored))}
     for name, reference in fit.references.items():
-        averages = zip(scored, _at(scored, panel.averages(fit.correlation, reference.decay)), strict=True)
-        own = {at: reference.correlation(each, fit.correlation) for at, each in averages}
-        places = {at: np.ix_(panel.there(at), panel.there(at)) for at in scored}
-        nats = [log_density(own[at][places[at]], pits[at], reference.degrees) for at in scored]
-        bits[name] = np.array(nats) / math.log(2)
-    weeks, ours = panel.stamps.astype("datetime64[W]").astype(np.int64), bits.pop("")
+        averages = _at(scored, panel.averages(fit.correlation, reference.decay))
+        own = (reference.correlation(each, fit.correlation) for each in averages)
+        bits[name] = np.array(panel.nats(scored, own, reference.degrees)) / math.log(2)
+    weeks = panel.stamps.astype("datetime64[W]").astype(np.int64)
     return JointEvaluation(
         num_stamps=len(scored),
         bits=float(ours.mean()),
@@ -179,5 +320,131 @@ def judge_joint(
             )
             for name, theirs in bits.items()
         ],
-        portfolios=backtest(panel, found, degrees, weeks, fit.correlation, garch_scales(model, corpus, panel, fits)),
+        portfolios=_backtest(panel, found, fit, weeks, _garch_scales(model, corpus, panel, fits)),
     )
+
+
+def portfolios_of(size: int) -> dict[str, Floats]:
+    """Shares of the gross value (assets,): equal ones, as much long as short, and random ones."""
+    signs = np.where(np.arange(size) % 2, -1.0, 1.0)
+    neutral = np.where(signs > 0, 0.5 / (signs > 0).sum(), -0.5 / max(1, (signs < 0).sum()))
+    drawn = np.random.default_rng(SEED).standard_normal((RANDOM_PORTFOLIOS, size))
+    random = {f"random_{number}": each / np.abs(each).sum() for number, each in enumerate(drawn, start=1)}
+    return {"equal": np.full(size, 1 / size), "dollar_neutral": neutral, **random}
+
+
+def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
+    """What the true value at risk and expected shortfall, the last axis of `risk`, make least in the mean."""
+    value_at_risk, shortfall = risk[..., 0], risk[..., 1]
+    beyond = np.maximum(loss - value_at_risk, 0) / (1 - level)
+    return np.asarray((beyond + value_at_risk) / shortfall + np.log(shortfall) - 1)
+
+
+def _backtest(
+    panel: Panel, correlations: dict[int, Floats], fit: Dependence, weeks: Ints, garch: tuple[Floats, float] | None
+) -> list[PortfolioBacktest]:
+    """On the stamps at which every asset has a bar."""
+    whole = np.flatnonzero((panel.rows >= 0).all(axis=1))
+    named = portfolios_of(len(panel.symbols))
+    shares = np.stack(list(named.values()))
+    returns = np.expm1(panel.log_ret[whole])
+    losses, judged = -returns @ shares.T, np.isin(whole, list(correlations))
+    if not judged.any():
+        return []
+    begin, ours = int(judged.argmax()), np.empty((len(whole), len(shares), len(LEVELS), 2))
+    for index in np.flatnonzero(judged):
+        at = int(whole[index])
+        joint = JointDistribution.of(panel.forecasts(at), panel.prob_zero, correlations[at], fit.degrees["1"])
+        ours[index] = _tails(-np.expm1(joint.sample(DRAWS, seed=at)) @ shares.T)
+    windows = np.lib.stride_tricks.sliding_window_view(losses, max(1, min(HISTORY, begin)), axis=0)
+    past = np.full_like(ours, np.nan)
+    past[windows.shape[-1] :] = [_tails(each.T) for each in windows[:-1]]
+    risks = {"historical_simulation": past, "ewma_covariance": _ewma_risk(returns, shares, losses, begin)}
+    if garch is not None:
+        scaled = shares * garch[0][whole][:, None]
+        spread = np.sqrt(np.einsum("tpi,ij,tpj->tp", scaled, fit.correlation, scaled))
+        risks["garch_t_constant_correlation"] = _elliptic(spread, garch[1])
+    out = []
+    for number, name in enumerate(named):
+        for place, level in enumerate(LEVELS):
+            came, risk = losses[judged, number], ours[judged, number, place]
+            exceeded, own = came > risk[:, 0], fissler_ziegel(came, risk, level)
+            others = {reference: each[judged, number, place] for reference, each in risks.items()}
+            gains = {reference: fissler_ziegel(came, other, level) - own for reference, other in others.items()}
+            out.append(
+                PortfolioBacktest(
+                    portfolio=name,
+                    level=level,
+                    num_stamps=len(came),
+                    exceedance_rate=float(exceeded.mean()),
+                    kupiec_p=chi_square_tail(kupiec(exceeded, 1 - level), 1),
+                    independence_p=chi_square_tail(christoffersen(exceeded, np.zeros(len(came))), 1),
+                    value_at_risk=float(risk[:, 0].mean()),
+                    expected_shortfall=float(risk[:, 1].mean()),
+                    against=[
+                        RiskGain(
+                            against=reference,
+                            exceedance_rate=float((came > others[reference][:, 0]).mean()),
+                            gain=float(gain.mean()),
+                            weeks=bootstrap_blocks(gain, weeks[whole[judged]]),
+                        )
+                        for reference, gain in gains.items()
+                    ],
+                )
+            )
+    return out
+
+
+def _tails(losses: Floats) -> Floats:
+    """(portfolios, levels, 2): value at risk and expected shortfall of drawn or past losses (draws, portfolios)."""
+    ordered = np.sort(losses, axis=0)
+    limits = np.quantile(ordered, LEVELS, axis=0)
+    shortfalls = [ordered[len(ordered) - max(1, round((1 - level) * len(ordered))) :].mean(axis=0) for level in LEVELS]
+    return np.stack([limits, np.stack(shortfalls)], axis=-1).swapaxes(0, 1)
+
+
+def _elliptic(spread: Floats, degrees: float | None) -> Floats:
+    """(stamps, portfolios, levels, 2) of a Student-t or normal distribution of the losses with this scale."""
+    levels = np.array(LEVELS)
+    limits = scores_of(levels, degrees)
+    if degrees is None:
+        shortfalls = np.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi) / (1 - levels)
+    else:
+        log_scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(degrees * math.pi) / 2
+        density = np.exp(log_scale - (degrees + 1) / 2 * np.log1p(limits**2 / degrees))
+        shortfalls = density / (1 - levels) * (degrees + limits**2) / (degrees - 1)
+    return np.asarray(spread[:, :, None, None] * np.stack([limits, shortfalls], axis=-1))
+
+
+def _garch_scales(
+    model: ModelPredictor, corpus: Corpus, panel: Panel, fits: Path | None
+) -> tuple[Floats, float] | None:
+    """Scales (stamps, assets) and the mean degrees of freedom of a stored GARCH-t; None where there is none."""
+    found = load_fit(GarchT(), corpus, model.checkpoint.config.history, fits) if fits else None
+    if found is None or set(panel.symbols) - found.models_.keys():
+        return None
+    degrees = float(np.mean([each.degrees for each in found.models_.values()]))
+    scales = np.full_like(panel.scale, np.nan)
+    for asset, symbol in enumerate(panel.symbols):
+        inside, there = corpus.asset_slices[symbol], panel.rows[:, asset] >= 0
+        variances = found.models_[symbol].next_variance(clean_returns(corpus, inside))
+        scales[there, asset] = np.sqrt(variances[panel.rows[there, asset] - inside.start] * (degrees - 2) / degrees)
+    return scales, degrees
+
+
+def _ewma_risk(returns: Floats, shares: Floats, losses: Floats, judged: int) -> Floats:
+    """RiskMetrics, with the decay that did best before the stamps that are judged."""
+
+    def risk(decay: float) -> Floats:
+        matrix, spread = np.cov(returns[:judged].T), np.empty((len(returns), len(shares)))
+        for at, each in enumerate(returns):
+            spread[at] = np.sqrt(np.einsum("pi,ij,pj->p", shares, matrix, shares))
+            matrix = decay * matrix + (1 - decay) * np.outer(each, each)
+        return _elliptic(spread, None)
+
+    def loss(found: Floats) -> float:
+        before = slice(len(returns) // 10, judged)
+        pairs = enumerate(LEVELS)
+        return sum(float(fissler_ziegel(losses[before], found[before, :, at], level).mean()) for at, level in pairs)
+
+    return min(map(risk, COVARIANCE_DECAYS), key=loss)
