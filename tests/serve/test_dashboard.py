@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +101,57 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     page.locator("#candles").focus()
     page.keyboard.press("ArrowLeft")
     assert page.locator("#readout").inner_text().startswith(history["bars"][-2]["datetime"][:10])
-    assert client.get(f"{address}/v1/model").json()["sha256"] in page.locator("#provenance").inner_text()
+    assert forecast["as_of"].replace("T", " ")[:16] in page.locator("#when").inner_text()
+    gain = f"{drift['gain_bits']:+.3f} ± {1.96 * drift['gain_error']:.3f} bits".replace("-", "\N{MINUS SIGN}")
+    for place in ("#asset-XAUUSD", "#drift"):
+        assert gain in page.locator(place).inner_text()
+    assert not page.locator("#hashes").is_visible()
+    assert not page.locator("#portfolio").is_visible()
+    page.locator("summary").click()
+    assert client.get(f"{address}/v1/model").json()["sha256"] in page.locator("#hashes").inner_text()
     assert problems == []
+
+
+def test_horizons_and_a_portfolio(browser: Any, tiny: TinyRun, tmp_path: Path) -> None:
+    """The packaged model forecasts further bars and assets together; the page shows what the service says of both."""
+    packaged = replace(tiny, run=Path("fx-1h"))
+    with subprocess_server(packaged, tmp_path, "--bars", str(tiny.bars)) as (address, _):
+        page, problems = opened(browser, address)
+        page.wait_for_selector("#prob-up")
+        # The density has one peak, wherever the edges of the buckets are.
+        drawn = page.locator("#distribution path.mass").evaluate_all(
+            "all => all.map(each => each.getAttribute('d')).join()"
+        )
+        line: dict[float, float] = {}
+        for x, y in re.findall(r"([\d.]+),([\d.]+)", drawn):  # the outline, and the base below it
+            line[round(float(x), 1)] = min(float(y), line.get(round(float(x), 1), math.inf))
+        heights = [height for _, height in sorted(line.items())]
+        falls = [after > before for before, after in pairwise(heights) if after != before]
+        assert len(falls) > 100
+        assert falls == sorted(falls)
+
+        page.select_option("#horizon", "24")
+        forecast = client.get(f"{address}/v1/assets/EURUSD/forecast?horizon=24").json()
+        assert value(page, "median") == forecast["quantiles"]["0.5"]
+        assert "the next 24 1h bars" in page.locator("#sentence").inner_text()
+
+        page.get_by_label("amount, EURUSD").fill("1000000")
+        page.get_by_label("amount, XAUUSD").fill("-200000")
+        page.locator("#positions button").click()
+        page.wait_for_selector("#portfolio-var")
+        asked = {"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}, "horizon": 24}
+        said = client.post(f"{address}/v1/portfolio", json=asked).json()
+        assert value(page, "portfolio-var") == said["value_at_risk"]
+        assert value(page, "portfolio-es") == said["expected_shortfall"]
+        # What if gold falls by a percent: it is no longer a position.
+        page.get_by_label("given a move in percent, XAUUSD").fill("-1")
+        page.locator("#positions button").click()
+        playwright.expect(page.locator("#portfolio-var")).not_to_have_attribute(
+            "data-value", str(said["value_at_risk"])
+        )
+        said = client.post(f"{address}/v1/portfolio", json={**asked, "given": {"XAUUSD": math.log1p(-0.01)}}).json()
+        assert value(page, "portfolio-var") == said["value_at_risk"]
+        assert problems == []
 
 
 def test_a_new_bar_reaches_an_open_page(browser: Any, address: str, tiny: TinyRun) -> None:

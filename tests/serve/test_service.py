@@ -22,6 +22,8 @@ from vaiom.events.corpus import open_corpus
 from vaiom.forecast.bars import moment_of
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.online import OnlineForecaster
+from vaiom.market.folder import write_symbol
 from vaiom.serve.app import Service
 from vaiom.serve.schemas import Bar, RefusalError
 from vaiom.serve.state import Pushed
@@ -223,6 +225,20 @@ def test_no_bar_that_was_learned_from_is_forecast_again(tiny: TinyRun, tmp_path:
     service.store.close()
 
 
+def test_each_asset_has_its_last_bars_forecast_again(tiny: TinyRun, tmp_path: Path) -> None:
+    """Also one whose bars end long before the others'."""
+    write_symbol(tmp_path / "bars", "EURUSD", tiny.history["EURUSD"])
+    write_symbol(tmp_path / "bars", "XAUUSD", tiny.history["XAUUSD"][:-60])
+    service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", backfill=5))
+    for symbol, ends in (("EURUSD", None), ("XAUUSD", -60)):
+        again = [moment_of(int(after["timestamp"][-1])) for window, after in service.replays if window.symbol == symbol]
+        assert again == tiny.history[symbol]["Datetime"].to_list()[:ends][-5:]
+    undisturbed = OnlineForecaster(service.forecaster)
+    undisturbed.extend_many({"EURUSD": tiny.history["EURUSD"], "XAUUSD": tiny.history["XAUUSD"][:-60]})
+    assert service.live.online.to_json() == undisturbed.to_json()
+    service.store.close()
+
+
 def test_a_state_of_another_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
     config = config_of(tiny, tmp_path)
     service = Service(config)
@@ -237,8 +253,6 @@ def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: 
         async with in_process(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (client, _):
             pass
         grown = tmp_path / "bars"
-        from vaiom.market.folder import write_symbol
-
         frame = tiny.history["EURUSD"]
         more = frame.tail(3).with_columns(
             Datetime=frame.tail(3)["Datetime"] + (frame["Datetime"][-1] - frame["Datetime"][-4])

@@ -101,11 +101,15 @@ def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drif
     if not ours:
         return Drift(scored=0, model_bits=None, frequency_bits=None, gain_bits=None, alert=False)
     model, frequency = sum(ours) / len(ours), sum(theirs) / len(theirs)
-    excess = np.subtract(ours, theirs) - alert_bits
-    chance = ALERT_ERRORS * float(excess.std()) / math.sqrt(len(ours))
-    alert = len(ours) >= MIN_SCORED and float(excess.mean()) > chance
-    gain = frequency - model
-    return Drift(scored=len(ours), model_bits=model, frequency_bits=frequency, gain_bits=gain, alert=alert)
+    error = float(np.subtract(ours, theirs).std()) / math.sqrt(len(ours))
+    return Drift(
+        scored=len(ours),
+        model_bits=model,
+        frequency_bits=frequency,
+        gain_bits=frequency - model,
+        gain_error=error if len(ours) > 1 else None,
+        alert=len(ours) >= MIN_SCORED and model - frequency - alert_bits > ALERT_ERRORS * error,
+    )
 
 
 def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:

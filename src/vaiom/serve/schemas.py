@@ -238,6 +238,8 @@ class Drift(BaseModel):
     model_bits: float | None
     frequency_bits: float | None
     gain_bits: float | None
+    gain_error: float | None = None
+    """Its standard error."""
     alert: bool
 
 
@@ -309,6 +311,9 @@ class ModelCard(BaseModel):
     splits: dict[str, Any]
     timeframe: str
     context: int
+    horizons: list[int]
+    has_joint: bool
+    """Whether it knows how assets depend on each other."""
     symbols: list[str]
     versions: dict[str, str]
     limits: list[str]
@@ -321,6 +326,8 @@ class ModelCard(BaseModel):
         return cls(
             **forecaster.describe() | more | {"model": to_json(forecaster.config)},
             train_end=origin.splits.get("train_end"),
+            horizons=list(forecaster.horizons),
+            has_joint=forecaster.dependence is not None,
             versions={"python": platform.python_version(), **versions},
             limits=_limits(forecaster),
         )
@@ -331,11 +338,12 @@ def _limits(forecaster: Forecaster) -> list[str]:
     end = str(forecaster.card.provenance.splits.get("train_end", "an unknown date")).removesuffix("T00:00:00")
     reads = forecaster.reads_other_assets
     seen = "the bars of its assets, and says when some are missing" if reads else "one asset's bars at a time"
+    ahead = " or ".join(map(str, forecaster.horizons))
     return [
         f"It has learned from bars before {end} and knows nothing of what changed since.",
         "Every figure but prob_zero is given that the next close differs from the last one.",
-        f"It forecasts one {forecaster.tokenizer.timeframe} bar ahead, whenever that bar comes: "
-        "where the market closes in between, the scale is still that of an ordinary bar.",
+        f"It forecasts {ahead} bars of {forecaster.tokenizer.timeframe} ahead, whenever they come: "
+        "where the market closes in between, the scale is still that of ordinary bars.",
         f"It sees {seen}: no news, no calendar of events, no order book.",
         f"Fewer than {forecaster.context} bars make a forecast worse, fewer than {MIN_BARS} make it impossible.",
         "An asset that it was not trained on is treated as an average one, and the forecast says so.",

@@ -278,20 +278,23 @@ class LiveAssets:
         return replays
 
     def _replay(self, frames: Mapping[str, pl.DataFrame], backfill: int) -> tuple[OnlineForecaster, list[Replay]]:
-        """Take histories, the last stamps one by one; windows before the bars that the model did not learn from."""
-        every = pl.concat([frame.with_columns(symbol=pl.lit(symbol)) for symbol, frame in frames.items()])
-        stamps = every["Datetime"].unique().sort()
-        begin = stamps[max(len(stamps) - backfill, 0)] if backfill else datetime.max
+        """Take histories; windows before the last bars of each asset that the model did not learn from."""
+        late = pl.int_range(pl.len()) + backfill >= pl.len()
+        parts = [frame.with_columns(symbol=pl.lit(symbol), late=late) for symbol, frame in frames.items()]
+        every = pl.concat(parts).sort("Datetime", "symbol").with_columns(stop=pl.col("late").any().over("Datetime"))
         after, replays = self.online.copy(), list[Replay]()
-        history = {symbol: frame.filter(pl.col("Datetime") < begin) for symbol, frame in frames.items()}
-        after.extend_many({symbol: frame for symbol, frame in history.items() if len(frame)})
-        later = every.filter(pl.col("Datetime") >= begin).sort("Datetime", "symbol").iter_rows(named=True)
-        for stamp, rows in groupby(later, itemgetter("Datetime")):
-            bars = {row.pop("symbol"): row for row in rows}
-            scored = self.train_end is None or stamp >= self.train_end
-            windows = [after.window(symbol) for symbol in bars if scored and after.ready(symbol)]
-            after.push_many(bars, forecast=False)
-            replays += [(window, after.streams[window.symbol].columns) for window in windows]
+        for _, run in every.group_by(pl.col("stop").rle_id(), maintain_order=True):
+            if not run["stop"][0]:
+                history = run.drop("late", "stop").partition_by("symbol", as_dict=True, include_key=False)
+                after.extend_many({symbol: frame for (symbol,), frame in history.items()})
+                continue
+            for stamp, rows in groupby(run.drop("stop").iter_rows(named=True), itemgetter("Datetime")):
+                bars = {row.pop("symbol"): row for row in rows}
+                scored = self.train_end is None or stamp >= self.train_end
+                asked = [symbol for symbol, row in bars.items() if row.pop("late") and scored and after.ready(symbol)]
+                windows = [after.window(symbol) for symbol in asked]
+                after.push_many(bars, forecast=False)
+                replays += [(window, after.streams[window.symbol].columns) for window in windows]
         return after, replays
 
     def _count_train(self, frames: Mapping[str, pl.DataFrame]) -> None:

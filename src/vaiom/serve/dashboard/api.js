@@ -10,9 +10,10 @@ export class Refused extends Error {
 
 export const useKey = (key) => sessionStorage.setItem(KEY, key);
 
-export async function get(path) {
-  const key = sessionStorage.getItem(KEY);
-  const answer = await fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+export async function get(path, posted) {
+  const key = sessionStorage.getItem(KEY), headers = key ? { Authorization: `Bearer ${key}` } : {};
+  if (posted) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { headers, method: posted ? "POST" : "GET", body: JSON.stringify(posted) });
   const body = await answer.json();
   if (!answer.ok) throw new Refused(answer.status, body.error);
   return body;

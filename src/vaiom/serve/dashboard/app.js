@@ -6,13 +6,16 @@ import * as panels from "./panels.js";
 
 const BP = 1e4, EVERY = 5000;
 const by = (id) => document.getElementById(id);
-const page = { assets: null, symbol: null, seen: "", history: null, forecast: null, reader: null, place: null };
+const page = {
+  model: null, assets: null, symbol: null, horizon: 1, seen: "", history: null, forecasts: [], reader: null, place: null,
+  get forecast() { return this.forecasts.find((each) => each.horizon === this.horizon); },
+};
 
 function listAssets() {
   const list = by("assets"), held = list.contains(document.activeElement);
   by("timeframe").textContent = `next ${page.assets.timeframe} bar, ${page.assets.assets.length} assets`;
   list.replaceChildren(...page.assets.assets.map((asset) => {
-    const chosen = asset.symbol === page.symbol, { gain_bits: gain, alert } = asset.drift;
+    const chosen = asset.symbol === page.symbol, { alert } = asset.drift;
     return panels.node("button", {
       type: "button", role: "option", id: `asset-${asset.symbol}`, "data-symbol": asset.symbol,
       "aria-selected": String(chosen), tabindex: chosen ? "0" : "-1",
@@ -20,8 +23,7 @@ function listAssets() {
     panels.node("b", {}, asset.symbol),
     panels.node("span", { class: "up" }, asset.prob_up === null ? "" : panels.percent(asset.prob_up)),
     panels.node("small", {}, asset.close === null ? "no bars" : String(asset.close)),
-    panels.node("small", { class: alert ? "up alert" : "up" },
-      gain === null ? "" : `${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(3)} bits`));
+    panels.node("small", { class: alert ? "up alert" : "up" }, panels.gain(asset.drift)));
   }));
   const chosen = list.querySelector('[aria-selected="true"]');
   if (held) chosen?.focus();
@@ -49,12 +51,12 @@ async function refresh() {
   const now = JSON.stringify([symbol, asset]);
   if (now === page.seen) return;
   const path = `v1/assets/${encodeURIComponent(symbol)}`;
-  const [seen, forecast] = await Promise.all([
+  const [seen, ...forecasts] = await Promise.all([
     get(`${path}/history?last=512`),
-    asset.ready ? get(`${path}/forecast?law=true`) : null,
+    ...(asset.ready ? page.model.horizons.map((each) => get(`${path}/forecast?law=true&horizon=${each}`)) : []),
   ]);
   if (symbol !== page.symbol) return;
-  Object.assign(page, { seen: now, history: seen, forecast, place: null });
+  Object.assign(page, { seen: now, history: seen, forecasts, place: null });
   show(asset);
 }
 
@@ -63,8 +65,9 @@ function show(asset) {
   by("content").hidden = false;
   document.title = `${asset.symbol} · VAIOM`;
   by("symbol").textContent = asset.symbol;
+  by("sentence").textContent = forecast ? panels.sentence(forecast, page.model.timeframe) : "";
   by("when").textContent = forecast
-    ? `Bar of ${charts.stamp(forecast.target_time)}, from ${forecast.context} bars through ${charts.stamp(forecast.as_of)}`
+    ? panels.age(forecast, page.model.timeframe)
     : `${asset.num_bars} bars so far: too few for a forecast`;
   by("notes").replaceChildren(...(forecast?.notes ?? []).map((each) => panels.node("li", {}, each)));
   for (const id of ["figures", "distribution", "beyond"]) by(id).closest("section, dl").hidden = !forecast;
@@ -83,7 +86,7 @@ function show(asset) {
 
 function draw() {
   if (!page.history) return;
-  page.reader = charts.candles(by("candles"), page.history, page.forecast);
+  page.reader = charts.candles(by("candles"), page.history, page.forecasts);
   read(page.place);
   charts.running(by("running"), page.history.forecasts.filter((each) => each.model_bits !== null));
   charts.pit(by("pit"), page.history.calibration);
@@ -139,12 +142,38 @@ function listen() {
     read(page.place);
   });
   by("beyond").addEventListener("input", beyond);
+  by("horizon").addEventListener("change", () => {
+    page.horizon = Number(by("horizon").value);
+    show(page.assets.assets.find((each) => each.symbol === page.symbol));
+  });
+  by("positions").addEventListener("submit", (event) => {
+    event.preventDefault();
+    guarded(weigh);
+  });
   by("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     useKey(by("key").value);
     guarded(start);
   });
   new ResizeObserver(draw).observe(by("candles"));
+}
+
+// What the positions of the form may lose over the chosen horizon; the service computes it.
+async function weigh() {
+  const read = (name) => Object.fromEntries([...by("amounts").querySelectorAll(`input[name=${name}]`)]
+    .filter((each) => each.value !== "").map((each) => [each.dataset.symbol, each.valueAsNumber]));
+  // People move prices by percent; the service takes log returns.
+  const given = Object.fromEntries(Object.entries(read("move")).map(([symbol, move]) => [symbol, Math.log1p(move / 100)]));
+  by("portfolio-status").textContent = "Computing";
+  by("risk").replaceChildren();
+  try {
+    const asked = { positions: read("amount"), given, horizon: page.horizon, level: Number(by("level").value) };
+    panels.risk(by("risk"), await get("v1/portfolio", asked), page.model.timeframe);
+    by("portfolio-status").textContent = "";
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status === 401) throw error;
+    by("portfolio-status").textContent = error.message;
+  }
 }
 
 async function guarded(work) {
@@ -160,8 +189,13 @@ async function guarded(work) {
 }
 
 async function start() {
-  panels.provenance(by("provenance"), by("limits"), await get("v1/model"));
+  page.model = await get("v1/model");
+  const words = (each) => each === 1 ? `${page.model.timeframe} bar` : `${each} ${page.model.timeframe} bars`;
+  by("horizon").replaceChildren(...page.model.horizons.map((each) => panels.node("option", { value: each }, words(each))));
+  panels.provenance(page.model, by("provenance"), by("hashes"), by("limits"));
   await refresh();
+  by("portfolio").hidden = !page.model.has_joint;
+  panels.positions(by("amounts"), page.assets.assets.filter((each) => each.ready));
 }
 
 listen();

@@ -5,6 +5,7 @@ const BP = 1e4;
 const SPACE = "http://www.w3.org/2000/svg";
 
 export const stamp = (text) => text.replace("T", " ").replace(/:00$/, "");
+const LEVELS = ["0.05", "0.25", "0.5", "0.75", "0.95"];
 
 function svg(box, label) {
   const width = Math.max(box.clientWidth, 200), height = box.clientHeight;
@@ -43,13 +44,14 @@ function empty(box, words) {
   box.replaceChildren(line);
 }
 
-// Bars with the range that was forecast before each, and the fan of the next one. Returns what a reader asks of a place.
-export function candles(box, history, forecast) {
+// Bars with the range that was forecast before each, and the fan of those to come. Returns what a reader asks of a place.
+export function candles(box, history, forecasts) {
   const narrow = box.clientWidth < 560;
   const bars = history.bars.filter((bar) => bar.close !== null).slice(narrow ? -40 : -96);
   if (!bars.length) return empty(box, "No bars yet.");
   const { root, width, height } = svg(box, `Last ${bars.length} bars of ${history.symbol} with forecast ranges`);
-  const right = width - 58, bottom = height - 22, ahead = narrow ? 4 : 7;
+  const right = width - 58, bottom = height - 22, farthest = forecasts.at(-1)?.horizon ?? 1;
+  const ahead = Math.max(farthest, narrow ? 4 : 7) + 1;
   const slot = right / (bars.length + ahead), body = Math.max(1.2, slot * 0.56);
   const places = new Map(bars.map((bar, index) => [bar.datetime, index]));
   const fans = new Map();
@@ -60,10 +62,13 @@ export function candles(box, history, forecast) {
     fans.set(target, { each, low: level("0.05"), q1: level("0.25"), median: level("0.5"), q3: level("0.75"), high: level("0.95") });
   }
   const close = bars[bars.length - 1].close;
-  const next = forecast && Object.fromEntries(
-    Object.entries(forecast.quantiles).map(([q, value]) => [q, close * Math.exp(value)]));
+  // Horizons to scale; one alone is drawn wider than its bar.
+  const next = forecasts.map((each) => ({
+    place: bars.length - 1 + (farthest === 1 ? ahead - 2 : each.horizon), horizon: each.horizon,
+    ...Object.fromEntries(LEVELS.map((q) => [q, close * Math.exp(each.quantiles[q])])),
+  }));
   const prices = bars.flatMap((bar) => [bar.low ?? bar.close, bar.high ?? bar.close])
-    .concat([...fans.values()].flatMap((fan) => [fan.low, fan.high]), next ? [next["0.01"], next["0.99"]] : []);
+    .concat([...fans.values()].flatMap((fan) => [fan.low, fan.high]), next.flatMap((each) => [each["0.05"], each["0.95"]]));
   const low = Math.min(...prices), high = Math.max(...prices), margin = (high - low) * 0.04;
   const y = scale(low - margin, high + margin, bottom, 6), x = (index) => (index + 0.5) * slot;
   const grid = ticks(low, high, 5);
@@ -88,14 +93,19 @@ export function candles(box, history, forecast) {
     add(root, "line", { class: kind, x1: x(index), x2: x(index), y1: y(bar.high ?? top), y2: y(bar.low ?? foot) });
     add(root, "rect", { class: kind, x: x(index) - body / 2, width: body, y: y(top), height: Math.max(1, y(foot) - y(top)), "stroke-width": 0 });
   });
-  if (next) {
-    const start = x(bars.length - 1), end = x(bars.length + ahead - 2);
-    const cone = (a, b) => `M${start},${y(close)}L${end},${y(next[a])}L${end},${y(next[b])}Z`;
-    add(root, "path", { class: "fan90", d: cone("0.05", "0.95") });
-    add(root, "path", { class: "fan50", d: cone("0.25", "0.75") });
-    add(root, "line", { class: "median", x1: start, x2: end, y1: y(close), y2: y(next["0.5"]) });
+  if (next.length) {
+    const start = `${x(bars.length - 1)},${y(close)}`, along = (q) => next.map((each) => `${x(each.place)},${y(each[q])}`);
+    const cone = (a, b) => `M${[start, ...along(a), ...along(b).reverse()].join("L")}Z`;
+    add(root, "path", { class: "fan90 next", d: cone("0.05", "0.95") });
+    add(root, "path", { class: "fan50 next", d: cone("0.25", "0.75") });
+    add(root, "path", { class: "median", fill: "none", d: `M${[start, ...along("0.5")].join("L")}` });
+    const end = next.at(-1);
     for (const q of ["0.05", "0.95"]) {
-      add(root, "text", { class: "strong", x: end + 3, y: y(next[q]) + (q === "0.05" ? 10 : -3), "text-anchor": "end" }, `${100 * q}%`);
+      add(root, "text", { class: "strong", x: x(end.place) + 3, y: y(end[q]) + (q === "0.05" ? 12 : -4), "text-anchor": "end" }, `${100 * q}%`);
+    }
+    if (farthest > 1) for (const each of next) {
+      add(root, "line", { class: "axis", x1: x(each.place), x2: x(each.place), y1: y(each["0.05"]), y2: y(each["0.95"]) });
+      if (each.horizon > 1) add(root, "text", { x: x(each.place), y: height - 5, "text-anchor": "middle" }, `+${each.horizon}`);
     }
   }
   const cursor = add(root, "line", { class: "cursor", y1: 0, y2: bottom, x1: -9, x2: -9 });
@@ -110,27 +120,33 @@ export function candles(box, history, forecast) {
   };
 }
 
-// The mass of the next return in even bins; what lies beyond the chosen move is darker.
+// The density of the next return; what lies beyond the chosen move is darker. The distribution is made of buckets, whose
+// edges mean nothing to a reader: each point is the mean over a window as wide as a bucket, taken twice.
 export function distribution(box, forecast, beyond) {
   const spread = 1.15 * Math.max(-forecast.quantiles["0.01"], forecast.quantiles["0.99"]);
-  const { root, width, height } = svg(box, "Probability of the next return, in basis points");
-  const bins = width < 420 ? 41 : 61, bottom = height - 22, step = 2 * spread / bins;
-  const masses = Array.from({ length: bins }, (_, index) => {
-    const from = -spread + index * step;
-    return { from, mass: cdf(forecast.law, from + step) - cdf(forecast.law, from) };
-  });
-  const x = scale(-spread, spread, 0, width), y = scale(0, Math.max(...masses.map((each) => each.mass)), bottom, 8);
-  for (const { from, mass } of masses) {
-    const out = from + step / 2 > beyond || from + step / 2 < -beyond;
-    add(root, "rect", { class: out ? "mass out" : "mass", x: x(from) + 0.5, width: x(from + step) - x(from) - 1, y: y(mass), height: bottom - y(mass) });
-  }
+  const { root, width, height } = svg(box, "Density of the next return, in basis points");
+  const points = 181, bottom = height - 22, step = 2 * spread / (points - 1), half = 8;
+  const sums = Array.from({ length: points + 4 * half }, (_, index) => cdf(forecast.law, -spread + (index - 2 * half) * step));
+  const widened = (values) => values.slice(2 * half).map((value, index) => value - values[index]);
+  const running = (values) => { let sum = 0; return values.map((value) => (sum += value)); };
+  const density = widened(running(widened(sums)));
+  const x = scale(0, points - 1, 0, width), y = scale(0, Math.max(...density), bottom, 8), at = scale(-spread, spread, 0, points - 1);
+  const area = (from, to) => {
+    const first = Math.max(0, Math.ceil(from)), last = Math.min(density.length - 1, Math.floor(to));
+    if (last < first) return "";
+    const line = density.slice(first, last + 1).map((value, index) => `${x(first + index).toFixed(1)},${y(value).toFixed(1)}`);
+    return `M${x(first)},${bottom}L${line.join("L")}L${x(last)},${bottom}Z`;
+  };
+  const [low, high] = [at(-beyond), at(beyond)];
+  add(root, "path", { class: "mass", d: area(low, high) });
+  add(root, "path", { class: "mass out", d: `${area(0, low)}${area(high, points)}` });
   add(root, "line", { class: "base", x1: 0, x2: width, y1: bottom, y2: bottom });
-  for (const edge of [-beyond, beyond]) add(root, "line", { class: "cursor", x1: x(edge), x2: x(edge), y1: 4, y2: bottom });
+  for (const edge of [low, high]) add(root, "line", { class: "cursor", x1: x(edge), x2: x(edge), y1: 4, y2: bottom });
   const grid = ticks(-spread * BP, spread * BP, Math.max(5, Math.floor(width / 60)));
   for (const value of grid.values) {
-    const at = x(value / BP);
-    if (at < 16 || at > width - 16) continue;
-    add(root, "text", { x: at, y: height - 5, "text-anchor": "middle" }, `${value > 0 ? "+" : ""}${value.toFixed(grid.digits)}`);
+    const place = x(at(value / BP));
+    if (place < 16 || place > width - 16) continue;
+    add(root, "text", { x: place, y: height - 5, "text-anchor": "middle" }, `${value > 0 ? "+" : ""}${value.toFixed(grid.digits)}`);
   }
   add(root, "text", { x: width, y: 12, "text-anchor": "end" }, "basis points");
 }

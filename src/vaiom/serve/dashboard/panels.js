@@ -1,7 +1,8 @@
 // Figures and tables: text of the page, set as text.
 import { stamp } from "./charts.js";
 
-const BP = 1e4;
+const BP = 1e4, MINUTE = 60_000;
+const MINUTES = { min: 1, h: 60, d: 1440, w: 10080 };
 export const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)}%`;
 export const points = (value, sign = true) => `${sign && value > 0 ? "+" : ""}${(BP * value).toFixed(1)}`.replace("-", "−");
 
@@ -10,6 +11,30 @@ export function node(name, attributes = {}, ...children) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
+}
+
+const signed = (value, digits) => `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(digits)}`;
+const bars = (number, timeframe) => number === 1 ? `${timeframe} bar` : `${number} ${timeframe} bars`;
+
+// How much better than Frequency, with the half width of its 95% interval.
+export function gain({ gain_bits: value, gain_error: error }) {
+  return value === null ? "" : `${signed(value, 3)}${error === null ? "" : ` ± ${(1.96 * error).toFixed(3)}`} bits`;
+}
+
+export function sentence({ symbol, horizon, quantiles: q, prob_up: up }, timeframe) {
+  const when = `the next ${bars(horizon, timeframe)}`;
+  return `In nine of ten cases ${symbol} moves between ${points(q["0.05"])} and ${points(q["0.95"])} bp over ${when}; it rises with ${percent(up)}.`;
+}
+
+export function age(forecast, timeframe) {
+  const [, number, unit] = timeframe.match(/^(\d+)(\D+)$/), minutes = number * MINUTES[unit];
+  const at = (text) => new Date(`${text}Z`).getTime(), clock = (time) => stamp(new Date(time).toISOString().slice(0, 19));
+  const begins = at(forecast.target_time), old = Math.round((Date.now() - at(forecast.as_of)) / MINUTE - minutes);
+  const words = old < 0 ? "not over yet" : old < 120 ? `${old} minutes ago` : old < 2880 ? `${Math.round(old / 60)} hours ago` : `${Math.round(old / 1440)} days ago`;
+  const target = forecast.horizon === 1
+    ? `Bar of ${clock(begins)} to ${clock(begins + minutes * MINUTE).slice(-5)} UTC`
+    : `Through the bar of ${clock(begins)} UTC`;
+  return `${target}, from ${forecast.context} bars. The last one began ${clock(at(forecast.as_of))} UTC and ended ${words}.`;
 }
 
 const pair = (term, ...value) => node("div", {}, node("dt", {}, term), ...value);
@@ -50,18 +75,43 @@ export function quality(box, found) {
 }
 
 export function drift(box, asset, all) {
-  const { scored, model_bits: model, frequency_bits: frequency, gain_bits: gain, alert } = asset.drift;
+  const { scored, model_bits: model, frequency_bits: frequency, alert } = asset.drift;
   if (!scored) return box.replaceChildren("Nothing is scored yet.");
   box.replaceChildren(
     node("strong", { id: "model-bits", "data-value": model }, model.toFixed(4)), " bits a bar, Frequency ",
     node("span", { id: "frequency-bits", "data-value": frequency }, frequency.toFixed(4)),
-    `, gain ${gain >= 0 ? "+" : "−"}${Math.abs(gain).toFixed(4)} over ${scored} bars. Frequency: ${all.frequency}. `,
+    `: a gain of ${gain(asset.drift)} (95%) over ${scored} bars. Frequency: ${all.frequency}. `,
     all.e_value == null ? "" : `On record: better than Frequency with e = ${Number(all.e_value.toPrecision(3))}. `,
     alert ? node("strong", { class: "alert" }, `Alert: worse than Frequency by more than chance explains.`) : "",
   );
 }
 
-export function provenance(box, limits, model) {
+// A row for each asset: how much money, and what if it moves.
+export function positions(box, assets) {
+  const input = (name, symbol, label) =>
+    node("input", { type: "number", step: "any", name, "data-symbol": symbol, "aria-label": `${label}, ${symbol}` });
+  box.replaceChildren(table("Money in each asset, negative where short; a move turns it into a what if", ["asset", "amount", "given a move of, %"],
+    assets.map(({ symbol }) => [symbol, input("amount", symbol, "amount"), input("move", symbol, "given a move in percent")])));
+}
+
+export function risk(box, found, timeframe) {
+  const money = (value) => Math.round(value).toLocaleString("en").replace("-", "−");
+  const level = percent(found.level, 0), errors = found.standard_errors;
+  const whole = (id, term, name) => figure(id, term, found[name], money(found[name]), `± ${money(1.96 * errors[name])}`);
+  const rows = Object.entries(found.contributions).map(([symbol, each]) =>
+    [symbol, money(each.amount), money(each.value_at_risk), money(each.expected_shortfall)]);
+  box.replaceChildren(
+    node("dl", { class: "figures" },
+      whole("portfolio-var", `${level} value at risk`, "value_at_risk"),
+      whole("portfolio-es", `${level} expected shortfall`, "expected_shortfall"),
+      figure("portfolio-median", "median profit", found.quantiles["0.5"], money(found.quantiles["0.5"])),
+      figure("portfolio-range", "98% of outcomes", "", `${money(found.quantiles["0.01"])} to ${money(found.quantiles["0.99"])}`)),
+    table(`Who contributes, in money over the next ${bars(found.horizon, timeframe)}`, ["position", "amount", "value at risk", "expected shortfall"], rows),
+    node("ul", { class: "notes" }, ...found.notes.map((each) => node("li", {}, each))),
+  );
+}
+
+export function provenance(model, box, hashes, limits) {
   const versions = Object.entries(model.versions).map(([name, version]) => `${name} ${version}`).join(", ");
   const text = (term, value) => pair(term, node("dd", {}, String(value)));
   const hash = (term, value) => pair(term, node("dd", { class: "hash" }, value || "–"));
@@ -70,6 +120,8 @@ export function provenance(box, limits, model) {
     text("validation", model.validation_bits === null ? "–" : `${model.validation_bits.toFixed(4)} bits a bar`),
     text("learned from bars before", model.train_end ? stamp(model.train_end) : "–"),
     text("reads", `${model.context} bars of ${model.timeframe}`),
+  );
+  hashes.replaceChildren(
     hash("model", model.sha256), hash("corpus", model.corpus_sha256), hash("tokenizer", model.tokenizer_sha256),
     text("runs on", `${model.engine}; ${versions}`),
   );
