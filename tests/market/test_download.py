@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX
-from vaiom.market.download import FileServer, StoppedError, download
+from vaiom.market.download import FileServer, download
 from vaiom.market.folder import read_bars
 from vaiom.market.imports import import_files
 
@@ -329,7 +329,7 @@ def test_retry_after_holds_every_thread_back_within_bounds(
     assert server.paths_seen == [path(0), path(0), path(1)]
     assert server.seen[1][1] - server.seen[0][1] >= 1.5
 
-    limit = FileServer(base_url="", per_second=1000.0, attempts=1, timeout_s=1.0)
+    limit = FileServer("", per_second=1000.0, attempts=1, timeout_s=1.0)
     began = time.monotonic()
     limit.pause(0.3)
     threads = [threading.Thread(target=limit.wait) for _ in range(3)]
@@ -338,10 +338,9 @@ def test_retry_after_holds_every_thread_back_within_bounds(
     for thread in threads:
         thread.join()
     assert time.monotonic() - began >= 0.3
+    limit.pause(3_600)
     limit.stop.set()
-    limit.pause(60)
-    with pytest.raises(StoppedError):
-        limit.wait()
+    limit.wait()  # not for an hour
 
 
 def test_days_that_fail_are_named_and_the_others_stay(server: FeedServer, tmp_path: Path) -> None:
@@ -459,9 +458,6 @@ def test_a_foreign_manifest_is_left_alone(server: FeedServer, tmp_path: Path, co
         ({"symbols": ["EURUDS"]}, "price scale"),
         ({"last": FIRST}, "no day"),
         ({"first": date(2999, 1, 1), "last": date(2999, 1, 2)}, "not over"),
-        ({"workers": 0}, "workers"),
-        ({"requests_per_second": 0.0}, "requests per second"),
-        ({"attempts": 0}, "attempts"),
         ({"base_url": "file:///etc"}, "address"),
         ({"base_url": "http://[oops"}, "address"),
     ],

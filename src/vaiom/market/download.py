@@ -12,8 +12,8 @@ import os
 import random
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from http.client import HTTPException
@@ -26,19 +26,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import polars as pl
 
-from vaiom import __version__
+from vaiom import __version__, files
 from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import (
-    STAGING_PREFIX,
-    Progress,
-    canonical_json,
-    ensure_folder,
-    hold_folder,
-    sha256_file,
-    sha256_of,
-    write_bytes,
-)
 from vaiom.market import folder
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.table import drop_flat
@@ -104,33 +94,28 @@ def download(
     requests_per_second: float = 8.0,
     attempts: int = 6,
     timeout: float = 20.0,
-    progress: Progress | None = None,
+    progress: files.Progress | None = None,
 ) -> dict[str, Any]:
     """Bring the days [first, last) of every symbol into `out`; a day that is there and whole is not asked for again.
 
     Days that earlier runs brought stay in the bars. Returns the manifest's entries of these symbols, and how many days
     were asked for, were there already, and are unsettled: not over, not published, or doubtful, so left to a later run.
     """
-    limits = {"workers": workers, "requests per second": requests_per_second, "attempts": attempts, "timeout": timeout}
-    symbols = _check_request(symbols, first, last, base_url, limits)
-    url, rate = base_url.rstrip("/"), requests_per_second
-    server = FileServer(base_url=url, per_second=rate, attempts=attempts, timeout_s=timeout)
+    symbols = _check_request(symbols, first, last, base_url)
+    server = FileServer(base_url.rstrip("/"), requests_per_second, attempts, timeout)
     _own_manifest(out, symbols)
     days = [first + number * ONE_DAY for number in range((last - first).days)]
     asked = {SymbolDay(symbol, day) for symbol in symbols for day in days}
     unfinished = {day for day in asked if day.date >= _today()}
-    with hold_folder(ensure_folder(out / RAW_NAME)):
+    with files.hold_folder(files.ensure_folder(out / RAW_NAME)):
         ledger = Ledger(out / RAW_NAME)
         wanted = sorted((asked - unfinished) | {day for symbol in symbols for day in ledger.lines(symbol)})
         missing = [day for day in wanted if not ledger.is_finished(day)]
         num_there = len(wanted) - len(missing)
-        try:
-            answers = _fetch_all(server, missing, workers)
+        with closing(server.fetch_all(missing, workers)) as answers:
             failed, num_unsettled = _take_in(
                 ledger, answers, lambda number, day: progress and progress(num_there + number, len(wanted), str(day))
             )
-        finally:
-            server.stop.set()
         failing = {day.symbol for day in failed}
         entries = _publish(out, [symbol for symbol in symbols if symbol not in failing], ledger)
     if failed:
@@ -142,13 +127,8 @@ def download(
     return {"symbols": entries, **counts, "days_unsettled": len(unfinished) + num_unsettled}
 
 
-def _check_request(
-    symbols: Iterable[str], first: date, last: date, base_url: str, limits: dict[str, float]
-) -> list[str]:
+def _check_request(symbols: Iterable[str], first: date, last: date, base_url: str) -> list[str]:
     """The symbols in capitals, each once."""
-    for name, value in limits.items():
-        if not value > 0:
-            raise ConfigError(f"{name} must be positive", got=value)
     if not _ADDRESS.fullmatch(base_url):
         expected = "http://... or https://..."
         raise ConfigError("not an address to download from", expected=expected, got=repr(base_url))
@@ -210,11 +190,7 @@ class UnavailableError(Exception):
     """No usable answer this time; asking again later may help."""
 
 
-class StoppedError(Exception):
-    """The run is ending: whatever was being waited for is no longer wanted."""
-
-
-@dataclass(kw_only=True)
+@dataclass
 class FileServer:
     """Files below one address, asked for at an even rate; safe to share among threads."""
 
@@ -223,28 +199,53 @@ class FileServer:
     attempts: int
     timeout_s: float
     stop: threading.Event = field(default_factory=threading.Event)
+    """Set when the run ends: nothing is waited for any more."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _next_start: float = 0.0
 
     def wait(self) -> None:
         """Until the next request may start."""
-        while True:
+        while not self.stop.is_set():
             with self._lock:
                 now = monotonic()
                 wait_s = self._next_start - now
                 if wait_s <= 0:
                     self._next_start = now + 1.0 / self.per_second
                     return
-            self.sleep(wait_s)
+            self.stop.wait(wait_s)
 
     def pause(self, seconds: float) -> None:
         """Hold every thread back."""
         with self._lock:
             self._next_start = max(self._next_start, monotonic() + seconds)
 
-    def sleep(self, seconds: float) -> None:
-        if self.stop.wait(seconds):
-            raise StoppedError
+    def fetch_all(
+        self, days: Sequence[SymbolDay], workers: int
+    ) -> Generator[tuple[SymbolDay, bytes | Exception], None, None]:
+        """Fetch and decode in several threads; every day comes back once, with its body or with what went wrong."""
+        pending, answers = iter(days), SimpleQueue[tuple[SymbolDay, bytes | Exception]]()
+
+        def work() -> None:
+            for day in pending:
+                if self.stop.is_set():
+                    return
+                try:
+                    answers.put((day, self.fetch(day)))
+                except Exception as error:
+                    answers.put((day, error))
+
+        for _ in range(min(workers, len(days))):
+            # Daemons, because Ctrl-C must not wait for a server that is silent; they write nothing that could be torn.
+            threading.Thread(target=work, daemon=True).start()
+        num_left = len(days)
+        try:
+            while num_left:
+                # Polars' signal handler lets a long wait sleep through Ctrl-C (its issue 21739).
+                with suppress(Empty):
+                    yield answers.get(timeout=0.2)
+                    num_left -= 1
+        finally:
+            self.stop.set()
 
     def fetch(self, day: SymbolDay) -> bytes:
         """The file of a day once it is whole; no bytes where the server has none, or one without candles."""
@@ -253,8 +254,10 @@ class FileServer:
             if attempt:
                 # Doubling; the jitter keeps threads that failed together from returning together.
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (attempt - 1))
-                self.sleep(pause_s * random.uniform(0.5, 1.0))
+                self.stop.wait(pause_s * random.uniform(0.5, 1.0))
             self.wait()
+            if self.stop.is_set():
+                break
             try:
                 content = self._get(f"{self.base_url}/{day.path}")
                 if content:
@@ -310,37 +313,6 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def _fetch_all(
-    server: FileServer, days: Sequence[SymbolDay], workers: int
-) -> Iterator[tuple[SymbolDay, bytes | Exception]]:
-    """Fetch and decode in several threads; every day comes back once, with its body or with what went wrong."""
-    tasks: SimpleQueue[SymbolDay] = SimpleQueue()
-    answers: SimpleQueue[tuple[SymbolDay, bytes | Exception]] = SimpleQueue()
-    for day in days:
-        tasks.put(day)
-
-    def work() -> None:
-        with suppress(Empty, StoppedError):
-            while not server.stop.is_set():
-                day = tasks.get_nowait()
-                try:
-                    answers.put((day, server.fetch(day)))
-                except StoppedError:
-                    raise
-                except Exception as error:
-                    answers.put((day, error))
-
-    for _ in range(min(workers, len(days))):
-        # Daemons, because Ctrl-C must not wait for a server that is silent; they write nothing that could be torn.
-        threading.Thread(target=work, daemon=True).start()
-    num_left = len(days)
-    while num_left:
-        # Polars' signal handler lets a waiting call sleep through Ctrl-C (its issue 21739): no wait may be long.
-        with suppress(Empty):
-            yield answers.get(timeout=0.2)
-            num_left -= 1
-
-
 @dataclass(frozen=True)
 class Line:
     """What the ledger says about a finished day."""
@@ -379,20 +351,20 @@ class Ledger:
         line, file = self._lines.get(day), self.folder / day.path
         if line is None or line.status == "empty":
             return line is not None and not file.exists()
-        return file.is_file() and file.stat().st_size == line.bytes and sha256_file(file) == line.sha256
+        return file.is_file() and file.stat().st_size == line.bytes and files.sha256_file(file) == line.sha256
 
     def record(self, day: SymbolDay, content: bytes) -> None:
         """Keep a day for good: first its file, then its line. No content means that the server has no such day."""
         file = self.folder / day.path
-        for leftover in file.parent.glob(f"{STAGING_PREFIX}*"):
+        for leftover in file.parent.glob(f"{files.STAGING_PREFIX}*"):
             leftover.unlink()
         if content:
-            write_bytes(file, content)
+            files.write_bytes(file, content)
         else:
             file.unlink(missing_ok=True)
         status, rows = ("bars", day.count_rows(content)) if content else ("empty", 0)
-        line = Line(day.symbol, day.date, status, len(content), sha256_of(content), rows)
-        self._append(canonical_json(to_json(line)) + b"\n")
+        line = Line(day.symbol, day.date, status, len(content), files.sha256_of(content), rows)
+        self._append(files.canonical_json(to_json(line)) + b"\n")
         self._lines[day] = line
 
     def _append(self, text: bytes) -> None:
@@ -416,7 +388,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
         raw = {
             "name": f"{RAW_NAME}/{LEDGER_NAME}",
             # One checksum for all raw data of a symbol, whatever the order in which its days arrived.
-            "sha256": sha256_of(b"\n".join(canonical_json(to_json(line)) for line in lines.values())),
+            "sha256": files.sha256_of(b"\n".join(files.canonical_json(to_json(line)) for line in lines.values())),
             "bytes": sum(line.bytes for line in lines.values()),
             "format": "dukascopy",
             "rows": sum(line.rows for line in lines.values()),
