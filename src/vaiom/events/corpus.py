@@ -25,7 +25,7 @@ from vaiom.events import fields
 from vaiom.events.calendar import log_waits
 from vaiom.events.distribution import ReturnShape
 from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_on_train
-from vaiom.events.splits import NO_TARGET_CODE, SEALED, TRAIN, SplitConfig
+from vaiom.events.splits import SEALED, TRAIN, SplitConfig
 from vaiom.files import BAD_ARRAYS, canonical_json, read_json, sha256_file, sha256_of
 from vaiom.market.timeframes import step_seconds
 
@@ -154,11 +154,11 @@ class Corpus:
     @cached_property
     def target_return(self) -> npt.NDArray[np.uint8]:
         """Bucket id of the next return over `sigma20`, 0 where the target is bad."""
-        return self._next(self._own_target("return_bucket", fields.BAD_RETURN), 0)
+        return self._next_bucket("return_bucket", fields.BAD_RETURN)
 
     @cached_property
     def target_gap(self) -> npt.NDArray[np.uint8]:
-        return self._next(self._own_target("gap_bucket", fields.BAD_GAP), 0)
+        return self._next_bucket("gap_bucket", fields.BAD_GAP)
 
     @cached_property
     def target_vol_regime(self) -> npt.NDArray[np.uint8]:
@@ -201,8 +201,9 @@ class Corpus:
         parts = {name: self.manifest[name] for name in ("arrays", "tokenizer_sha256", "splits", "assets")}
         return sha256_of(canonical_json(parts))
 
-    def _own_target(self, name: str, bad: np.uint8) -> npt.NDArray[np.uint8]:
-        return np.where(fields.has_flag(self.columns["flags"], bad), 0, self.columns[name]).astype(np.uint8)
+    def _next_bucket(self, name: str, bad: np.uint8) -> npt.NDArray[np.uint8]:
+        usable = ~fields.has_flag(self.columns["flags"], bad)
+        return self._next(self.columns[name] * usable, 0)
 
     def _next(self, values: npt.NDArray[Any], at_end: Any) -> npt.NDArray[Any]:
         out = np.empty_like(values)
@@ -216,12 +217,11 @@ def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
     """Open a corpus folder; `verify=False` skips the checksums of the arrays, not those of what describes them."""
     path = Path(path)
     manifest = read_manifest(path)
-    tokenizer_value = read_json(path / TOKENIZER_NAME)
-    if value_sha256(path / TOKENIZER_NAME, tokenizer_value) != manifest["tokenizer_sha256"]:
-        raise damaged(path / TOKENIZER_NAME)
-    tokenizer = Tokenizer.from_json(tokenizer_value, path / TOKENIZER_NAME)
+    file = path / TOKENIZER_NAME
+    _require_as_written(file, told := read_json(file), told, manifest["tokenizer_sha256"])
+    tokenizer = Tokenizer.from_json(told, file)
     if [*tokenizer.symbols] != manifest["symbols"] or tokenizer.timeframe != manifest["timeframe"]:
-        raise damaged(path / TOKENIZER_NAME)
+        raise damaged(file)
     folder = path / manifest["folder"]
     if verify:
         _verify(folder / STATE_NAME, manifest["state_sha256"])
@@ -263,11 +263,10 @@ def slices_of(sizes: Mapping[str, int]) -> dict[str, slice]:
 
 def count_events(corpus: Corpus, context: int = DEFAULT_CONTEXT) -> dict[str, dict[str, int]]:
     """Events with full context per split and asset; the sealed ones are counted, not shown."""
-    usable = corpus.valid_base & (corpus.split_codes != NO_TARGET_CODE)
     counts: dict[str, dict[str, int]] = {name: {} for name in corpus.splits.names}
     for symbol, rows in corpus.asset_slices.items():
         inside = slice(min(rows.start + context - 1, rows.stop), rows.stop)
-        codes = corpus.split_codes[inside][usable[inside]]
+        codes = corpus.split_codes[inside][corpus.valid_base[inside]]
         for code, name in enumerate(corpus.splits.names):
             counts[name][symbol] = int((codes == code).sum())
     return counts
@@ -328,9 +327,7 @@ def few_train_events(corpus: Corpus) -> dict[str, int]:
 
 
 def _verify(file: Path, recorded: str) -> None:
-    if not file.is_file():
-        raise DataError("a file of the corpus is missing", where=file, fix="build or unpack the corpus again")
-    if sha256_file(file) != recorded:
+    if not file.is_file() or sha256_file(file) != recorded:
         raise damaged(file)
 
 
@@ -350,9 +347,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
             got=manifest.get("format_version"),
             fix="build it again with this version of vaiom",
         )
-    unsealed = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
-    if value_sha256(file, unsealed, written=manifest) != manifest.get("manifest_sha256"):
-        raise damaged(file)
+    described = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
+    _require_as_written(file, manifest, described, manifest.get("manifest_sha256"))
     try:
         _require_shape(manifest)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -362,21 +358,20 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def value_sha256(file: Path, value: Any, *, written: Any = None) -> str:
-    """The hash of a JSON value that was read from a file, which must hold exactly what we would write."""
+def _require_as_written(file: Path, value: Any, hashed: Any, recorded: Any) -> None:
+    """A file must hold its JSON value exactly as we would write it, and what is hashed of it must have this hash."""
     # The same values written otherwise, such as a seventeenth digit that changes no float, are a changed file too.
-    spelled = json.dumps(value if written is None else written, indent=2).encode() + b"\n"
-    if file.read_bytes() != spelled:
-        raise damaged(file)
+    same = file.read_bytes() == json.dumps(value, indent=2).encode() + b"\n"
     try:
-        return sha256_of(canonical_json(value))
+        if not same or sha256_of(canonical_json(hashed)) != recorded:
+            raise damaged(file)
     except ValueError as error:  # NaN and the infinities, which we never write
         raise damaged(file) from error
 
 
 def damaged(file: Path) -> DataError:
     return DataError(
-        "the corpus is damaged: a file is not what was written",
+        "the corpus is damaged: a file is " + ("not what was written" if file.is_file() else "missing"),
         where=file,
         expected="the SHA-256 recorded in the manifest",
         fix="build or unpack the corpus again",

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -208,35 +208,19 @@ class BucketDistribution(Generic[Value]):
         first = self.probs[..., :1]
         return np.asarray(np.minimum(np.concatenate([first, first + inside], axis=-1), 1.0))
 
-    @overload
-    def cdf(self, x: float) -> Value: ...
-    @overload
-    def cdf(self, x: npt.ArrayLike) -> Value | Floats: ...
     def cdf(self, x: npt.ArrayLike) -> Any:
         """P(return <= x), x in log returns; of realised returns it is the PIT."""
         return self._at(x, lambda z: self._pieces.cdf(z))
 
-    @overload
-    def pdf(self, x: float) -> Value: ...
-    @overload
-    def pdf(self, x: npt.ArrayLike) -> Value | Floats: ...
     def pdf(self, x: npt.ArrayLike) -> Any:
         """The density at x, per unit of log return."""
         return self._at(x, lambda z: self._pieces.density(z) / self._sigma)
 
-    @overload
-    def logpdf(self, x: float) -> Value: ...
-    @overload
-    def logpdf(self, x: npt.ArrayLike) -> Value | Floats: ...
     def logpdf(self, x: npt.ArrayLike) -> Any:
         """The natural logarithm of the density at x; minus infinity where there is none."""
         with np.errstate(divide="ignore"):
             return self._at(x, lambda z: np.log(self._pieces.density(z) / self._sigma))
 
-    @overload
-    def quantile(self, q: float) -> Value: ...
-    @overload
-    def quantile(self, q: npt.ArrayLike) -> Value | Floats: ...
     def quantile(self, q: npt.ArrayLike) -> Any:
         """The log return that is not passed with probability q."""
         levels = np.asarray(q, np.float64)
@@ -259,11 +243,12 @@ class BucketDistribution(Generic[Value]):
     @property
     def prob_up(self) -> Value:
         """P(return > 0)."""
-        return 1 - self.cdf(0.0)
+        return self._answer(1 - self._pieces.cdf(0.0 / self._sigma))
 
     def prob_beyond(self, x: float) -> Value:
         """P(|return| > x), x a log return of either sign."""
-        return 1 - self.cdf(abs(x)) + self.cdf(-abs(x))
+        z = abs(x) / self._sigma
+        return self._answer(1 - self._pieces.cdf(z) + self._pieces.cdf(-z))
 
     def mean(self) -> Value:
         """The mean log return."""
