@@ -69,9 +69,9 @@ def _reader(name: str) -> Callable[[bytes], object]:
         chance = random.Random(len(data))
         repair, utc = bool(chance.randrange(2)), bool(chance.randrange(2))
         symbol = chance.choice([None, "EURUSD"])
-        options = Options(symbol=symbol, start=None, utc=utc, repair=repair)
-        source = read_source(Origin(path=Path(name)), data, "auto", options)
-        _, entry = combine("EURUSD", [source], options, timedelta(hours=2))
+        options = Options(symbol=symbol, utc=utc, repair=repair, shift=timedelta(hours=2))
+        source = read_source(Origin(path=Path(name)), data, options)
+        _, entry = combine("EURUSD", [source], options)
         return json.dumps(entry, allow_nan=False)
 
     return read

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from vaiom import __version__
+from vaiom import __version__, files
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.corpus import (
     FORMAT,
@@ -39,16 +39,6 @@ from vaiom.events.fit import Tokenizer, fit_on_train
 from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
 from vaiom.events.scales import AssetState
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
-from vaiom.files import (
-    Progress,
-    canonical_json,
-    hold_folder,
-    read_json,
-    sha256_file,
-    sha256_of,
-    staged_folder,
-    write_json,
-)
 from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import counted, read_bars, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered
@@ -76,9 +66,6 @@ class CorpusConfig:
             if not _CLASS.fullmatch(name):
                 raise ConfigError("not usable as an asset class", where=symbol, expected="a word", got=repr(name))
 
-    def class_of(self, symbol: str) -> str:
-        return self.classes.get(symbol, default_class(symbol))
-
 
 class _Part(NamedTuple):
     """The rows of one asset, the state after them and the file that they came from."""
@@ -95,16 +82,16 @@ def build_corpus(
     *,
     overwrite: bool = False,
     covered: bool = False,
-    progress: Progress | None = None,
+    progress: files.Progress | None = None,
 ) -> Corpus:
     """Build a corpus folder from a bar folder and open it; `covered` wants bars in Train and Validation already."""
     config = _with_timeframe(config or CorpusConfig(), bars)
-    with staged_folder(out, overwrite=overwrite) as staged:
+    with files.staged_folder(out, overwrite=overwrite) as staged:
         parts = _read_parts(bars, config, progress)
         if covered:
             _require_covered(parts, config.splits)
         corpus = _assemble({symbol: part.rows for symbol, part in parts.items()}, config)
-        write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
+        files.write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
         states = {symbol: part.state for symbol, part in parts.items()}
         _write_generation(staged, corpus, states, [part.source for part in parts.values()])
         keep_ledger(out, staged)
@@ -132,7 +119,7 @@ def corpus_in_memory(
     config: CorpusConfig | None = None,
     *,
     tokenizer: Tokenizer | None = None,
-    progress: Progress | None = None,
+    progress: files.Progress | None = None,
 ) -> Corpus:
     """The corpus that `build_corpus` would write of a bar folder, or that of frames by symbol, which are not checked.
 
@@ -147,13 +134,13 @@ def corpus_in_memory(
     return _assemble(rows, config, tokenizer)
 
 
-def append_bars(path: Path, bars: Path, *, progress: Progress | None = None) -> Corpus:
+def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = None) -> Corpus:
     """Add the bars after a corpus's last rows; what it holds already must agree and stays as it is."""
-    with hold_folder(path):
+    with files.hold_folder(path):
         return _append(path, bars, progress)
 
 
-def _append(path: Path, bars: Path, progress: Progress | None) -> Corpus:
+def _append(path: Path, bars: Path, progress: files.Progress | None) -> Corpus:
     old = open_corpus(path)
     symbols = old.tokenizer.symbols
     classes = dict(zip(symbols, old.tokenizer.classes, strict=True))
@@ -204,7 +191,7 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
 def _read_parts(
     bars: Path,
     config: CorpusConfig,
-    progress: Progress | None,
+    progress: files.Progress | None,
     old: Corpus | None = None,
     states: Mapping[str, AssetState] | None = None,
 ) -> dict[str, _Part]:
@@ -217,14 +204,14 @@ def _read_parts(
             frame = _new_bars(old, symbol, frame, file)
         start = states[symbol] if states else AssetState.empty(timeframe_of(config.timeframe))
         rows, after = rows_of(bars_of(frame, file), start)
-        source = {"symbol": symbol, "file": file.name, "sha256": sha256_file(file), "rows_taken": len(frame)}
+        source = {"symbol": symbol, "file": file.name, "sha256": files.sha256_file(file), "rows_taken": len(frame)}
         parts[symbol] = _Part(rows, after, source)
     return parts
 
 
 def _assemble(rows: Mapping[str, Columns], config: CorpusConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     if tokenizer is None:
-        classes = {symbol: config.class_of(symbol) for symbol in rows}
+        classes = {symbol: config.classes.get(symbol, default_class(symbol)) for symbol in rows}
         tokenizer = fit_on_train(rows, config.splits.train_end, config.timeframe, classes, config.like)
     columns = _join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()})
     return Corpus(
@@ -274,7 +261,7 @@ def _read_ordered(file: Path, config: CorpusConfig) -> pl.DataFrame:
 
 def _read_states(old: Corpus, file: Path) -> dict[str, AssetState]:
     """Where the recursions of each asset stand."""
-    values = read_json(file)
+    values = files.read_json(file)
     if not isinstance(values, dict) or list(values) != list(old.asset_slices):
         raise damaged(file)
     states = {symbol: AssetState.from_json(value) for symbol, value in values.items()}
@@ -320,14 +307,14 @@ def _write_generation(
 ) -> None:
     """Write the columns to a folder of their own, then the manifest that names it: until then the old one stands."""
     columns, tokenizer = corpus.columns, corpus.tokenizer
-    digest = sha256_of(b"".join(columns[name].tobytes() for name in COLUMN_TYPES))
+    digest = files.sha256_of(b"".join(columns[name].tobytes() for name in COLUMN_TYPES))
     folder = path / f"rows-{digest[:16]}"
     # Left by an append that was killed: nobody vouches for its bytes.
     shutil.rmtree(folder, ignore_errors=True)
-    with staged_folder(folder) as staged:
+    with files.staged_folder(folder) as staged:
         for name, dtype in COLUMN_TYPES.items():
             _save_array(staged / f"{name}.npy", np.ascontiguousarray(columns[name], dtype=dtype))
-        write_json(staged / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
+        files.write_json(staged / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
     assets = {
         symbol: {
             "class": name,
@@ -354,13 +341,13 @@ def _write_generation(
         "inputs": inputs,
         "folder": folder.name,
         "arrays": {
-            name: {"dtype": dtype, "sha256": sha256_file(folder / f"{name}.npy")}
+            name: {"dtype": dtype, "sha256": files.sha256_file(folder / f"{name}.npy")}
             for name, dtype in COLUMN_TYPES.items()
         },
-        "state_sha256": sha256_file(folder / STATE_NAME),
+        "state_sha256": files.sha256_file(folder / STATE_NAME),
     }
-    manifest["manifest_sha256"] = sha256_of(canonical_json(manifest))
-    write_json(path / MANIFEST_NAME, manifest)
+    manifest["manifest_sha256"] = files.sha256_of(files.canonical_json(manifest))
+    files.write_json(path / MANIFEST_NAME, manifest)
 
 
 def _save_array(file: Path, array: npt.NDArray[Any]) -> None:

@@ -37,16 +37,6 @@ BLOCK_ROWS = 1 << 15
 Columns = Mapping[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Other:
-    """What rows of all assets (assets, stamps) tell each other."""
-
-    ret_z: Floats
-    relative_log_vol: Floats
-    dollar: npt.NDArray[np.int64]
-    """(assets, 1): 1 where a quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
-
-
 @dataclass(frozen=True)
 class Field:
     """One input. One without a formula follows from the stamps, the masks or the fitted edges of a stored row."""
@@ -59,12 +49,18 @@ class Field:
     """The type of its column in a corpus."""
     formula: Callable[[Series], Floats] | None = None
     """From the asset's own bars, known when the row's bar has closed; NaN where undefined."""
-    others: Callable[[Other], tuple[Floats, int]] | None = None
-    """What each other asset with an unmasked row at the same stamp adds to a mean, and with which weight."""
+    others: Callable[[Floats, Floats, Any], tuple[Floats, Any]] | None = None
+    """What each other asset with an unmasked row at the same stamp adds to a mean, and with which weight.
+
+    Given the ret_z and relative_log_vol of all assets (assets, stamps), and their sides of the dollar (assets, 1): 1
+    where a quote rises with it, -1 where it falls, 0 where there is no dollar in it.
+    """
     signed: bool = False
     """Whether it changes its sign, as nothing else of it does, when all prices are turned upside down."""
     column: str = ""
     """The name of the column where it is another."""
+    indices: int = 0
+    """How many a discrete field has, index 0 included; 0 where that depends on the corpus."""
 
 
 def log_root(mean_square: Floats) -> Floats:
@@ -103,16 +99,16 @@ FIELDS = (
     *(Field(f"mask_{name}", "cont", "1 where the row has this mask") for name in MASKS),
     Field("mask_any", "cont", "1 where the row has any mask"),
     # The paper's discrete schema.
-    Field("return_bucket", "disc", "bucket of ret_z, 0 under a mask", "|u1"),
+    Field("return_bucket", "disc", "bucket of ret_z, 0 under a mask", "|u1", indices=NUM_RETURN_BUCKETS + 1),
     Field("gap_bucket", "disc", "bucket of gap_z, 0 under a mask", "|u1"),
     Field("vol_regime", "disc", "bucket of relative_log_vol, 0 under a mask", "|u1"),
     Field("asset_id", "disc", "1..n in the order of the symbols, 0 unknown"),
     Field("asset_class_id", "disc", "FX 0, SPOT 1, then the user's classes"),
-    Field("timeframe_id", "disc", "0: a corpus has one"),
-    Field("years_since_2000", "disc", "0 to 63"),
-    Field("month_of_year", "disc", "1 to 12"),
-    *(Field(name, "disc", f"from {first}") for name, _, first in PERIODIC_FIELDS[1:]),
-    Field("mask_any", "disc", "1 where the row has any mask"),
+    Field("timeframe_id", "disc", "0: a corpus has one", indices=1),
+    Field("years_since_2000", "disc", "0 to 63", indices=MAX_YEARS_SINCE_2000 + 1),
+    Field("month_of_year", "disc", "1 to 12", indices=13),
+    *(Field(name, "disc", f"from {first}", indices=steps + first) for name, steps, first in PERIODIC_FIELDS[1:]),
+    Field("mask_any", "disc", "1 where the row has any mask", indices=2),
     # Of the asset's own bars, not the paper's.
     _extra("range_z", "ln(High/Low) / sigma20_prev", lambda s: s.log_range / s.sigma20_prev),
     _extra(
@@ -160,15 +156,17 @@ FIELDS = (
     ),
     # Of the same closed bar in the other assets.
     _extra(
-        "cross_abs", "mean \\|`ret_z`\\| of the other assets at the same stamp", others=lambda o: (np.abs(o.ret_z), 1)
+        "cross_abs",
+        "mean \\|`ret_z`\\| of the other assets at the same stamp",
+        others=lambda ret_z, vol, dollar: (np.abs(ret_z), 1),
     ),
     _extra(
         "usd_factor",
         "mean `ret_z` of the other assets with the dollar in them, signed so that a stronger dollar is positive",
-        others=lambda o: (o.dollar * o.ret_z, abs(o.dollar)),
+        others=lambda ret_z, vol, dollar: (dollar * ret_z, abs(dollar)),
         signed=True,
     ),
-    _extra("cross_vol", "mean `relative_log_vol` of the other assets", others=lambda o: (o.relative_log_vol, 1)),
+    _extra("cross_vol", "mean `relative_log_vol` of the other assets", others=lambda ret_z, vol, dollar: (vol, 1)),
     # Of the stamps alone.
     Field("log_wait", "extra", "ln of the bars' time since the row before; 0 when they are one bar apart"),
 )
@@ -222,19 +220,9 @@ _MASK_CHANNELS = np.stack(
 
 def vocabulary_sizes(num_assets: int, num_classes: int, num_gap_buckets: int, num_vol_regimes: int) -> dict[str, int]:
     """Number of indices of each discrete field, index 0 included, in the order of `DISC_FIELDS`."""
-    sizes = {
-        "return_bucket": NUM_RETURN_BUCKETS + 1,
-        "gap_bucket": num_gap_buckets + 1,
-        "vol_regime": num_vol_regimes + 1,
-        "asset_id": num_assets + 1,
-        "asset_class_id": num_classes,
-        "timeframe_id": 1,
-        "years_since_2000": MAX_YEARS_SINCE_2000 + 1,
-        "month_of_year": 13,
-        **{name: steps + first for name, steps, first in PERIODIC_FIELDS[1:]},
-        "mask_any": 2,
-    }
-    return {name: sizes[name] for name in DISC_FIELDS}
+    sizes = {"gap_bucket": num_gap_buckets + 1, "vol_regime": num_vol_regimes + 1}
+    sizes |= {"asset_id": num_assets + 1, "asset_class_id": num_classes}
+    return {field.name: field.indices or sizes[field.name] for field in FIELDS if field.kind == "disc"}
 
 
 # From series to columns.
@@ -304,27 +292,21 @@ def cross_columns(
 
 
 def means_of_others(
-    symbols: Sequence[str],
-    known: Sequence[str] | None,
-    flags: npt.NDArray[np.uint8],
-    ret_z: npt.NDArray[np.float32],
-    relative_log_vol: npt.NDArray[np.float32],
+    symbols: Sequence[str], known: Sequence[str] | None, *sources: npt.NDArray[Any]
 ) -> npt.NDArray[np.float16]:
-    """(cross fields, assets, stamps) of values (assets, stamps); what is masked or not there adds nothing."""
+    """(cross fields, assets, stamps) of `CROSS_SOURCES` (assets, stamps); what is masked or not there adds nothing."""
+    flags, ret_z, relative_log_vol = sources
     counted = (~has_flag(flags, ANY_MASK)).astype(np.float64)
     for number, symbol in enumerate(symbols):
         if known is not None and symbol not in known:
             counted[number] = 0
-    other = Other(
-        ret_z=np.minimum(np.maximum(ret_z.astype(np.float64), -OTHERS_LIMIT), OTHERS_LIMIT),
-        relative_log_vol=relative_log_vol.astype(np.float64),
-        dollar=np.array([dollar_sign(symbol) for symbol in symbols])[:, None],
-    )
+    capped = np.minimum(np.maximum(ret_z.astype(np.float64), -OTHERS_LIMIT), OTHERS_LIMIT)
+    dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
     # (assets, sums and weights, fields, stamps)
     sides = np.empty((len(symbols), 2, len(_CROSS), flags.shape[1]))
     for index, field in enumerate(_CROSS):
         assert field.others
-        values, weight = field.others(other)
+        values, weight = field.others(capped, relative_log_vol.astype(np.float64), dollar)
         np.multiply(counted, values, out=sides[:, 0, index])
         np.multiply(counted, weight, out=sides[:, 1, index])
     sums, weights = np.subtract(sum(sides), sides, out=sides).swapaxes(0, 1)

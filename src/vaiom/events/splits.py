@@ -58,10 +58,8 @@ class SplitConfig:
         try:
             return cls(train_end=train_end, validation=(start, stop), tests=((stop, end),), seal=end)
         except ValueError as error:
-            span = f"{first} to {last}"
-            raise ConfigError(
-                "too few days for Train, Validation and a test", expected="some weeks", got=span
-            ) from error
+            problem, got = "too few days for Train, Validation and a test", f"{first} to {last}"
+            raise ConfigError(problem, expected="some weeks", got=got) from error
 
     def to_options(self) -> str:
         """As the command line takes it."""
@@ -98,8 +96,8 @@ class SplitConfig:
         """The same protocol with every boundary moved by some months."""
         return SplitConfig(
             train_end=_add_months(self.train_end, months),
-            validation=_move(self.validation, months),
-            tests=tuple(_move(test, months) for test in self.tests),
+            validation=(_add_months(self.validation[0], months), _add_months(self.validation[1], months)),
+            tests=tuple((_add_months(start, months), _add_months(end, months)) for start, end in self.tests),
             seal=_add_months(self.seal, months),
         )
 
@@ -121,10 +119,6 @@ class SplitConfig:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SplitConfig:
         return decode(cls, value, "not the boundaries of a protocol", fix="build or train again")
-
-
-def _move(interval: Interval, months: int) -> Interval:
-    return _add_months(interval[0], months), _add_months(interval[1], months)
 
 
 def _add_months(moment: datetime, months: int) -> datetime:

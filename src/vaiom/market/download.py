@@ -101,7 +101,7 @@ def download(
     Days that earlier runs brought stay in the bars. Returns the manifest's entries of these symbols, and how many days
     were asked for, were there already, and are unsettled: not over, not published, or doubtful, so left to a later run.
     """
-    symbols = _check_request(symbols, first, last, base_url)
+    symbols = _check_request(symbols, first, last, base_url, workers, requests_per_second, attempts, timeout)
     server = FileServer(base_url.rstrip("/"), requests_per_second, attempts, timeout)
     _own_manifest(out, symbols)
     days = [first + number * ONE_DAY for number in range((last - first).days)]
@@ -127,8 +127,10 @@ def download(
     return {"symbols": entries, **counts, "days_unsettled": len(unfinished) + num_unsettled}
 
 
-def _check_request(symbols: Iterable[str], first: date, last: date, base_url: str) -> list[str]:
+def _check_request(symbols: Iterable[str], first: date, last: date, base_url: str, *limits: float) -> list[str]:
     """The symbols in capitals, each once."""
+    if min(limits) <= 0:
+        raise ConfigError("workers, requests per second, attempts and timeout must be positive", got=limits)
     if not _ADDRESS.fullmatch(base_url):
         expected = "http://... or https://..."
         raise ConfigError("not an address to download from", expected=expected, got=repr(base_url))

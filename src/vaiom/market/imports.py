@@ -31,58 +31,46 @@ FEWEST_STEPS = 10
 
 
 def import_files(
-    paths: Sequence[Path],
-    out: Path,
-    *,
-    format: str = "auto",
-    shift: timedelta = timedelta(0),
-    replace: bool = False,
-    progress: Progress | None = None,
-    **options: Any,
+    paths: Sequence[Path], out: Path, *, replace: bool = False, progress: Progress | None = None, **options: Any
 ) -> dict[str, Any]:
     """Read and check all files, then write their bars to `out`; returns the manifest of the symbols imported.
 
-    What a file does not say itself, and what may be repaired, is said by `Options`.
+    What a file does not say itself, what may be repaired, and by how much the clock is moved, is said by `Options`.
     """
-    bars, entries = read_files(paths, Options(**options), format=format, shift=shift, progress=progress)
+    bars, entries = read_files(paths, Options(**options), progress)
     _write(out, bars, entries, replace=replace)
     return {"symbols": entries}
 
 
 def read_files(
-    paths: Sequence[Path],
-    options: Options,
-    *,
-    format: str = "auto",
-    shift: timedelta = timedelta(0),
-    progress: Progress | None = None,
+    paths: Sequence[Path], options: Options, progress: Progress | None = None
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     """The bars of all files by symbol, in order, and where each symbol's came from."""
-    _require_sense(format, options)
+    _require_sense(options)
     grouped: dict[str, list[FileBars]] = {}
     for path in folder.counted(list_files(paths), progress, lambda path: path.name):
         try:
             data = path.read_bytes()
         except OSError as error:
             raise DataError("the file cannot be read", where=path, got=error.strerror) from error
-        symbol, source = _read_one(Origin(path=path), data, format, options)
+        symbol, source = _read_one(Origin(path=path), data, options)
         grouped.setdefault(folder.check_symbol(symbol), []).append(source)
     named = {one.symbol for sources in grouped.values() for one in sources if one.symbol}
     if list(grouped) == [options.symbol] and len(named) > 1:
         got, way_out = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"
         raise DataError("the files are of several symbols", expected=f"files of {options.symbol}", got=got, fix=way_out)
-    combined = {name: combine(name, own, options, shift) for name, own in sorted(grouped.items())}
+    combined = {name: combine(name, own, options) for name, own in sorted(grouped.items())}
     return {name: bars for name, (bars, _) in combined.items()}, {name: entry for name, (_, entry) in combined.items()}
 
 
-def _read_one(file: Origin, data: bytes, format: str, options: Options) -> tuple[str, FileBars]:
+def _read_one(file: Origin, data: bytes, options: Options) -> tuple[str, FileBars]:
     """The symbol that the user gives a file, or that it says itself, and its bars."""
     wanted = options.symbol
     if wanted and "*" in wanted:
         wanted = find_symbol(wanted, file.path.name)
         if wanted is None:
             raise file.error("the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}")
-    source = read_source(file, data, format, changed(options, symbol=wanted))
+    source = read_source(file, data, changed(options, symbol=wanted))
     symbol = wanted or source.symbol
     if symbol is None:
         raise source.file.error(
@@ -93,9 +81,7 @@ def _read_one(file: Origin, data: bytes, format: str, options: Options) -> tuple
     return symbol, source
 
 
-def combine(
-    symbol: str, sources: Sequence[FileBars], options: Options, shift: timedelta
-) -> tuple[pl.DataFrame, dict[str, Any]]:
+def combine(symbol: str, sources: Sequence[FileBars], options: Options) -> tuple[pl.DataFrame, dict[str, Any]]:
     """The files of a symbol as one table in order, and its manifest entry: where it came from, what was changed."""
     sources = sorted(sources, key=lambda one: one.bars["Datetime"].min() or datetime.max)
     filled = [one for one in sources if len(one.bars)]
@@ -106,13 +92,13 @@ def combine(
     together = pl.concat([one.bars.select(folder.BAR_COLUMNS) for one in filled])
     ordered = together.sort("Datetime", maintain_order=True).unique("Datetime", keep="last", maintain_order=True)
     timeframe = shared_timeframe or _own_timeframe(ordered["Datetime"])
-    bars = ordered.with_columns(pl.col("Datetime") + shift)
-    require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(shift)}")
+    bars = ordered.with_columns(pl.col("Datetime") + options.shift)
+    require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(options.shift)}")
     changes: Counter[str] = sum((one.changes for one in sources), Counter())
     return bars, {
         **folder.describe(bars),
         "timeframe": format_span(timeframe) if timeframe else None,
-        "clock": {"shift": format_span(shift), "utc": options.utc},
+        "clock": {"shift": format_span(options.shift), "utc": options.utc},
         "flat_dropped": changes["flat_dropped"],
         "repairs": {
             "rows_reordered": changes["rows_reordered"] + count_out_of_place(together["Datetime"]),
@@ -160,11 +146,12 @@ def _own_timeframe(stamps: pl.Series) -> timedelta | None:
     return infer_timeframe(stamps, fewest_steps=FEWEST_STEPS, least_share=0.5)
 
 
-def _require_sense(format: str, options: Options) -> None:
-    if format not in FORMATS:
-        raise ConfigError("no such format", expected=", ".join(FORMATS), got=repr(format))
-    if options.columns and format not in ("auto", "table"):
-        raise ConfigError("a column map is for tables only", expected="--format table", got=f"--format {format}")
+def _require_sense(options: Options) -> None:
+    if options.format not in FORMATS:
+        raise ConfigError("no such format", expected=", ".join(FORMATS), got=repr(options.format))
+    if options.columns and options.format not in ("auto", "table"):
+        got = f"--format {options.format}"
+        raise ConfigError("a column map is for tables only", expected="--format table", got=got)
     if options.symbol is not None and "*" not in options.symbol:
         folder.check_symbol(options.symbol)
     if options.start is not None and options.start.tzinfo is not None:

@@ -12,9 +12,9 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 import polars as pl
 
@@ -89,20 +89,7 @@ LAYOUTS = (
 FORMATS = ("auto", *sorted({layout.tool for layout in LAYOUTS}), "table")
 
 
-class TextTable(NamedTuple):
-    """A table before any meaning is given to it; without a header the columns are called 1, 2, 3."""
-
-    file: Origin
-    delimiter: str
-    has_header: bool
-    names: tuple[str, ...]
-    sample: tuple[str, ...]
-    body: bytes
-    first_line: int
-    symbol: str | None = None
-
-
-def read_source(file: Origin, data: bytes, format: str, options: Options) -> FileBars:
+def read_source(file: Origin, data: bytes, options: Options) -> FileBars:
     """The bars of one file of any known kind, and what to record of it."""
     digest = {"sha256": sha256_of(data), "bytes": len(data)}
     if data.startswith(_ZIP_MAGIC):
@@ -114,12 +101,12 @@ def read_source(file: Origin, data: bytes, format: str, options: Options) -> Fil
     actual = "dukascopy" if is_bi5 else "table"
     if options.price_scale is not None and not is_bi5:
         raise ConfigError("a price scale is for .bi5 files only", where=file.label)
-    if (is_bi5 or is_parquet) and format not in ("auto", actual):
-        raise file.error(f"not a {format} file", got=f"a {actual} file", fix=_AUTO)
+    if (is_bi5 or is_parquet) and options.format not in ("auto", actual):
+        raise file.error(f"not a {options.format} file", got=f"a {actual} file", fix=_AUTO)
     if is_bi5:
         table = dukascopy.read_bi5(file, data, options)
     else:
-        table = _read_parquet(file, data, options) if is_parquet else _read_text(file, data, format, options)
+        table = _read_parquet(file, data, options) if is_parquet else _read_text(file, data, options)
     member = {"member": table.file.member} if table.file.member else {}
     record = {"name": file.path.name, **member, **digest, "format": table.format, "rows": len(table.frame)}
     return replace(parse_bars(table, options), record=record)
@@ -183,13 +170,40 @@ def _require_size(file: Origin, size: int, packed: int) -> None:
         )
 
 
-def _read_text(file: Origin, data: bytes, format: str, options: Options) -> RawTable:
+def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
+    """Find delimiter and header of a table, read its rows and see whose it is."""
     if data.lstrip()[:1] == b"[":
         file, data = replace(file, unit="row"), _rows_of_json(file, data)
-    table = _open_table(file, data, options.symbol)
-    layout, roles = _recognise(table, format, options)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = data.decode("utf-16", errors="replace").encode()
+    data = data.removeprefix(codecs.BOM_UTF8)
+    lines = _lines_of(file, data)
+    head, at = next(lines)
+    delimiter = max(_DELIMITERS, key=head.count)
+    if "\0" in head or delimiter not in head:
+        raise file.error(
+            "not a file of bars",
+            expected="a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns",
+            got=repr(head[:80]),
+        )
+    names, symbol = _split_cells(head, delimiter), None
+    if has_header := not names[0][:1].isdigit():
+        line, at = next(lines)
+        tickers = _split_cells(line, delimiter)
+        if tickers[0] == "Ticker" and len(tickers) == len(names):
+            # yfinance has the tickers in a second line of names, and that of the stamps alone in a third.
+            names, symbol = _names_of_ticker(file, names, tickers, options.symbol)
+            names[0] = _split_cells(next(lines)[0], delimiter)[0]
+            line, at = next(lines)
+        # A column name that was there before gets its place added, so that each can be told.
+        taken = (ROW, *names)
+        names = [f"{name} ({at + 1})" if name in taken[: at + 1] else name for at, name in enumerate(names)]
+    else:
+        names = [str(place) for place in range(1, len(names) + 1)]
+    frame = _read_rows(file, names, delimiter, data[at:], first_line=1 + data.count(b"\n", 0, at))
+    layout, roles = _recognise(file, frame, delimiter, options, has_header=has_header)
     told = {"format": layout.tool, "fixed_point": layout.fixed_point} if layout else {"format": "table"}
-    return RawTable(file=file, frame=_read_rows(table), roles=roles, symbol=table.symbol, **told)
+    return RawTable(file=file, frame=frame, roles=roles, symbol=symbol, **told)
 
 
 def _rows_of_json(file: Origin, data: bytes) -> bytes:
@@ -206,122 +220,86 @@ def _rows_of_json(file: Origin, data: bytes) -> bytes:
     return text.getvalue().encode()
 
 
-def _recognise(table: TextTable, format: str, options: Options) -> tuple[Layout | None, Roles]:
+def _recognise(
+    file: Origin, frame: pl.DataFrame, delimiter: str, options: Options, *, has_header: bool
+) -> tuple[Layout | None, Roles]:
     """The tool's layout and the roles of the columns; columns without names are never guessed."""
-    header, row = "\n".join(table.names), table.delimiter + "\n".join(table.sample)
-    by_table = bool(options.columns) or format == "table"
-    for layout in () if by_table else LAYOUTS:
+    names, format = frame.columns[1:], options.format
+    first = [cell or "" for row in frame[:1].iter_rows() for cell in row[1:]]
+    header, row = "\n".join(names), delimiter + "\n".join(first)
+    for layout in () if options.columns or format == "table" else LAYOUTS:
         # What the user calls Dukascopy's may have any header.
         fits = layout.header is None or format == "dukascopy" or re.fullmatch(layout.header, header, re.DOTALL)
-        matches = (layout.header is not None) == table.has_header and re.fullmatch(layout.row, row, re.DOTALL)
+        matches = (layout.header is not None) == has_header and re.fullmatch(layout.row, row, re.DOTALL)
         if format in ("auto", layout.tool) and fits and matches:
-            roles = dict(zip(layout.columns, table.names, strict=False)) or guess_roles(table.names)
+            roles = dict(zip(layout.columns, names, strict=False)) or guess_roles(names)
             if has_bars(roles) or (layout.tool == "dukascopy" and has_ticks(roles)):
                 return layout, roles
-    shown = table.delimiter.join(table.names if table.has_header else table.sample)[:120]
+    shown = delimiter.join(names if has_header else first)[:120]
     if format not in ("auto", "table"):
-        raise table.file.error(f"not a {format} file", expected=f"a table as {format} has it", got=shown, fix=_AUTO)
-    if not table.has_header and not options.columns:
-        raise table.file.error(
+        raise file.error(f"not a {format} file", expected=f"a table as {format} has it", got=shown, fix=_AUTO)
+    if not has_header and not options.columns:
+        raise file.error(
             "the columns have no names",
-            row=table.first_line,
+            row=next(iter(frame[ROW]), None),
             expected="a header line, or a file of " + ", ".join(FORMATS[1:-1]),
             got=shown,
             fix="say which is which by number: --column Datetime=1 --column Open=2 ...",
         )
-    return None, assign_roles(table.names, options.columns, table.file)
-
-
-def _open_table(file: Origin, data: bytes, wanted: str | None) -> TextTable:
-    """Find delimiter and header; leading blank lines and `#` comments are passed over."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        data = data.decode("utf-16", errors="replace").encode()
-    data = data.removeprefix(codecs.BOM_UTF8)
-    head, at = _next_row(file, data, 0)
-    delimiter = max(_DELIMITERS, key=head.count)
-    if "\0" in head or delimiter not in head:
-        raise file.error(
-            "not a file of bars",
-            expected="a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns",
-            got=repr(head[:80]),
-        )
-    names = cells = _split_cells(head, delimiter)
-    if not (has_header := not cells[0][:1].isdigit()):
-        names, symbol = tuple(str(place) for place in range(1, len(cells) + 1)), None
-    else:
-        cells, at = _next_cells(file, data, at, delimiter)
-        symbol = None
-        if cells[0] == "Ticker" and len(cells) == len(names):
-            # yfinance has the tickers in a second line of names, and that of the stamps alone in a third.
-            names, symbol = _names_of_ticker(file, names, cells, wanted)
-            cells, at = _next_cells(file, data, at, delimiter)
-            names = (cells[0], *names[1:])
-            cells, at = _next_cells(file, data, at, delimiter)
-        # A column name that was there before gets its place added, so that each can be told.
-        taken = (ROW, *names)
-        names = tuple(f"{name} ({at + 1})" if name in taken[: at + 1] else name for at, name in enumerate(names))
-    first_line = 1 + data.count(b"\n", 0, at)
-    return TextTable(file, delimiter, has_header, names, cells, data[at:], first_line, symbol)
+    return None, assign_roles(names, options.columns, file)
 
 
 def _names_of_ticker(
-    file: Origin, names: tuple[str, ...], tickers: tuple[str, ...], wanted: str | None
-) -> tuple[tuple[str, ...], str | None]:
+    file: Origin, names: list[str], tickers: list[str], wanted: str | None
+) -> tuple[list[str], str | None]:
     """Names of columns of which only those of one ticker stay what they are, and its symbol."""
     spelled = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
     chosen = [ticker for ticker, symbol in spelled.items() if len(spelled) == 1 or wanted in (ticker, symbol)]
     if not chosen:
         raise several_symbols(file, sorted(spelled.values()), wanted)
-    kept = (name if of == chosen[0] else f"{name} of {of}" for name, of in zip(names, tickers, strict=True))
-    return tuple(kept), spelled[chosen[0]]
+    kept = [name if of == chosen[0] else f"{name} of {of}" for name, of in zip(names, tickers, strict=True)]
+    return kept, spelled[chosen[0]]
 
 
-def _next_row(file: Origin, data: bytes, position: int) -> tuple[str, int]:
-    """The next line that is neither blank nor a comment, and its byte position."""
-    match = _BLANK_OR_COMMENT.match(data, position)
-    position = match.end() if match else position
-    if position == len(data):
-        raise file.error("the file holds no rows", expected="a table of bars", fix="leave the file out")
-    line = data[position : position + _LONGEST_LINE].split(b"\n", 1)[0]
-    return line.decode(errors="replace").rstrip("\r"), position
+def _lines_of(file: Origin, data: bytes) -> Iterator[tuple[str, int]]:
+    """The lines that are neither blank nor comments, of which there must be one more, and their byte positions."""
+    position = 0
+    while True:
+        match = _BLANK_OR_COMMENT.match(data, position)
+        position = match.end() if match else position
+        if position == len(data):
+            raise file.error("the file holds no rows", expected="a table of bars", fix="leave the file out")
+        line = data[position : position + _LONGEST_LINE].split(b"\n", 1)[0]
+        yield line.decode(errors="replace").rstrip("\r"), position
+        position = (data.find(b"\n", position) + 1) or len(data)
 
 
-def _next_cells(file: Origin, data: bytes, row: int, delimiter: str) -> tuple[tuple[str, ...], int]:
-    """The cells of the row after the one at this byte position, and their position."""
-    line, position = _next_row(file, data, (data.find(b"\n", row) + 1) or len(data))
-    return _split_cells(line, delimiter), position
-
-
-def _split_cells(line: str, delimiter: str) -> tuple[str, ...]:
+def _split_cells(line: str, delimiter: str) -> list[str]:
     # A carriage return inside a line is a space to us; the csv module would refuse it.
     plain = line[:_LONGEST_LINE].replace("\r", " ")
-    return tuple(cell.strip() for cell in next(csv.reader([plain], delimiter=delimiter), []))
+    return [cell.strip() for cell in next(csv.reader([plain], delimiter=delimiter), [])]
 
 
-def _read_rows(table: TextTable) -> pl.DataFrame:
+def _read_rows(file: Origin, names: list[str], delimiter: str, body: bytes, first_line: int) -> pl.DataFrame:
     """All rows as stripped texts, empty cells null, with their line in the file; blank lines are left out."""
     # A header of our own fixes the number of columns: the first row may be cut, and names may need quotes.
-    places = [str(place) for place in range(len(table.names))]
+    places = [str(place) for place in range(len(names))]
     try:
         cells = pl.read_csv(
-            table.delimiter.join(places).encode() + b"\n" + table.body,
-            separator=table.delimiter,
+            delimiter.join(places).encode() + b"\n" + body,
+            separator=delimiter,
             infer_schema=False,
             encoding="utf8-lossy",
             row_index_name=ROW,
-            row_index_offset=table.first_line,
+            row_index_offset=first_line,
         )
     except pl.exceptions.PolarsError as error:
-        for number, line in enumerate(table.body.decode(errors="replace").split("\n"), table.first_line):
-            if line.strip() and len(_split_cells(line, table.delimiter)) > len(table.names):
-                raise table.file.error(
-                    "a line has too many fields",
-                    row=number,
-                    expected=f"{len(table.names)} fields",
-                    got=line[:200],
-                    fix="correct or remove the line",
-                ) from error
-        raise table.file.error("the text is not a table", got=str(error).splitlines()[0]) from error
-    texts = pl.col(table.names).str.strip_chars()
-    stripped = cells.rename(dict(zip(places, table.names, strict=True))).with_columns(pl.when(texts != "").then(texts))
-    return stripped.filter(~pl.all_horizontal(pl.col(table.names).is_null()))
+        for number, line in enumerate(body.decode(errors="replace").split("\n"), first_line):
+            if line.strip() and len(_split_cells(line, delimiter)) > len(names):
+                expected, way_out = f"{len(names)} fields", "correct or remove the line"
+                problem = "a line has too many fields"
+                raise file.error(problem, row=number, expected=expected, got=line[:200], fix=way_out) from error
+        raise file.error("the text is not a table", got=str(error).splitlines()[0]) from error
+    texts = pl.col(names).str.strip_chars()
+    stripped = cells.rename(dict(zip(places, names, strict=True))).with_columns(pl.when(texts != "").then(texts))
+    return stripped.filter(~pl.all_horizontal(pl.col(names).is_null()))

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ _SIDE = re.compile(r"(?<![A-Za-z])(bid|ask)(?![A-Za-z])", re.IGNORECASE)
 class Options:
     """What the user says about files that do not say it themselves."""
 
+    format: str = "auto"
+    shift: timedelta = timedelta(0)
     symbol: str | None = None
     start: datetime | None = None
     utc: bool = False
@@ -118,15 +120,15 @@ class FileBars:
     record: dict[str, Any] = field(default_factory=dict)
 
 
-def guess_roles(names: Sequence[str]) -> Roles:
-    """Roles by the usual names; a date and a time beside each other make the stamp, unless one column holds both."""
-    known: dict[str, str] = {}
-    for name in names:
+def guess_roles(names: Sequence[str], chosen: Roles | None = None) -> Roles:
+    """Roles chosen, or else by the usual names; a date and a time make the stamp, unless one column holds both."""
+    known, chosen = Roles(), chosen or {}
+    for name in (name for name in names if name not in chosen.values()):
         # Without case, punctuation, or the zone that JForex puts behind a name: `Time (UTC)` is `time`.
         known.setdefault(re.sub(r"[^a-z0-9]", "", re.sub(r"\([^)]*\)$", "", name.strip()).lower()), name)
     # The first of the aliases is seen last, and stays.
-    roles = {role: known[a] for role, aliases in _ALIASES.items() for a in reversed(aliases) if a in known}
-    two_columns = "Date" in roles and roles.get("Datetime") == roles.get("Time")
+    roles = {role: known[a] for role, aliases in _ALIASES.items() for a in reversed(aliases) if a in known} | chosen
+    two_columns = "Date" in chosen or ("Date" in roles and roles.get("Datetime") == roles.get("Time"))
     needless = ("Datetime",) if two_columns else ("Date", "Time")
     return {role: name for role, name in roles.items() if role not in needless}
 
@@ -145,9 +147,7 @@ def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: 
     if ("Date" in chosen) != ("Time" in chosen):
         way_out = "map a whole stamp to Datetime"
         raise ConfigError("Date and Time are mapped together or not at all", got=columns, fix=way_out)
-    roles = {role: name for role, name in guess_roles(names).items() if name not in chosen.values()} | chosen
-    needless = ("Date", "Time") if "Datetime" in chosen else ("Datetime",) if "Date" in chosen else ()
-    roles = {role: name for role, name in roles.items() if role not in needless}
+    roles = guess_roles(names, chosen)
     for name in ("Date" if "Date" in roles else "Datetime", *PRICE_COLUMNS):
         if name not in roles:
             way_out = f"name it with --column {name}=<column of the file>"
