@@ -82,9 +82,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
     with _staged(path.parent, partial(Path.touch, exist_ok=False), path.suffix) as staged:
         with _disk_errors(path):
             yield staged
-        _flush(staged)
+        flush(staged)
         staged.replace(path)
-        _flush(path.parent)
+        flush(path.parent)
 
 
 def staging_folder(parent: Path) -> AbstractContextManager[Path]:
@@ -196,7 +196,7 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                 if path.exists():
                     path.rename(path.with_name(_RETIRED_PREFIX + path.name))
                 staged.rename(path)
-                _flush(path.parent)
+                flush(path.parent)
             finally:
                 _recover(path)
 
@@ -282,7 +282,7 @@ def _release(lock_file: Path, lock: BaseFileLock | None, staged: list[Path]) -> 
         lock.release()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Onto the disk; Windows cannot open folders and does it itself."""
     if path.is_dir() and os.name == "nt":
         return

@@ -99,6 +99,52 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         assert file.read_bytes() == changed
 
 
+def test_a_line_of_which_a_power_cut_kept_the_end_is_cut_off(tmp_path: Path) -> None:
+    """Blocks reach the disk in any order: what did not is zeros."""
+    ledger = written(tmp_path / "ledger.jsonl", 2)
+    ledger.close()
+    whole = ledger.file.read_bytes()
+    first = whole.index(b"\n") + 1
+    ledger.file.write_bytes(whole[: first + 40] + bytes(60) + whole[first + 100 :])
+    again = ForecastLedger(ledger.file, "model")
+    assert ledger.file.read_bytes() == whole[:first]
+    again.close()
+
+
+def test_what_could_not_be_cut_off_is_before_the_next_line(tmp_path: Path) -> None:
+    """A disk that takes half of a line, and then nothing at all, for a while."""
+    ledger = written(tmp_path / "ledger.jsonl", 1)
+    [(line, entry)] = read_ledger(ledger.file)
+    assert isinstance(entry, Settlement)
+
+    class Failing:
+        fileno = ledger._stream.fileno
+
+        def write(self, data: bytes) -> int:
+            return stream.write(data[:50])
+
+        def truncate(self, size: int) -> None:
+            raise OSError(5, "disk I/O error")
+
+    stream, ledger._stream = ledger._stream, Failing()  # type: ignore[assignment]
+    with pytest.raises(OSError, match="space"):
+        ledger.settle(entry)
+    assert len(ledger.file.read_bytes()) == len(line) + 50
+    with pytest.raises(OSError, match="I/O"):
+        ledger.settle(entry)
+    ledger._stream = stream
+    ledger.settle(entry)
+    ledger.close()
+    assert None not in [each for _, each in read_ledger(ledger.file)]
+
+
+def test_the_name_of_a_new_ledger_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = []
+    monkeypatch.setattr("vaiom.files.os.fsync", lambda each: flushed.append(Path(f"/proc/self/fd/{each}").readlink()))
+    written(tmp_path / "ledger.jsonl", 0).close()
+    assert tmp_path in flushed
+
+
 def test_a_line_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = written(tmp_path / "ledger.jsonl", 1)
     before, entry = ledger.file.read_bytes(), next(entry for _, entry in read_ledger(ledger.file))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sqlite3
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,55 @@ def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(ti
         assert (again.online.to_json() == whole.online.to_json()) is True  # not shown: they are long
         again.store.close()
     whole.store.close()
+
+
+def test_a_cut_that_fails_removes_nothing(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the disk fails only when what is left is read again."""
+    assets = live(tiny, tmp_path)
+    assets.bring_in(tiny.bars, 0)
+    assets.push("EURUSD", [Bar(**each) for each in tiny.later["EURUSD"][:3]])
+    before = assets.store.last_bars("EURUSD", 9_999)
+
+    def fails(*_: Any) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vaiom.serve.store._bar", fails)
+        with pytest.raises(RefusalError, match="nothing was removed"):
+            assets.cut("EURUSD", before[-3].datetime)
+    assert assets.store.last_bars("EURUSD", 9_999) == before
+    assert assets.online.streams["EURUSD"].last == before[-1].datetime
+    assert assets.cut("EURUSD", before[-3].datetime) == 2
+    assert assets.store.last_bars("EURUSD", 9_999) == before[:-2]
+    assets.store.close()
+
+
+def test_a_cut_that_was_made_is_not_refused(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger that cannot be written keeps no bar: whoever asks for the forecast is told."""
+    bars = tiny.later["EURUSD"][:2]
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def run() -> None:
+        options = {"bars": tiny.bars, "ledger": tmp_path / "ledger.jsonl", "api_keys": ("secret",)}
+        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
+            assert (await push(client, *bars)).status_code == 200
+            with monkeypatch.context() as patch:
+                patch.setattr("vaiom.forecast.ledger.ForecastLedger._append", full)
+                url = f"/v1/assets/EURUSD/bars?after={bars[0]['datetime']}"
+                answer = await client.delete(url, headers=KEY)
+                assert (answer.status_code, answer.json()["removed"]) == (200, 1)
+                assert (await client.get("/v1/assets/EURUSD/forecast", headers=KEY)).status_code == 503
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_cannot_be_read_is_told_in_words(tiny: TinyRun, tmp_path: Path) -> None:
+    assets = live(tiny, tmp_path)
+    assets.store._db.close()
+    with pytest.raises(RefusalError, match="could not be read"):
+        assets.store.last_bars("EURUSD", 1)
 
 
 def test_the_command_looks_cuts_and_rebuilds(

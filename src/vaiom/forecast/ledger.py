@@ -23,7 +23,7 @@ import numpy as np
 
 from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
-from vaiom.files import ensure_folder, hold_folder
+from vaiom.files import ensure_folder, flush, hold_folder
 from vaiom.forecast.bars import utc_now
 from vaiom.forecast.distribution import ReturnDistribution
 
@@ -77,6 +77,8 @@ class ForecastLedger:
         self._last: dict[str, Entry] = {}
         self._settled: list[Settlement] = []
         self._digest, self._size, self._lock = hashlib.sha256(), 0, threading.Lock()
+        self._torn = True
+        """Whether part of a line may follow those that were taken."""
         ensure_folder(file.parent)
         with ExitStack() as stack:
             stack.enter_context(hold_folder(file))
@@ -87,7 +89,8 @@ class ForecastLedger:
                     got = line[:80].decode(errors="replace")
                     raise DataError("the ledger was changed", where=file, got=got, fix=fix)
                 self._take(line, entry)
-            self._stream.truncate(self._size)  # a line that a kill has torn
+            self._cut_off_rest()
+            flush(file.parent)
             self._held = stack.pop_all()
 
     @property
@@ -126,15 +129,25 @@ class ForecastLedger:
     def _append(self, kind: str, entry: Entry) -> None:
         time = self.clock().isoformat(timespec="seconds")
         line = (json.dumps({"time": time, "kind": kind, **to_json(entry), "previous": self.head}) + "\n").encode()
+        if self._torn:
+            self._cut_off_rest()
+        self._torn = True
         try:
             if self._stream.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
             os.fsync(self._stream.fileno())
         except OSError:
             with suppress(OSError):
-                self._stream.truncate(self._size)
+                self._cut_off_rest()
             raise
+        self._torn = False
         self._take(line, entry)
+
+    def _cut_off_rest(self) -> None:
+        """On the disk before anything is written there: a power cut may keep parts of both."""
+        self._stream.truncate(self._size)
+        os.fsync(self._stream.fileno())
+        self._torn = False
 
     def _take(self, line: bytes, entry: Entry) -> None:
         self._digest.update(line)
@@ -146,8 +159,10 @@ class ForecastLedger:
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
     """The whole lines and what they say; None where a line is no entry or does not follow those before it."""
-    digest = hashlib.sha256()
-    for text in file.read_bytes().split(b"\n")[:-1]:
+    digest, (*lines, _) = hashlib.sha256(), file.read_bytes().split(b"\n")
+    if lines and b"\0" in lines[-1]:
+        lines.pop()  # a power cut kept its end and not what is before it
+    for text in lines:
         line = text + b"\n"
         try:
             value = json.loads(text)

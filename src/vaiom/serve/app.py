@@ -29,7 +29,6 @@ from starlette.exceptions import HTTPException
 from vaiom import __version__
 from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import seconds_of
-from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger
 from vaiom.serve import schemas
@@ -184,8 +183,7 @@ class Service:
             loop = asyncio.get_running_loop()
             removed = await loop.run_in_executor(self._state, self.live.cut, symbol, after)
             stream = self.live.online.streams.get(symbol)
-        for each in self.live.online.streams:
-            await self._newest(each)
+        await self._make_newest()
         num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
         return schemas.CutAnswer(symbol=symbol, removed=removed, num_bars=num_bars, as_of=as_of)
 
@@ -257,18 +255,18 @@ class Service:
         finally:
             self._num_waiting -= 1
 
-    async def _newest(self, symbol: str) -> ReturnDistribution | None:
-        """The forecast after the last bar of a live asset, made if need be; None while it has too few bars."""
-        return await asyncio.get_running_loop().run_in_executor(self._state, self.live.newest, symbol)
+    async def _make_newest(self) -> None:
+        """The forecasts after the last bars of the live assets that can be made."""
+        for symbol in self.live.online.streams:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._state, self.live.newest, symbol)
+            except UserError as error:  # whoever asks for it is told again
+                _log.warning("no forecast of %s: %s", symbol, error)
 
     async def _warm_up(self) -> None:
         """Make the first forecasts, which are slow; then, while serving, those of the bars that were brought in."""
         try:
-            for symbol in self.live.online.streams:
-                try:
-                    await self._newest(symbol)
-                except UserError as error:  # whoever asks for it is told again
-                    _log.warning("no forecast of %s: %s", symbol, error)
+            await self._make_newest()
         except Exception as error:
             _log.exception("the first forecasts failed")
             self.failure = error

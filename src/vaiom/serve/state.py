@@ -200,9 +200,10 @@ class LiveAssets:
 
     def cut(self, symbol: str, after: datetime) -> int:
         """Remove an asset's bars after a moment, how many; everything is then as if they had never come."""
-        removed = self.store.cut([symbol], after)
-        # Made anew beside this one and taken over at once, for readers' sake.
-        vars(self).update(vars(LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)))
+        with self.store.transaction("nothing was removed"):
+            removed = self.store.cut([symbol], after)
+            anew = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
+        vars(self).update(vars(anew))  # at once, for readers' sake
         self.try_snapshot()
         return removed
 

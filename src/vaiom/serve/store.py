@@ -11,7 +11,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,7 +70,7 @@ class Store:
     def __init__(self, folder: Path, model: str) -> None:
         self.path, self.model = ensure_folder(folder) / FILE_NAME, model
         self.num_since_snapshot = 0
-        self._lock = threading.Lock()
+        self._lock, self._inside = threading.RLock(), False
         try:
             # What is written inside `with self._db` is one transaction.
             self._db = sqlite3.connect(self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0)
@@ -79,7 +79,7 @@ class Store:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(f"{_TABLES} BEGIN IMMEDIATE; COMMIT;")
-            if self._rows("PRAGMA user_version") == [(0,)]:
+            if self._db.execute("PRAGMA user_version").fetchone() == (0,):
                 self._db.executescript(_SEED_OLD_FILE)
         except sqlite3.OperationalError as error:
             fix = "one service holds a state folder at a time: stop the other, or choose another --state"
@@ -99,13 +99,13 @@ class Store:
         return json.loads(found[0][0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        with self._transaction("what the service knows could not be stored"):
+        with self.transaction("what the service knows could not be stored"):
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     def append(self, bars: Sequence[tuple[str, Bar]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
         """Bars and settled forecasts with their symbols, all or none; on the disk when this returns."""
         settled_rows = [(symbol, self.model, *_row(each)) for symbol, each in settled]
-        with self._transaction("the bars could not be stored, and none was taken"):
+        with self.transaction("the bars could not be stored, and none was taken"):
             self._insert(bars)
             self._db.executemany(_INSERT_SETTLED, settled_rows)
         self.num_since_snapshot += len(bars)
@@ -113,7 +113,7 @@ class Store:
     def put_snapshot(self, states: dict[str, dict[str, Any]], brought: Sequence[tuple[str, Bar]] = ()) -> None:
         """Record the state of every asset after the last bar; with the last bars that a folder brought, as the seed."""
         rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
-        with self._transaction("where the assets stand could not be stored"):
+        with self.transaction("where the assets stand could not be stored"):
             self._insert(brought)
             for table, fact in (("snapshots", "snapshot"), ("seeds", "seed"))[: 2 if brought else 1]:
                 self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
@@ -145,7 +145,7 @@ class Store:
                     fix="forget the asset and start the service with --bars of a folder that ends there",
                 )
         values = [(symbol, seconds_of(after)) for symbol in symbols]
-        with self._transaction("nothing was removed"):
+        with self.transaction("nothing was removed"):
             removed = self._db.executemany("DELETE FROM bars WHERE symbol = ? AND stamp > ?", values).rowcount
             self._db.executemany("DELETE FROM scored WHERE symbol = ? AND target > ?", values)
             self._db.execute("DELETE FROM seeds WHERE symbol NOT IN (SELECT symbol FROM bars)")
@@ -154,7 +154,7 @@ class Store:
 
     def rewind(self) -> None:
         """Let the next start replay every bar since the seed."""
-        with self._transaction("nothing was changed"):
+        with self.transaction("nothing was changed"):
             self._rewind()
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
@@ -191,17 +191,22 @@ class Store:
         self._db.executemany(_INSERT_BAR, rows)
 
     @contextmanager
-    def _transaction(self, failure: str) -> Iterator[None]:
-        """All that is written inside or nothing; on the disk at the end."""
+    def transaction(self, failure: str) -> Iterator[None]:
+        """All that is written inside or nothing; on the disk at the end, or at that of the one around it."""
         try:
-            with self._lock, self._db:
-                yield
+            with self._lock:
+                outer, self._inside = self._inside, True
+                try:
+                    with nullcontext() if outer else self._db:
+                        yield
+                finally:
+                    self._inside = outer
         except sqlite3.Error as error:
             fix = "look at the disk of the service, then try again"
             raise RefusalError(503, failure, where=self.path.name, got=str(error), retry_after=10, fix=fix) from error
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._lock:
+        with self.transaction("what is stored could not be read"):
             return self._db.execute(query, values).fetchall()
 
 
