@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from judged_runs import Judged, Page
 
+from vaiom.report.contents import read_run
 from vaiom.report.page import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -53,6 +54,7 @@ def opened(browser: Any, file: Path) -> Iterator[Any]:
 def test_every_table_and_figure_is_drawn(opened: Any, file: Path) -> None:
     page = Page(file.read_text())
     opened.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    opened.evaluate("document.querySelectorAll('[data-split]').forEach(part => part.hidden = false)")
     for selector, number in (("table", len(page.attributes("table"))), ("figure svg", len(page.attributes("figure")))):
         found = opened.locator(selector)
         assert found.count() == number > 0
@@ -66,7 +68,7 @@ def test_every_table_and_figure_is_drawn(opened: Any, file: Path) -> None:
 
 
 def test_a_header_sorts_by_mouse_and_by_key(opened: Any) -> None:
-    table = opened.locator("#headline table").first
+    table = opened.locator("#headline [data-split]:not([hidden]) table").first
     names = table.locator("tbody th")
     header = table.get_by_role("columnheader", name="bits/event")
 
@@ -89,6 +91,31 @@ def test_a_header_sorts_by_mouse_and_by_key(opened: Any) -> None:
     for _ in range(2):  # what is missing stays last whichever way the others go
         gains.click()
         assert names.all_inner_texts()[-1] == "model"
+
+
+def test_splits_are_tabs(opened: Any, judged: Judged) -> None:
+    names = [split.name for split in read_run(judged.run).splits]
+    tabs = opened.get_by_role("tab")
+
+    def shown() -> set[str]:
+        parts = opened.locator("#headline [data-split]")
+        return {parts.nth(at).get_attribute("data-split") for at in range(parts.count()) if parts.nth(at).is_visible()}
+
+    assert tabs.count() == len(names) > 1
+    assert shown() == {names[-1]}
+    tabs.first.click()
+    assert shown() == {names[0]}
+    tabs.first.press("ArrowRight")
+    assert shown() == {names[1]}
+    assert opened.locator("[aria-selected=true]").get_attribute("data-shows") == names[1]
+    opened.emulate_media(media="print")
+    assert shown() == set(names)
+
+
+def test_on_a_phone_the_verdict_comes_before_the_contents(opened: Any) -> None:
+    opened.set_viewport_size({"width": 390, "height": 844})
+    tops = [opened.locator(each).bounding_box()["y"] for each in ("h1", ".verdict", "nav", "#headline")]
+    assert tops == sorted(tops)
 
 
 def test_the_page_turns_dark_and_back(opened: Any) -> None:

@@ -10,7 +10,7 @@ from judged_runs import Judged
 
 from vaiom.evaluation.inference import BlockBootstrap, Interval, PairedComparison
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.results import verdict
+from vaiom.report.results import headline, verdict
 
 
 def with_gains(judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]]) -> RunContents:
@@ -79,3 +79,18 @@ def test_validation_alone_is_said_to_flatter(judged: Judged, tmp_path: Path) -> 
     assert "No test split was scored" in said
     assert "Looks at Test" not in said
     assert "No test split was scored" not in " ".join(verdict(read_run(judged.run)))
+
+
+@pytest.mark.parametrize(
+    ("gains", "says"),
+    [
+        ({"tree": (0.02, (0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)}, "Better than every baseline: 0.0200"),
+        ({"tree": (0.02, (-0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)}, "Cannot be told from tree on"),
+        ({"tree": (-0.02, (-0.03, -0.01), None), "plain": (0.1, (0.05, 0.2), None)}, "Worse than tree on"),
+        ({}, "Compared with no baseline"),
+    ],
+)
+def test_the_title_says_what_was_found(
+    judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]], says: str
+) -> None:
+    assert headline(with_gains(judged, gains)).startswith(says)

@@ -304,6 +304,21 @@ def verdict(contents: RunContents) -> list[str]:
     return [*map(describe_split, contents.judged), *limits(contents)]
 
 
+def headline(contents: RunContents) -> str:
+    """What was found, in a few words: the least favourable of the judged splits decides."""
+    found = [
+        (side_of_zero(each.gain.asset_months.interval), split.period, each)
+        for split in contents.judged
+        for each in split.evaluation.against
+    ]
+    if not found:
+        return "Compared with no baseline"
+    side, period, worst = min(found, key=lambda each: (each[0], each[2].gain.gain_bits))
+    if side > 0:
+        return f"Better than every baseline: {bits(worst.gain.gain_bits)} bits ahead of {worst.baseline}"
+    return f"{'Worse than' if side < 0 else 'Cannot be told from'} {worst.baseline} on {period}"
+
+
 def limits(contents: RunContents) -> list[str]:
     """What the reader must know before believing the findings."""
     splits, out = contents.judged, []

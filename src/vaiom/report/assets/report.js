@@ -20,4 +20,27 @@
       body.append(...rows.map(([, row]) => row));
     });
   });
+  // One split at a time, the last at first; on paper, and without scripts, all of them.
+  const tabs = [...document.querySelectorAll("[data-shows]")];
+  const show = (tab) => {
+    tabs.forEach((each) => {
+      each.setAttribute("aria-selected", String(each === tab));
+      each.tabIndex = each === tab ? 0 : -1;
+    });
+    document.querySelectorAll("[data-split]").forEach((part) => { part.hidden = part.dataset.split !== tab.dataset.shows; });
+  };
+  tabs.forEach((tab, at) => {
+    tab.addEventListener("click", () => show(tab));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step) return;
+      const next = tabs[(at + step + tabs.length) % tabs.length];
+      next.focus();
+      show(next);
+    });
+  });
+  if (tabs.length) {
+    tabs[0].parentElement.hidden = false;
+    show(tabs[tabs.length - 1]);
+  }
 })();
