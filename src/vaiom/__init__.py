@@ -68,7 +68,7 @@ def build_corpus(
     splits: SplitConfig | None = None,
     classes: Mapping[str, str] | None = None,
     like: str | Path | None = None,
-    overwrite: bool = False,
+    **options: Any,
 ) -> Corpus:
     """Build a corpus folder from a bar folder: causal events, buckets fitted on Train, splits.
 
@@ -76,17 +76,16 @@ def build_corpus(
 
     With `like`, a run or a packaged model's name, bars and buckets are that model's, and its splits unless others are
     named: the model can then be scored on the corpus and go on learning there.
+
+    Options are those of `vaiom.events.build.build_corpus`: overwrite, covered, progress.
     """
     from vaiom.events.build import CorpusConfig, build_corpus
+    from vaiom.model.checkpoint import load_model
 
-    options: dict[str, Any] = {"timeframe": timeframe, "classes": classes or {}}
-    if like is not None:
-        from vaiom.model.checkpoint import load_model
-
-        options |= load_model(like).corpus_options()
-    options |= {"splits": splits} if splits else {}
-    config = CorpusConfig(**options)
-    return build_corpus(Path(bars), Path(out), config, overwrite=overwrite)
+    wanted: dict[str, Any] = {"timeframe": timeframe, "classes": classes or {}}
+    wanted |= load_model(like).corpus_options() if like is not None else {}
+    wanted |= {"splits": splits} if splits else {}
+    return build_corpus(Path(bars), Path(out), CorpusConfig(**wanted), **options)
 
 
 def train(
@@ -95,26 +94,29 @@ def train(
     *,
     experiment: Experiment | str = "main",
     start: str | Path | None = None,
+    against: Sequence[Path] = (),
+    settings: Sequence[str] = (),
     device: str = "auto",
     resume: bool = False,
+    report: Callable[[dict[str, Any]], None] | None = None,
     **changes: Any,
 ) -> TrainResult:
     """Train an experiment into a run folder and select on Validation; `changes` are settings such as seed and steps.
 
     With `start`, a run or a packaged model's name, training goes on from its weights instead, and the result has a
-    `verdict`: whether that helped.
+    `verdict`: whether that helped, over other runs `against` it too. Settings may be texts, as in `steps=100`.
     """
+    from vaiom.experiments.refit import adapt
     from vaiom.experiments.registry import experiment as named
     from vaiom.experiments.registry import stopping_early
     from vaiom.training.loop import train
 
+    how: dict[str, Any] = {"device": device, "resume": resume, "report": report}
     if start is not None:
-        from vaiom.experiments.refit import adapt
-
-        settings = [f"{key}={value}" for key, value in changes.items()]
-        return adapt(_opened(corpus), Path(start), Path(out), settings=settings, device=device, resume=resume)
+        settings = [*settings, *(f"{key}={value}" for key, value in changes.items())]
+        return adapt(_opened(corpus), Path(start), Path(out), settings=settings, against=against, **how)
     chosen = stopping_early(named(experiment)) if isinstance(experiment, str) else experiment
-    return train(_opened(corpus), chosen.with_changes(**changes), Path(out), device=device, resume=resume)
+    return train(_opened(corpus), chosen.with_settings(settings).with_changes(**changes), Path(out), **how)
 
 
 def fit_baselines(

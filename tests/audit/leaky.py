@@ -370,12 +370,12 @@ def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig) -> list[
         leakage.prove_prices(bars),
         returns.prove_lead_lag(moves),
         returns.prove_duplicates(moves, returns.spans_of(events)),
-        leakage.prove_future(pipeline, bars, fitted, cuts=config.cuts, seed=config.seed, rare_cuts=config.rare_cuts),
-        leakage.prove_refit(pipeline, bars, fitted, seed=config.seed),
+        leakage.prove_future(pipeline, bars, fitted, config),
+        leakage.prove_refit(pipeline, bars, fitted, config.seed),
         leakage.prove_chronology(events, pipeline.train_end),
     ]
     if events.predict is not None:
-        proofs.append(leakage.prove_neighbours(events, seed=config.seed))
+        proofs.append(leakage.prove_neighbours(events, config.seed))
     return proofs
 
 

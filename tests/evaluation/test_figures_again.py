@@ -35,7 +35,7 @@ def random_events(rng: np.random.Generator, count: int, num_assets: int, num_mon
 
 
 def agree(ours: Any, theirs: Any) -> int:
-    proof = Proof(claim=Claim("", ""))
+    proof = Proof(claim=Claim("", "", lambda proof: None))
     compare_figures(proof, ours, json.loads(json.dumps(theirs)), "")
     assert proof.findings == []
     return proof.count

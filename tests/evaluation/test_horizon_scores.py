@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from simulated_market import TinyRuns
 
-from vaiom.audit.horizons import prove_horizons
+from vaiom.audit.figures import prove_horizons
 from vaiom.audit.pipeline import Rescorer
 from vaiom.audit.proof import FAILED, PASSED
 from vaiom.baselines.base import Predictor

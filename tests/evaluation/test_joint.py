@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from simulated_market import TINY_SPLITS, TinyRuns
 
 from vaiom.audit.leakage import prove_dependence
-from vaiom.audit.proof import FAILED, PASSED
+from vaiom.audit.proof import FAILED, PASSED, AuditConfig
 from vaiom.codec import from_json, to_json
 from vaiom.evaluation import joint
 from vaiom.evaluation.joint import (
@@ -133,9 +133,10 @@ def test_the_audit_finds_a_dependence_that_reads_the_future(
         probs[:, 0] += np.abs(np.nan_to_num(corpus.columns["log_ret"][np.minimum(rows + 5, len(corpus) - 1)]))
         return probs / probs.sum(axis=1, keepdims=True)
 
-    assert prove_dependence(fit, honest, corpus, cuts=2, seed=1).verdict == PASSED
+    config = AuditConfig(cuts=2, seed=1)
+    assert prove_dependence(fit, honest, corpus, config).verdict == PASSED
     leaky: Any = SimpleNamespace(checkpoint=honest.checkpoint, predict_proba=reads_ahead)
-    assert prove_dependence(fit, leaky, corpus, cuts=2, seed=1).verdict == FAILED
+    assert prove_dependence(fit, leaky, corpus, config).verdict == FAILED
 
 
 def test_the_true_risk_has_the_least_fissler_ziegel_loss() -> None:

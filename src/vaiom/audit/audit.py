@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vaiom.audit import figures, horizons, leakage, provenance, returns, selection
+from vaiom.audit import figures, leakage, provenance, returns
 from vaiom.audit.pipeline import MovedPipeline, Pipeline, Rescorer, widest_model
 from vaiom.audit.proof import AuditConfig, Proof
 from vaiom.errors import DataError
@@ -22,8 +22,6 @@ from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import CONFIG_NAME, Run
 from vaiom.training.experiment import experiment_of_checkpoint
 
-Say = Callable[[str], None]
-
 
 def audit_path(
     path: Path,
@@ -31,16 +29,15 @@ def audit_path(
     bars: Path | None = None,
     corpus: Path | None = None,
     config: AuditConfig | None = None,
-    say: Say | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Proof]:
     """Audit a corpus folder or a run folder; what needs bars is left out, and said so, where none are given."""
-    config, say = config or AuditConfig(), say or (lambda text: None)
-    run = path if Run(path).config.is_file() else None
+    config, run = config or AuditConfig(), path if Run(path).config.is_file() else None
     if run is None and not (path / MANIFEST_NAME).is_file():
         raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
     seen = opened = open_corpus((corpus or Run(run).corpus_path()) if run else path)
     reads: dict[str, Any] = {"model": widest_model(config.context or DEFAULT_CONTEXT)}
-    model, rescorer = None, None
+    rescorer = None
     if run:
         model = ModelPredictor.load(Run(run).best, "cpu")
         seen = seen_by(model.checkpoint, opened)
@@ -49,7 +46,8 @@ def audit_path(
         rescorer = Rescorer(model, seen, rescore=config.rescore, seed=config.seed)
     kind = Pipeline if seen is opened else MovedPipeline
     pipeline = kind(provenance.config_of(seen) if bars else seen, baselines=config.baselines, **reads)
-    steps: dict[str, Callable[[], Proof]] = {}
+    need_bars = (provenance.prove_rebuild, leakage.prove_prices, leakage.prove_future, leakage.prove_refit)
+    proofs, steps = [], dict[str, Callable[[], Proof]]()
     if bars:
         from vaiom.market.folder import read_bars  # a machine without a dataframe library audits the rest
 
@@ -59,13 +57,13 @@ def audit_path(
         steps = {
             "rebuilding the corpus": lambda: provenance.prove_rebuild(opened, seen, bars, frames, pipeline, fitted),
             "the prices": lambda: leakage.prove_prices(frames),
-            f"the future after {config.cuts} cuts": lambda: leakage.prove_future(
-                pipeline, frames, fitted, cuts=config.cuts, seed=config.seed, rare_cuts=config.rare_cuts
-            ),
+            f"the future after {config.cuts} cuts": lambda: leakage.prove_future(pipeline, frames, fitted, config),
             "fitting again without what came after Train": lambda: leakage.prove_refit(
-                pipeline, frames, fitted, seed=config.seed
+                pipeline, frames, fitted, config.seed
             ),
         }
+    else:
+        proofs = [Proof(claim=each, notes=["not run: needs --bars"]) for each in need_bars]
     events, moves = pipeline.events(seen), returns.returns_of_corpus(seen)
     steps |= {
         "copies of held-out stretches": lambda: returns.prove_duplicates(moves, returns.spans_of(events)),
@@ -73,19 +71,15 @@ def audit_path(
         "the splits and the sampler's stream": lambda: leakage.prove_chronology(events, pipeline.train_end),
     }
     if run and rescorer:
-        steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, seed=config.seed)
+        steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, config.seed)
         if Run(run).dependence.is_file():
-            fit = Dependence.read(Run(run).dependence, rescorer.model.checkpoint.sha256)
-            steps["the dependence of assets"] = lambda: leakage.prove_dependence(
-                fit, rescorer.model, seen, cuts=config.cuts, seed=config.seed
-            )
+            fit = Dependence.read(Run(run).dependence, model.checkpoint.sha256)
+            steps["the dependence of assets"] = lambda: leakage.prove_dependence(fit, model, seen, config)
         steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, rescorer, config.baselines)
         if Run(run).horizons.is_file():
-            steps["horizons"] = lambda: horizons.prove_horizons(run, rescorer)
-    steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, model, run, seen)
-    steps["the selection"] = lambda: selection.prove_selection(opened, rescorer, run)
-    need_bars = () if bars else (provenance.REBUILD, leakage.PRICES, leakage.FUTURE, leakage.REFIT)
-    proofs = [Proof(claim=claim, notes=["not run: needs --bars"]) for claim in need_bars]
+            steps["horizons"] = lambda: figures.prove_horizons(run, rescorer)
+    steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, rescorer, run)
+    steps["the selection"] = lambda: provenance.prove_selection(opened, rescorer, run)
     for text, prove in steps.items():
         say(text)
         proofs.append(prove())

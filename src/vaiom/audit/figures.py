@@ -1,7 +1,9 @@
-"""Proof (e): the figures of an evaluation, and of the report, are those of its per-event file.
+"""Proofs (e) and (i): the figures of an evaluation, of its horizons and of the report are those of its per-event files.
 
 What follows from the events is computed again; their losses and forecasts are held to what the checkpoint answers now
 and the baselines that Train fits, within what arithmetic explains. The notes name every figure that was left out.
+What a run knows beyond the next bar was fitted on Train alone and is judged on targets of exactly those bars: fits are
+made again, targets are held to returns that are changed one by one.
 Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 """
 
@@ -11,6 +13,7 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit.pipeline import Rescorer, Rows, find_rows
-from vaiom.audit.proof import QUICK_BASELINES, Claim, Proof
+from vaiom.audit.proof import QUICK_BASELINES, Proof, claim
 from vaiom.baselines.base import Baseline
 from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
 from vaiom.baselines.store import load_fit
@@ -27,15 +30,18 @@ from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import compare_tests, figures_of_events, figures_of_forecasts, share_of_zeros
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
+from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.joint import judge_joint
 from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
-from vaiom.events.splits import TRAIN
+from vaiom.events.horizons import HorizonCorpus, at_horizon, fit_horizon
+from vaiom.events.splits import SEALED, TRAIN
 from vaiom.files import read_json
 from vaiom.model.checkpoint import USE
+from vaiom.model.horizons import load_horizons
 from vaiom.report.contents import read_run
 from vaiom.report.page import render
 from vaiom.run import REPORT_NAME, Run
@@ -49,11 +55,15 @@ FLIPPED_STATES = 8
 """Events whose heaviest latent state may then be another one."""
 SAMPLED = 5e-3
 """Largest difference of a figure of portfolios and of their assets together, where another machine answered."""
+HORIZON_FIGURE = 1e-3
+"""The same of a figure that rests on what the heads of horizons answer now."""
+CHANGED_RETURNS = 200
+"""Returns that are changed to see which targets follow."""
 CHANGING = ("quality", "provenance")
 """Sections of a report that say what the corpus is now."""
 
 
-@Claim(
+@claim(
     "e. figures",
     "losses scored again; every figure of evaluation-*.json from the events, the corpus and the model; report.html",
 )
@@ -232,3 +242,62 @@ def _parts(page: str) -> tuple[dict[str, str], list[str]]:
     text = re.sub(r"<pre>.*?</pre>", lambda found: re.sub(r"\bvaiom .*", "", found[0]), text, flags=re.DOTALL)
     first, *rest = re.split(r'<section id="(\w+)"', text)
     return {"top": first, **dict(zip(rest[::2], rest[1::2], strict=True))}, figures
+
+
+@claim(
+    "i. horizons",
+    "Train alone fits the same horizons; a target is its own bars and no other; losses and figures computed again",
+)
+def prove_horizons(proof: Proof, run: Path, rescorer: Rescorer) -> None:
+    corpus, horizons = rescorer.corpus, load_horizons(Run(run).horizons, rescorer.model.checkpoint)
+    views = {fit.bars: at_horizon(corpus, fit) for fit in horizons.fitted.fits}
+    for bars, view in views.items():
+        same = to_json(fit_horizon(corpus, bars)) == to_json(view.at)
+        proof.check(same, f"{bars} bars: Train fits other buckets, shape or scale")
+        _prove_targets(proof, view, rescorer.seed)
+    for split in Run(run).evaluated_splits():
+        stored = read_json(Run(run).evaluation(split))
+        scores = {each["bars"]: each for each in stored.get("horizons") or ()}
+        if not scores:
+            proof.notes.append(f"{split}: the evaluation has no horizons")
+            continue
+        fits, unseal = stored.get("baselines"), split if split == SEALED else None
+        known = Path(fits) if fits and Path(fits).is_dir() else None
+        for each in judge_horizons(rescorer.model, horizons, corpus, split, baselines=known, unseal=unseal):
+            bars, view = each.score.bars, views[each.score.bars]
+            where, events = f"{split}, {bars} bars", read_events(run, events_name(split, bars))
+            columns = ("symbols", "target_times", "buckets")
+            same = bars in scores and all(
+                np.array_equal(getattr(events, name), getattr(each.events, name)) for name in columns
+            )
+            if not proof.check(same, f"{where}: other events or outcomes than those of the split", len(each.rows)):
+                continue
+            rows = each.rows
+            compare_figures(proof, to_json(figures_of_horizon(view, rows, events)), scores[bars], where)
+            again = to_json(each.score)
+            for name in ("wider", "variance_of_steps", "variance_realised"):
+                compare_figures(proof, again[name], scores[bars].get(name), f"{where}.{name}", HORIZON_FIGURE)
+            for name, losses in events.bits.items():
+                if name not in each.events.bits:
+                    proof.notes.append(f"{where}: {name} was not computed again, no fit was found")
+                    continue
+                largest = float(np.abs(losses - each.events.bits[name]).max())
+                allowed = HORIZON_FIGURE if name in (MODEL, ROOT_OF_TIME) else BASELINE_BITS
+                otherwise = f"{where}: {name} gives an event {largest:.1e} bits more or fewer than the file"
+                proof.check(largest <= allowed, otherwise, len(rows))
+
+
+def _prove_targets(proof: Proof, view: HorizonCorpus, seed: int) -> None:
+    """Other returns, far from each other: the targets that span one of them change, no other does, nor does a scale."""
+    bars, size = view.horizon, len(view)
+    places = np.arange(bars, size, 2 * bars + 1)
+    places = np.sort(np.random.default_rng(seed).permutation(places)[:CHANGED_RETURNS])
+    returns = np.array(view.columns["log_ret"])
+    returns[places] += 1e-3
+    other = at_horizon(replace(view.base, columns={**view.columns, "log_ret": returns}), view.at)
+    moved = ~np.isclose(other.log_ret_next, view.log_ret_next, rtol=0, atol=1e-9, equal_nan=True)
+    spans = np.zeros(size, bool)
+    spans[(places[:, None] - np.arange(1, bars + 1)).ravel()] = True
+    spans &= np.isfinite(view.log_ret_next)
+    proof.check(np.array_equal(moved, spans), f"{bars} bars: targets of other bars than the next", len(places))
+    proof.check(np.array_equal(other.sigma20, view.sigma20), f"{bars} bars: a scale that sees its target", size)

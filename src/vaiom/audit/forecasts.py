@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vaiom.audit.pipeline import find_rows
-from vaiom.audit.proof import Claim, Proof
+from vaiom.audit.proof import Proof, claim
 from vaiom.baselines.base import Rows
 from vaiom.baselines.registry import baseline
 from vaiom.errors import DataError
@@ -33,7 +33,7 @@ Key = tuple[str, datetime]
 Entries = list[tuple[Commitment, Settlement | None]]
 
 
-@Claim("ledger", "every forecast was on record before its bar, and model and bars make it again")
+@claim("ledger", "every forecast was on record before its bar, and model and bars make it again")
 def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     if not file.is_file():
         raise DataError("no such ledger", where=file, fix="`vaiom serve --ledger` writes one")

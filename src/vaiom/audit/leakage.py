@@ -6,7 +6,7 @@ Train, never refitted) and "Supervision Scope".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
-from vaiom.audit.proof import Claim, Proof
+from vaiom.audit.proof import AuditConfig, Proof, claim
 from vaiom.evaluation.joint import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import Corpus
@@ -26,17 +26,12 @@ from vaiom.events.splits import TRAIN, VALIDATION
 if TYPE_CHECKING:
     import polars as pl
 
-PRICES = Claim("prices", "no bar holds the range of the hours, days or weeks that follow it")
-FUTURE = Claim(
-    "a. future",
-    "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything known up to there",
-)
-REFIT = Claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
-
 LEAKS = ("hidden_higher_timeframe_bar",)
 """Findings of the quality report that put the future into a row: no cut shows it, because it is inside one bar."""
 ROWS_SHOWN = 8
 """Rows of each asset whose windows and answers are compared: those next to the cut, and as many anywhere before."""
+DAMAGES = ("scrambled", "deleted", "shifted")
+"""What is done to bars after a cut: other prices and volumes in another order, none, later ones."""
 MAX_SHIFT_HOURS = 1_000
 LEARNING_ROWS, FUTURE_ROWS = 64, 48
 """Of each asset around a short cut: rows before the first whole window, rows after the cut."""
@@ -51,7 +46,7 @@ PROBABILITY_TOLERANCE = 1e-5
 ASKED_ALONE, ASKED_TOGETHER = 12, 192
 
 
-@PRICES
+@claim("prices", "no bar holds the range of the hours, days or weeks that follow it")
 def prove_prices(proof: Proof, bars: Bars) -> None:
     """No bar holds what happened after it; a pipeline cannot be blamed for a daily bar among the hours."""
     from vaiom.market.check import check_bars
@@ -62,57 +57,49 @@ def prove_prices(proof: Proof, bars: Bars) -> None:
         proof.check(not leaks, f"{symbol}: {what}", len(frame))
 
 
-def _scramble(tail: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
-    """Other prices and volumes in another order; the noise matters where a single bar is left to reorder."""
+def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Generator) -> dict[str, pl.DataFrame]:
+    """The same bars up to the cut, and damaged ones after it."""
     import polars as pl
 
     from vaiom.market.folder import NUMBER_COLUMNS
 
-    noise = pl.Series(rng.lognormal(0, 0.1, len(tail)))
-    return tail.with_columns(pl.col(NUMBER_COLUMNS).gather(rng.permutation(len(tail))) * noise)
-
-
-def _shift(tail: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
-    return tail.with_columns(tail["Datetime"] + timedelta(hours=int(rng.integers(1, MAX_SHIFT_HOURS))))
-
-
-DAMAGES: dict[str, Callable[[pl.DataFrame, np.random.Generator], pl.DataFrame]] = {
-    "scrambled": _scramble,
-    "deleted": lambda tail, rng: tail.clear(),
-    "shifted": _shift,
-}
-
-
-def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Generator) -> dict[str, pl.DataFrame]:
-    """The same bars up to the cut, and damaged ones after it."""
     out = {}
     for symbol, frame in bars.items():
         later = frame["Datetime"].to_numpy() > cut
-        out[symbol] = frame.filter(~later).vstack(DAMAGES[how](frame.filter(later), rng))
+        tail = frame.filter(later)
+        if how == "scrambled":  # the noise matters where a single bar is left to reorder
+            noise = pl.Series(rng.lognormal(0, 0.1, len(tail)))
+            tail = tail.with_columns(pl.col(NUMBER_COLUMNS).gather(rng.permutation(len(tail))) * noise)
+        elif how == "shifted":
+            tail = tail.with_columns(tail["Datetime"] + timedelta(hours=int(rng.integers(1, MAX_SHIFT_HOURS))))
+        else:
+            tail = tail.clear()
+        out[symbol] = frame.filter(~later).vstack(tail)
     return out
 
 
-@FUTURE
-def prove_future(
-    proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, *, cuts: int, seed: int, rare_cuts: int = 1
-) -> None:
+@claim(
+    "a. future",
+    "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything known up to there",
+)
+def prove_future(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, config: AuditConfig) -> None:
     """Whatever happens to the bars of all assets after a cut, everything up to it stays the same to the bit."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(config.seed)
     before = pipeline.transform(bars, fitted)
-    moments = _draw_cuts(before, pipeline, cuts, rng)
+    moments = _draw_cuts(before, pipeline, config.cuts, rng)
     for cut in moments:
         for how in DAMAGES:
             after = pipeline.transform(damage_after(bars, cut, how, rng), fitted)
             _compare(proof, before, after, cut, f"{how} after {cut}", rng)
     proof.notes.append(f"{len(moments)} cuts, {len(DAMAGES)} kinds of damage")
     short = 0
-    for kind, places in rare_moments(bars).items() if rare_cuts else ():
-        for cut in rng.choice(places, min(rare_cuts, len(places)), replace=False):
+    for kind, places in rare_moments(bars).items() if config.rare_cuts else ():
+        for cut in rng.choice(places, min(config.rare_cuts, len(places)), replace=False):
             near = {}  # some bars before the cut and a few after it, of each asset that has begun
             for symbol, frame in bars.items():
                 if known := int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right")):
                     near[symbol] = frame[max(0, known - before.context - LEARNING_ROWS) : known + FUTURE_ROWS]
-            how = rng.choice(list(DAMAGES))
+            how = rng.choice(DAMAGES)
             old = replace(pipeline.transform(near, fitted), predict=None)
             new = pipeline.transform(damage_after(near, cut, how, rng), fitted)
             _compare(proof, old, new, cut, f"{how} after {cut} ({kind})", rng)
@@ -216,8 +203,8 @@ def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -
     proof.check(not differs.any(), f"{what} at {times[differs.argmax()]} changed", 0)
 
 
-@REFIT
-def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, *, seed: int) -> None:
+@claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
+def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, seed: int) -> None:
     """What Train fits is the same when the world ends with Train."""
     rng = np.random.default_rng(seed)
     last = np.datetime64(pipeline.train_end - timedelta(microseconds=1))
@@ -233,7 +220,7 @@ def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, *,
     proof.notes.append(", ".join(fitted.hashes))
 
 
-@Claim(
+@claim(
     "c. chronology",
     "splits follow each other and hold every valid target once; no sampled window holds a target outside Train",
 )
@@ -251,11 +238,9 @@ def prove_chronology(proof: Proof, events: Events, train_end: datetime) -> None:
     seconds = events.target_timestamps[chosen].astype("datetime64[s]").astype(np.int64)
     _, counts = np.unique(np.stack([asset, seconds]), axis=1, return_counts=True)
     repeated = int((counts > 1).sum())
-    problem = f"{repeated} events of an asset and a target time are there more than once"
-    proof.check(not repeated, problem, len(chosen))
+    proof.check(not repeated, f"{repeated} events of an asset and a target time are there more than once", len(chosen))
     outside = events.target_timestamps[events.splits[TRAIN]] >= end
-    problem = f"{outside.sum()} Train events have a target at or after {train_end}"
-    proof.check(not outside.any(), problem, len(outside))
+    proof.check(not outside.any(), f"{outside.sum()} Train events have a target at or after {train_end}", len(outside))
     _require_all_targets(proof, events)
     for step in range(1, SAMPLED_STEPS + 1):
         ends = events.draw(step)
@@ -286,8 +271,8 @@ def _require_all_targets(proof: Proof, events: Events) -> None:
             proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
 
 
-@Claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
-def prove_neighbours(proof: Proof, events: Events, *, seed: int) -> None:
+@claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
+def prove_neighbours(proof: Proof, events: Events, seed: int) -> None:
     """An answer does not depend on what else is asked with it."""
     assert events.predict is not None
     rng = np.random.default_rng(seed)
@@ -311,12 +296,10 @@ def prove_neighbours(proof: Proof, events: Events, *, seed: int) -> None:
     proof.notes.append(f"largest difference of a probability {largest:.1e}, tolerance {PROBABILITY_TOLERANCE:.0e}")
 
 
-@Claim("h. dependence", "how assets depend on each other before a stamp, with all rows after it scrambled: the same")
-def prove_dependence(
-    proof: Proof, fit: Dependence, model: ModelPredictor, corpus: Corpus, *, cuts: int, seed: int
-) -> None:
-    rng, held_out = np.random.default_rng(seed), corpus.split_codes == corpus.splits.code(VALIDATION)
-    for cut in rng.choice(np.unique(corpus.timestamps[held_out]), cuts):
+@claim("h. dependence", "how assets depend on each other before a stamp, with all rows after it scrambled: the same")
+def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpus: Corpus, config: AuditConfig) -> None:
+    rng, held_out = np.random.default_rng(config.seed), corpus.split_codes == corpus.splits.code(VALIDATION)
+    for cut in rng.choice(np.unique(corpus.timestamps[held_out]), config.cuts):
         order = np.arange(len(corpus))
         for rows in corpus.asset_slices.values():
             later = rows.start + int((corpus.timestamps[rows] <= cut).sum())
@@ -331,4 +314,4 @@ def prove_dependence(
         (stamps, before), (others, after) = states
         same = np.array_equal(stamps, others) and np.allclose(before, after, rtol=0, atol=PROBABILITY_TOLERANCE)
         proof.check(same, f"another state after {cut} with other rows after it", len(stamps))
-    proof.notes.append(f"{cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
+    proof.notes.append(f"{config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")

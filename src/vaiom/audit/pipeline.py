@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -87,20 +87,15 @@ class Events:
     """Probabilities (n, K) of the events of these rows, where there is a model."""
 
 
+@dataclass
 class Pipeline:
     """From bars to events, and to probabilities where a predictor is given."""
 
-    def __init__(
-        self,
-        config: CorpusConfig | Corpus,
-        *,
-        model: ModelConfig | None = None,
-        train: TrainConfig | None = None,
-        predictor: Predictor | None = None,
-        baselines: Sequence[str] = QUICK_BASELINES,
-    ) -> None:
-        self.config, self.model, self.train = config, model or widest_model(), train or TrainConfig()
-        self.predictor, self.baselines = predictor, baselines
+    config: CorpusConfig | Corpus
+    model: ModelConfig
+    train: TrainConfig = field(default_factory=TrainConfig)
+    predictor: Predictor | None = None
+    baselines: Sequence[str] = QUICK_BASELINES
 
     @property
     def train_end(self) -> datetime:
@@ -170,9 +165,8 @@ class Rounding:
         return bool(largest <= self.bits and rms <= self.rms_bits and abs(bits.mean()) <= self.mean_bits)
 
     def __str__(self) -> str:
-        return (
-            f"{self.precision} arithmetic explains {self.bits:.1e} bits of an event, {self.mean_bits:.1e} of their mean"
-        )
+        explained = f"{self.bits:.1e} bits of an event, {self.mean_bits:.1e} of their mean"
+        return f"{self.precision} arithmetic explains {explained}"
 
 
 class Rescorer:

@@ -6,8 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, Generic, ParamSpec
 
 P = ParamSpec("P")
 
@@ -34,28 +33,30 @@ class AuditConfig:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What a proof is called, and what it checks in a sentence; it decorates the function that checks it."""
+class Claim(Generic[P]):
+    """What a proof is called, what it checks in a sentence, and the function that checks it."""
 
     name: str
     about: str
+    check: Callable[Concatenate[Proof, P], None]
 
-    def __call__(self, check: Callable[Concatenate[Proof, P], None]) -> Callable[P, Proof]:
-        @wraps(check)
-        def prove(*args: P.args, **options: P.kwargs) -> Proof:
-            proof, start = Proof(claim=self), time.perf_counter()
-            check(proof, *args, **options)
-            proof.seconds = time.perf_counter() - start
-            return proof
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Proof:
+        proof, start = Proof(claim=self), time.perf_counter()
+        self.check(proof, *args, **options)
+        proof.seconds = time.perf_counter() - start
+        return proof
 
-        return prove
+
+def claim(name: str, about: str) -> Callable[[Callable[Concatenate[Proof, P], None]], Claim[P]]:
+    """Decorates the function that checks it."""
+    return lambda check: Claim(name, about, check)
 
 
 @dataclass(kw_only=True)
 class Proof:
     """One line of the audit's table; it is open while its checks are made."""
 
-    claim: Claim
+    claim: Claim[Any]
     count: int = 0
     """How many comparisons were made."""
     seconds: float = 0.0
@@ -89,7 +90,8 @@ class Proof:
     def summary(self) -> dict[str, Any]:
         """As `vaiom audit --json` shows it."""
         return {
-            **vars(self.claim),
+            "name": self.name,
+            "about": self.claim.about,
             "verdict": self.verdict.lower(),
             "count": self.count,
             "seconds": round(self.seconds, 3),

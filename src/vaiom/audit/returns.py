@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.audit.pipeline import Events
-from vaiom.audit.proof import Claim, Proof
+from vaiom.audit.proof import Proof, claim
 from vaiom.events.corpus import Corpus
 
 SAME_SIGNS = 32
@@ -57,7 +57,7 @@ def spans_of(events: Events) -> dict[str, Span]:
     return {name: (stamps[rows].min(), stamps[rows].max()) for name, rows in events.splits.items() if len(rows)}
 
 
-@Claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")
+@claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")
 def prove_duplicates(proof: Proof, returns: Mapping[str, Returns], spans: Mapping[str, Span]) -> None:
     """Copies under another symbol or stamp; scaled, turned upside down or with a little noise they are copies still."""
     symbols, moves = list(returns), [_moves(each) for each in returns.values()]
@@ -105,7 +105,7 @@ def _usual_step(moves: list[Returns]) -> int:
     return int(np.median(steps)) if len(steps) else 1
 
 
-@Claim("lead-lag", "assets that move together do so at the same stamp, not hours apart")
+@claim("lead-lag", "assets that move together do so at the same stamp, not hours apart")
 def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     """An asset stamped hours early tells the others' future: it then moves with them at a lag and not at once."""
     symbols, moves = list(returns), [_moves(each) for each in returns.values()]

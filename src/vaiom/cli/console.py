@@ -155,20 +155,11 @@ def progress_bar(title: str) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[what]}"),
-    )
+    name, what = TextColumn("{task.description}"), TextColumn("{task.fields[what]}")
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), what)
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None, what="")
-
-        def report_bar(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, what=what)
-
-        yield report_bar
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, what=what)
 
 
 def parse_date(text: str) -> datetime:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import vaiom
 from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, parse_date, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.report import data_tables
-
-if TYPE_CHECKING:
-    from vaiom.events.corpus import Corpus
-    from vaiom.events.splits import Interval, SplitConfig
 
 app = typer.Typer(help="Bars become a causal, self-describing corpus.", no_args_is_help=True)
 
@@ -37,21 +35,14 @@ def build(
     overwrite: Overwrite = False,
 ) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
-    from vaiom.events.build import CorpusConfig, build_corpus
     from vaiom.events.corpus import few_train_events
     from vaiom.events.splits import VALIDATION
 
-    named = any((train_end, validation, test, seal))
-    options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes)}
-    if like:
-        from vaiom.model.checkpoint import load_model
-
-        options |= load_model(like).corpus_options()
-    if named or not like:
+    options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes), "like": like}
+    if any((train_end, validation, test, seal)):
         options["splits"] = _splits(train_end, validation, test, seal)
-    config = CorpusConfig(**options)
     with progress_bar("building") as progress:
-        corpus = build_corpus(bars, out, config, overwrite=overwrite, covered=True, progress=progress)
+        corpus = vaiom.build_corpus(bars, out, overwrite=overwrite, covered=True, progress=progress, **options)
     empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not corpus.manifest["events"][name]]
     last = max(asset["last"] for asset in corpus.manifest["assets"].values())
     notes = [f"note: no event with full context in {', '.join(empty)}; the bars end {last[:10]}"] if empty else []
@@ -67,9 +58,8 @@ def append(
 ) -> Answer:
     """Add new bars; history is not rebuilt, and the result equals a full build."""
     from vaiom.events.build import append_bars
-    from vaiom.events.corpus import open_corpus
 
-    before = len(open_corpus(corpus, verify=False))
+    before = len(vaiom.open_corpus(corpus, verify=False))
     with progress_bar("appending") as progress:
         grown = append_bars(corpus, bars, progress=progress)
     return _answer(grown, f"{len(grown) - before:,} rows added")
@@ -79,9 +69,7 @@ def append(
 @answers
 def show(corpus: CorpusPath) -> Answer:
     """Print what a corpus holds: assets, splits, edges, quality, where it came from."""
-    from vaiom.events.corpus import open_corpus
-
-    return _answer(open_corpus(corpus), quality=True)
+    return _answer(vaiom.open_corpus(corpus), quality=True)
 
 
 @app.command()
@@ -110,9 +98,7 @@ def unpack(
     return _answer(unpack_corpus(file, folder, overwrite=overwrite))
 
 
-def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfig:
-    from vaiom.events.splits import SplitConfig
-
+def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.SplitConfig:
     changes: dict[str, Any] = {}
     if train_end:
         changes["train_end"] = parse_date(train_end)
@@ -124,8 +110,8 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfi
         changes["seal"] = parse_date(seal) if seal else changes["tests"][-1][1]
     try:
         if list(changes) == ["train_end"]:
-            return SplitConfig().shifted_to(changes["train_end"])
-        return replace(SplitConfig(), **changes)
+            return vaiom.SplitConfig().shifted_to(changes["train_end"])
+        return replace(vaiom.SplitConfig(), **changes)
     except ValueError as error:
         given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
         raise ConfigError(
@@ -135,7 +121,7 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> SplitConfi
         ) from error
 
 
-def _interval(text: str) -> Interval:
+def _interval(text: str) -> tuple[datetime, datetime]:
     start, colon, end = text.partition(":")
     if not colon:
         raise ConfigError("not an interval", expected="D:D, as in 2024-07-01:2025-01-01", got=repr(text))
@@ -155,7 +141,7 @@ def _class_table(file: Path | None) -> dict[str, str]:
     return {str(symbol): value.upper() for symbol, value in table.items()}
 
 
-def _answer(corpus: Corpus, *warnings: str, quality: bool = False) -> Answer:
+def _answer(corpus: vaiom.Corpus, *warnings: str, quality: bool = False) -> Answer:
     from vaiom.events.corpus import split_quality
 
     splits = split_quality(corpus)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -128,9 +129,15 @@ def simulate(
         answer = market.write_market(made, config, out, overwrite=overwrite)
         shown += data_tables.bar_folder(answer, out)
     if compare is not None:
-        with TemporaryDirectory() as folder:
+        from vaiom.evaluation.simulated import compare_markets
+        from vaiom.events.build import corpus_in_memory
+        from vaiom.simulate.oracle import Oracle
+
+        with TemporaryDirectory() as folder:  # both are measured by the definitions of the corpus
             market.write_market(made, config, Path(folder) / "bars")
-            answer["comparison"] = _compare(Path(folder) / "bars", compare)
+            oracle = Oracle.load(Path(folder) / "bars")
+            found = compare_markets(corpus_in_memory(Path(folder) / "bars"), oracle, corpus_in_memory(compare))
+        answer["comparison"] = [asdict(each) for each in found]
         shown.append(data_tables.market_comparison(answer["comparison"], compare))
     return Answer(json=answer, shown=shown)
 
@@ -146,12 +153,11 @@ def check(bars: BarsDir) -> Answer:
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
-    kind: dict[str, Any] = {"kind": "few_train_events", "severity": Severity.WARNING}
-    kind |= {"summary": "events before the end of Train: too few to learn the asset from"}
-    problem = {}
+    kind, summary = "few_train_events", "events before the end of Train: too few to learn the asset from"
+    few, problem = partial(Finding, kind=kind, severity=Severity.WARNING, summary=summary), {}
     try:
         corpus = corpus_in_memory(bars)
-        report = report.plus({name: [Finding(count=n, **kind)] for name, n in few_train_events(corpus).items()})
+        report = report.plus({name: [few(count=n)] for name, n in few_train_events(corpus).items()})
         splits = split_quality(corpus)
     except DataError as error:
         # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
@@ -161,24 +167,11 @@ def check(bars: BarsDir) -> Answer:
     return Answer(json={**report.to_json(), **problem, "splits": to_json(splits)}, shown=shown, notes=notes)
 
 
-def _compare(simulated: Path, real: Path) -> list[dict[str, Any]]:
-    """Measure simulated and real bars by the definitions of the corpus."""
-    from vaiom.evaluation.simulated import compare_markets
-    from vaiom.events.build import corpus_in_memory
-    from vaiom.simulate.oracle import Oracle
-
-    table = compare_markets(corpus_in_memory(simulated), Oracle.load(simulated), corpus_in_memory(real))
-    return [asdict(row) for row in table]
-
-
 def _column_map(pairs: list[str]) -> dict[str, str]:
-    table = {}
     for pair in pairs:
-        ours, equals, theirs = pair.partition("=")
-        if not (ours and equals and theirs):
+        if not all(pair.partition("=")):
             raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(pair))
-        table[ours] = theirs
-    return table
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _answer(manifest: dict[str, Any], out: Path, warnings: Sequence[str] = ()) -> Answer:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+import vaiom
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Split, Unseal, answers, note, progress_bar
 from vaiom.errors import ConfigError
@@ -34,14 +35,14 @@ def baselines(
     """Fit the baselines on Train and score them in bits per event."""
     from vaiom.baselines.registry import BASELINES, require_known, usual_baselines
     from vaiom.evaluation.predictor import score_baselines
-    from vaiom.events.corpus import open_corpus
     from vaiom.events.horizons import at_horizon
 
     names = require_known([name.strip() for name in only.split(",")] if only is not None else usual_baselines())
     left_out = [name for name in BASELINES if only is None and name not in names]
     if left_out:
         note(f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same.")
-    opened = open_corpus(corpus) if horizon == 1 else at_horizon(open_corpus(corpus), horizon)
+    opened = vaiom.open_corpus(corpus)
+    opened = opened if horizon == 1 else at_horizon(opened, horizon)
     splits = [split]
     if run:
         from vaiom.model.checkpoint import load_model
@@ -74,11 +75,10 @@ def evaluate(
 ) -> Answer:
     """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
     from vaiom.evaluation.evaluate import evaluate_run
-    from vaiom.events.corpus import open_corpus
     from vaiom.report.contents import period_of
     from vaiom.report.results import describe, describe_states, notes_of, tables_of
 
-    opened = open_corpus(corpus or Run(run).corpus_path())
+    opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     with progress_bar(f"scoring {split}") as progress:
         found = evaluate_run(
             run,
@@ -160,7 +160,6 @@ def audit(
     from vaiom.audit.proof import FAILED
     from vaiom.audit.provenance import prove_repeat
     from vaiom.baselines.registry import require_known
-    from vaiom.events.corpus import open_corpus
 
     hashes: dict[str, str] = {}
     chosen = {} if seed is None else {"seed": seed}
@@ -173,7 +172,7 @@ def audit(
             raise ConfigError("forecasts are made again from bars", expected="--bars with those that the service had")
         proofs = [prove_ledger(ledger, path, bars)]
     elif repeat:
-        proofs = [prove_repeat(path, open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
+        proofs = [prove_repeat(path, vaiom.open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
     else:
         require_known(names)
         proofs = audit_path(path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}"))

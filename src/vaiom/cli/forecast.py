@@ -7,12 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import vaiom
 from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, date, note, print_answer, progress_bar
+from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.files import write_bytes
 from vaiom.report.tables import Column, Table, bits, count, text
@@ -20,8 +23,6 @@ from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
 if TYPE_CHECKING:
     from vaiom.events.joint import Portfolio
-    from vaiom.forecast.distribution import ReturnDistribution
-    from vaiom.forecast.forecaster import Forecaster
     from vaiom.market.findings import Finding
 
 
@@ -36,14 +37,13 @@ def forecast(
 ) -> Answer:
     """Forecast the bar after the last one of price files, with a model that is part of the package."""
     from vaiom.forecast.bars import coarsened
-    from vaiom.forecast.forecaster import Forecaster
     from vaiom.market.check import check_bars
     from vaiom.market.formats.table import Options
     from vaiom.market.imports import read_files
 
     with progress_bar("reading") as progress:
         read, entries = read_files(files, Options(symbol=symbol, utc=True, repair=True), progress=progress)
-    forecaster = Forecaster.load(model, device)
+    forecaster = vaiom.Forecaster.load(model, device)
     frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
     dists = forecaster.predict(frames, now=now).values()
     notes = [
@@ -58,18 +58,16 @@ def forecast(
 @answers
 def models() -> Answer:
     """List the models that are part of the package."""
-    from vaiom.forecast.forecaster import Forecaster
-
-    known = [{"name": name, **Forecaster.pretrained(name).describe()} for name in packaged_models()]
-    columns = [*map(Column, ("name", "purpose", "bars", "assets", "Train before")), Column("Validation bits", bits)]
-    rows = [
-        [
-            *(each["name"], each["purpose"], each["timeframe"], ", ".join(each["symbols"])),
-            *(each["splits"]["train_end"][:10], each["validation_bits"]),
-        ]
-        for each in known
+    known = [{"name": name, **vaiom.Forecaster.pretrained(name).describe()} for name in packaged_models()]
+    columns = [
+        Column("name", text, itemgetter("name")),
+        Column("purpose", text, itemgetter("purpose")),
+        Column("bars", text, itemgetter("timeframe")),
+        Column("assets", text, lambda each: ", ".join(each["symbols"])),
+        Column("Train before", text, lambda each: each["splits"]["train_end"][:10]),
+        Column("Validation bits", bits, itemgetter("validation_bits")),
     ]
-    return Answer(json={"models": known}, shown=[Table("Models in the package", columns, rows)])
+    return Answer(json={"models": known}, shown=[Table.of("Models in the package", columns, known)])
 
 
 @answers
@@ -99,11 +97,10 @@ def predict(
     """Forecast the next return of each asset, given that it is not zero."""
     from vaiom.forecast.bars import newest_bars, utc_now
     from vaiom.forecast.distribution import as_csv
-    from vaiom.forecast.forecaster import Forecaster
 
     if json and csv:
         raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
-    forecaster = Forecaster.load(run, device)
+    forecaster = vaiom.Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
     dists = forecaster.forecast(forecaster.windows(frames, symbol), now or utc_now(), horizon=horizon)
     answer = describe_forecasts(forecaster, dists)
@@ -126,10 +123,9 @@ def risk(
 ) -> Answer:
     """The distribution of a portfolio's profit and loss: risk, and which position contributes how much."""
     from vaiom.forecast.bars import newest_bars
-    from vaiom.forecast.forecaster import Forecaster
     from vaiom.forecast.portfolio import read_positions
 
-    amounts, forecaster = read_positions(positions), Forecaster.load(run, device)
+    amounts, forecaster = read_positions(positions), vaiom.Forecaster.load(run, device)
     known = _what_if(given or [])
     frames = newest_bars(bars, next(iter(amounts)), [*amounts, *known, *forecaster.reads])
     joint = forecaster.joint(frames, horizon=horizon, now=now)
@@ -162,7 +158,7 @@ def _what_if(texts: Sequence[str]) -> dict[str, float]:
 
 
 def describe_forecasts(
-    forecaster: Forecaster, dists: Sequence[ReturnDistribution], notes: Sequence[str] = ()
+    forecaster: vaiom.Forecaster, dists: Sequence[vaiom.ReturnDistribution], notes: Sequence[str] = ()
 ) -> Answer:
     """Forecasts as a table, with what to know about them."""
     rows = [dist.summary() for dist in dists]
@@ -184,7 +180,7 @@ def describe_quality(symbol: str, findings: Sequence[Finding], repairs: Mapping[
     return f"{symbol}: quality: {', '.join(found)} (`vaiom data check` says more)" if found else ""
 
 
-def _draw(dists: Sequence[ReturnDistribution | Portfolio], file: Path) -> None:
+def _draw(dists: Sequence[vaiom.ReturnDistribution | Portfolio], file: Path) -> None:
     """The distributions below each other."""
     from matplotlib.figure import Figure
 
@@ -276,13 +272,7 @@ def state(
         removed = store.cut([symbol] if symbol else known, after) if after else 0
         if rebuild:
             store.rewind()
-        assets = [
-            {
-                name: value.isoformat() if isinstance(value, datetime) else value
-                for name, value in asset._asdict().items()
-            }
-            for asset in store.assets()
-        ]
+        assets = [to_json(each._asdict()) for each in store.assets()]
     columns = [Column(name, count if name in ("bars", "scored") else text) for name in StoredAsset._fields]
     table = Table("Stored bars", columns, [list(asset.values()) for asset in assets])
     notes = [f"{removed} bars removed"] * (after is not None)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import vaiom
 from vaiom.cli.console import Answer, Device, answers, note, progress_bar
 from vaiom.cli.forecast import describe_forecasts, describe_quality
 from vaiom.cli.train import Settings, training_report
@@ -23,7 +23,6 @@ from vaiom.run import Run
 
 if TYPE_CHECKING:
     from vaiom.baselines.base import Baseline
-    from vaiom.events.corpus import Corpus
     from vaiom.report.contents import RunContents
     from vaiom.training.experiment import Experiment
 
@@ -45,7 +44,6 @@ def run(
     from vaiom.audit.audit import audit_path
     from vaiom.audit.proof import FAILED, AuditConfig
     from vaiom.forecast.bars import newest_bars
-    from vaiom.forecast.forecaster import Forecaster
     from vaiom.report.results import verdict
 
     began, bars = time.monotonic(), _import(files, out, symbol)
@@ -54,7 +52,7 @@ def run(
         contents.run, bars=bars, config=AuditConfig(cuts=2, rare_cuts=0), say=lambda text: note(f"audit: {text}")
     )
     failed = [f"Audit: {proof.name} FAILED: {'; '.join(proof.findings)}" for proof in proofs if proof.verdict == FAILED]
-    forecaster = Forecaster.load(contents.run)
+    forecaster = vaiom.Forecaster.load(contents.run)
     forecasts = describe_forecasts(forecaster, list(forecaster.predict(newest_bars(bars)).values()))
     sentences = [*verdict(contents), *(failed or [f"Audit: {len(proofs)} proofs, none failed."])]
     return Answer(
@@ -73,7 +71,7 @@ def demo(
 ) -> Answer:
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
     from vaiom.evaluation.simulated import compare_with_oracle
-    from vaiom.report.results import describe_split
+    from vaiom.report.results import describe
     from vaiom.simulate.market import MarketConfig, simulate, write_market
 
     began, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
@@ -88,7 +86,7 @@ def demo(
     columns = [Column("predictor"), Column("bits/event", bits), Column("gain over Frequency", signed)]
     rows = [[name, value, scores.bits["frequency"] - value] for name, value in scores.bits.items()]
     closed = f"\nThe model closed {100 * scores.share_closed:.0f}% of the way from Frequency to the true distribution."
-    verdict = describe_split(contents.judged[-1])
+    verdict = describe(contents.judged[-1].evaluation, contents.judged[-1].period)
     return Answer(
         json={"run": contents.run, "verdict": verdict, "bits": scores.bits, "closed": scores.share_closed},
         shown=[verdict, Table("Validation", columns, rows)],
@@ -140,20 +138,20 @@ def _judge(bars: Path, out: Path, name: str | None, settings: Sequence[str], dev
         if known or not len(corpus.endpoints(split, history)):
             continue
         with progress_bar(f"baselines on {split}") as bar:
-            of = lambda name, bar=bar: nullcontext(partial(_say, bar, name))  # noqa: E731
+            of = lambda name: nullcontext(lambda done, total, what: bar(done, total, f"{name} {what}"))  # noqa: E731
             score_baselines(corpus, BASELINES, out / "baselines", split, history, of, _quick_baseline)
         with progress_bar(f"judging the model on {split}") as progress:
             evaluate_run(run, corpus, split, baselines=out / "baselines", device=device, progress=progress)
     return write_report(run)
 
 
-def _corpus(bars: Path, folder: Path) -> Corpus:
+def _corpus(bars: Path, folder: Path) -> vaiom.Corpus:
     """The corpus of the bars, under the boundaries that they can bear."""
     from vaiom.events.build import CorpusConfig, build_corpus, propose_splits
-    from vaiom.events.corpus import MANIFEST_NAME, open_corpus
+    from vaiom.events.corpus import MANIFEST_NAME
 
     if (folder / MANIFEST_NAME).exists():
-        return open_corpus(folder)
+        return vaiom.open_corpus(folder)
     with progress_bar("building the corpus") as progress:
         corpus = build_corpus(bars, folder, CorpusConfig(splits=propose_splits(bars)), progress=progress)
     splits, events = corpus.splits, corpus.manifest["events"]
@@ -163,7 +161,7 @@ def _corpus(bars: Path, folder: Path) -> Corpus:
     return corpus
 
 
-def _experiment(corpus: Corpus, name: str | None, device: str) -> Experiment:
+def _experiment(corpus: vaiom.Corpus, name: str | None, device: str) -> Experiment:
     """The named experiment, or the largest one that this machine trains and the bars have windows for."""
     from vaiom.events.splits import TRAIN
     from vaiom.experiments.registry import experiment, stopping_early
@@ -189,10 +187,6 @@ def _next(run: Path, bars: Path, began: float) -> list[str]:
         f"  vaiom audit {run} --bars {bars}",
         f"  vaiom card {run}",
     ]
-
-
-def _say(bar: Progress, name: str, done: int, total: int, what: str) -> None:
-    bar(done, total, f"{name} {what}")
 
 
 def _quick_baseline(name: str, progress: Progress | None) -> Baseline:

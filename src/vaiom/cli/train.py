@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import vaiom
 from vaiom.cli.console import Answer, CorpusPath, Device, Resume, RunCorpus, RunPath, answers, date, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
@@ -39,7 +40,6 @@ def experiments(
     every: Annotated[bool, typer.Option("--all", help="The ablations too.")] = False,
 ) -> Answer:
     """List the experiments that matter; with a name, its configuration and exact number of parameters."""
-    from vaiom.events.corpus import open_corpus
     from vaiom.experiments.registry import EXPERIMENTS, SHOWN, experiment
     from vaiom.model.config import PAPER_VOCABULARY, Vocabulary
     from vaiom.model.vaiom import count_parameters
@@ -51,7 +51,7 @@ def experiments(
         table = Table("Experiments", [Column("name"), Column("about", prose)], listed)
         return Answer(json={"experiments": known}, shown=[table], notes=[] if every else [more])
     chosen = experiment(name)
-    vocabulary = Vocabulary.of(open_corpus(corpus, verify=False).tokenizer) if corpus else PAPER_VOCABULARY
+    vocabulary = Vocabulary.of(vaiom.open_corpus(corpus, verify=False).tokenizer) if corpus else PAPER_VOCABULARY
     num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
     rows = {"about": chosen.about, "num_params": f"{num_params:,} with the vocabulary of {corpus or PAPER}"}
     for part in ("model", "train"):
@@ -84,27 +84,15 @@ def train(
     Several processes share the work under `torchrun --nproc-per-node N --no-python vaiom train ...`. Each draws its own
     dropout and mirrored windows: with these, another number of processes trains another model, as another seed does.
     """
-    from vaiom.events.corpus import open_corpus
-    from vaiom.experiments.registry import experiment as named
-    from vaiom.experiments.registry import stopping_early
-    from vaiom.training.loop import train as run_training
-
     if (experiment is None) == (start is None) or (against and not start):
         got = "--against alone" if against and not start else "neither" if start is None else "both"
         raise ConfigError("what is trained?", expected="--experiment NAME or --from MODEL_OR_RUN", got=got)
     shortcuts = [f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None]
-    changes, opened = [*(settings or []), *shortcuts], open_corpus(corpus)
+    what: dict[str, Any] = {"experiment": experiment, "start": start, "against": against or ()}
+    what["settings"] = [*(settings or []), *shortcuts]
     with training_report("training", out) as report:
-        if start is not None:
-            from vaiom.experiments.refit import adapt
-
-            others = against or ()
-            adapted = adapt(
-                opened, start, out, settings=changes, against=others, device=device, resume=resume, report=report
-            )
-            return _answer(adapted, *adapted.verdict)
-        chosen = stopping_early(named(experiment or "")).with_settings(changes)
-        return _answer(run_training(opened, chosen, out, device=device, resume=resume, report=report))
+        result = vaiom.train(corpus, out, **what, device=device, resume=resume, report=report)
+    return _answer(result, *getattr(result, "verdict", ()))
 
 
 @answers
@@ -121,14 +109,15 @@ def refit(
 
     The result is a model for use, not for evidence: judge the configuration by the run that it comes from.
     """
-    from vaiom.events.corpus import open_corpus
     from vaiom.experiments.refit import refit as run_refit
 
     if not yes:
         problem = "a refit learns from Validation and the tests, selects on the newest half-year and records a look"
         raise ConfigError(problem, where=corpus, expected="your word that this may be", fix="--yes")
     with training_report("refitting", out) as report:
-        result = run_refit(run, open_corpus(corpus), out, until=until, device=device, resume=resume, report=report)
+        result = run_refit(
+            run, vaiom.open_corpus(corpus), out, until=until, device=device, resume=resume, report=report
+        )
     return _answer(
         result, "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
     )
@@ -143,7 +132,6 @@ def horizons(
     device: Device = "auto",
 ) -> Answer:
     """Teach a run the return over the next 4, 8 and 24 bars, by small heads beside its model, which does not change."""
-    from vaiom.events.corpus import open_corpus
     from vaiom.events.horizons import HORIZONS
     from vaiom.experiments.refit import fit_horizons
 
@@ -151,7 +139,7 @@ def horizons(
         wanted = [int(each) for each in horizons.split(",")] if horizons else HORIZONS
     except ValueError as error:
         raise ConfigError("not horizons", expected="numbers of bars, as in 4,8,24", got=horizons) from error
-    opened = open_corpus(corpus or Run(run).corpus_path())
+    opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     with progress_bar("hidden states") as progress:
         made = fit_horizons(run, opened, wanted, seed=seed, device=device, progress=progress)
     columns = [Column("bars", count), Column("Validation bits/event", bits)]
@@ -168,10 +156,9 @@ def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") 
     """Fit how the assets of a run depend on each other, on Train, for `vaiom risk`; its model does not change."""
     from vaiom.evaluation.joint import fit_dependence
     from vaiom.evaluation.predictor import ModelPredictor
-    from vaiom.events.corpus import open_corpus
     from vaiom.files import write_json
 
-    opened = open_corpus(corpus or Run(run).corpus_path())
+    opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     with progress_bar("forecasts of Train") as progress:
         fit = fit_dependence(ModelPredictor.load(Run(run).best, device, progress), opened)
     write_json(Run(run).dependence, to_json(fit))
@@ -212,8 +199,9 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
 @contextmanager
 def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
     """What a run calls with each line of its metrics: progress for people, event files for TensorBoard."""
+    writers: list[Any] = []
     before: tuple[int, float] | None = None
-    with progress_bar(title) as progress, _event_files(run / TENSORBOARD_FOLDER) as write_events:
+    with progress_bar(title) as progress, ExitStack() as stack:
 
         def report(entry: dict[str, Any]) -> None:
             nonlocal before
@@ -232,32 +220,16 @@ def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]]
                     parts.append(f"{timedelta(seconds=round((entry['steps'] - step) / rate))} left")
             before = step, seconds
             progress(step, entry["steps"], ", ".join(parts))
-            if "teacher" not in entry:
-                write_events(entry)
+            if "teacher" in entry:
+                return
+            with suppress(ImportError):
+                from torch.utils.tensorboard import SummaryWriter
+
+                if not writers:
+                    # A resumed run repeats what was shown after its state: those points give way.
+                    opened = SummaryWriter(str(run / TENSORBOARD_FOLDER), purge_step=step)
+                    writers.append(stack.enter_context(opened))
+                for key in {"loss_nats", "validation_bits"} & entry.keys():
+                    writers[0].add_scalar(key, entry[key], step)
 
         yield report
-
-
-@contextmanager
-def _event_files(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A writer of TensorBoard event files, or of nothing where the package is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        yield lambda entry: None
-        return
-    writers: list[Any] = []
-
-    def write(entry: dict[str, Any]) -> None:
-        if not writers:
-            # A resumed run repeats what was shown after its state: those points give way.
-            writers.append(SummaryWriter(str(folder), purge_step=entry["step"]))
-        for key in ("loss_nats", "validation_bits"):
-            if key in entry:
-                writers[0].add_scalar(key, entry[key], entry["step"])
-
-    try:
-        yield write
-    finally:
-        for writer in writers:
-            writer.close()

@@ -123,28 +123,20 @@ def period_of(config: SplitConfig, split: str) -> str:
 
 
 def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
-    config = SplitConfig.from_json(checkpoint.provenance.splits)
-    periods = {name: period_of(config, name) for name in (VALIDATION, *config.test_names, SEALED)}
-    found = [_read_split(run, name, periods[name], checkpoint) for name in periods if run.evaluation(name).is_file()]
-    if not found:
-        raise DataError(
-            "this run was not evaluated yet: there is nothing to report",
-            where=run.path,
-            expected=run.evaluation(VALIDATION).name,
-            fix=f"vaiom evaluate {run.path} --split {VALIDATION}",
-        )
-    return found
-
-
-def _read_split(run: Run, name: str, period: str, checkpoint: Checkpoint) -> Split:
-    found = Evaluation.read(run.path, name, checkpoint.sha256)
-    events = read_events(run.path, name)
-    if len(events) != found.num_events or list(events.bits) != list(found.bits):
-        raise DataError(
-            "the scored events are not those of the evaluation beside them",
-            where=run.path,
-            expected=f"{found.num_events} events of {', '.join(found.bits)}",
-            got=f"{len(events)} events of {', '.join(events.bits)}",
-            fix=f"vaiom evaluate {run.path} --split {name}",
-        )
-    return Split(period=period, evaluation=found, events=events)
+    config, splits = SplitConfig.from_json(checkpoint.provenance.splits), []
+    for name in (VALIDATION, *config.test_names, SEALED):
+        if not run.evaluation(name).is_file():
+            continue
+        found, events = Evaluation.read(run.path, name, checkpoint.sha256), read_events(run.path, name)
+        both = (found.num_events, found.bits), (len(events), events.bits)
+        wanted, got = (f"{size} events of {', '.join(names)}" for size, names in both)
+        if wanted != got:
+            problem = "the scored events are not those of the evaluation beside them"
+            fix = f"vaiom evaluate {run.path} --split {name}"
+            raise DataError(problem, where=run.path, expected=wanted, got=got, fix=fix)
+        splits.append(Split(period=period_of(config, name), evaluation=found, events=events))
+    if not splits:
+        problem, file = "this run was not evaluated yet: there is nothing to report", run.evaluation(VALIDATION)
+        fix = f"vaiom evaluate {run.path} --split {VALIDATION}"
+        raise DataError(problem, where=run.path, expected=file.name, fix=fix)
+    return splits

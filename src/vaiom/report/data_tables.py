@@ -187,10 +187,18 @@ def commands(contents: RunContents) -> list[str]:
     """The command lines that lead from the corpus to the report: train, then each split's, then report."""
     from vaiom.baselines.registry import BASELINES, PLAIN
     from vaiom.events.splits import SEALED
+    from vaiom.experiments.registry import EXPERIMENTS
+    from vaiom.training.experiment import changed, experiment_of_checkpoint
 
     corpus = str(contents.corpus.path) if contents.corpus is not None else "CORPUS"
     run, context = str(contents.run), str(contents.checkpoint.model.config.history)
-    out = [["vaiom", "train", corpus, *_experiment_options(contents), "--out", run]]
+    origin = contents.checkpoint.provenance
+    train = ["vaiom", "train", corpus, "--experiment", origin.experiment, "--seed", str(origin.seed)]
+    if named := EXPERIMENTS.get(origin.experiment):  # and each setting in which the run differs from it
+        for key, (value, _) in changed(named, experiment_of_checkpoint(contents.checkpoint)).items():
+            if key != "seed":
+                train += ["--set", f"{key}={','.join(value) if isinstance(value, list) else value}"]
+    out = [[*train, "--out", run]]
     for split in contents.splits:
         # Losses that somebody stored under a name of their own cannot be repeated so.
         names = [name for name in split.evaluation.bits if name in BASELINES]
@@ -201,17 +209,3 @@ def commands(contents: RunContents) -> list[str]:
         unseal = ["--unseal", SEALED] if split.name == SEALED else []
         out.append(["vaiom", "evaluate", run, "--corpus", corpus, "--split", split.name, *unseal, *stored])
     return [shlex.join(words) for words in (*out, ["vaiom", "report", run, "--corpus", corpus])]
-
-
-def _experiment_options(contents: RunContents) -> list[str]:
-    """The experiment by name, its seed, and each setting in which the run differs from it."""
-    from vaiom.experiments.registry import EXPERIMENTS
-    from vaiom.training.experiment import changed, experiment_of_checkpoint
-
-    origin = contents.checkpoint.provenance
-    out = ["--experiment", origin.experiment, "--seed", str(origin.seed)]
-    if named := EXPERIMENTS.get(origin.experiment):
-        for key, (value, _) in changed(named, experiment_of_checkpoint(contents.checkpoint)).items():
-            if key != "seed":
-                out += ["--set", f"{key}={','.join(value) if isinstance(value, list) else value}"]
-    return out

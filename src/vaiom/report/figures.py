@@ -19,7 +19,7 @@ import numpy as np
 from vaiom.evaluation.calibration import Reliability
 from vaiom.evaluation.events_file import MODEL
 from vaiom.report.contents import Split
-from vaiom.report.tables import MINUS, bits, count, interval, p_value, percent, percent2, side_of_zero, signed
+from vaiom.report.tables import bits, count, interval, number, p_value, percent, percent2, side_of_zero, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +29,7 @@ INK, MUTED, RULE, ACCENT, GOOD, BAD, PAPER = (f"#01020{number}" for number in ra
 _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", ACCENT: "accent", GOOD: "good", BAD: "bad", PAPER: "paper"}
 _STYLE = files("vaiom.report") / "assets" / "report.mplstyle"
 _WIDTH = 8.4
+_whole = number("+,.0f")
 _LONG_NAME = 8
 _COLOURS = {1: GOOD, 0: MUTED, -1: BAD}
 """By the side of zero on which an interval lies."""
@@ -255,10 +256,6 @@ def _folded(name: str) -> str:
         return name
     middle = min(breaks, key=lambda index: abs(2 * index - len(name)))
     return f"{name[:middle]}\n{name[middle:]}"
-
-
-def _whole(value: float) -> str:
-    return f"{value:+,.0f}".replace("-", MINUS)
 
 
 def _cells(axis: Any, values: Any, columns: list[str], rows: list[str], limit: float) -> None:

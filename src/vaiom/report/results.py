@@ -11,11 +11,11 @@ from operator import attrgetter as at
 from vaiom.baselines.registry import PLAIN
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.events_file import MODEL
-from vaiom.evaluation.inference import PairedComparison, PairedGain
+from vaiom.evaluation.inference import PairedComparison
 from vaiom.evaluation.joint import JointEvaluation
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.events.splits import SEALED
-from vaiom.report.contents import RunContents, Split
+from vaiom.report.contents import RunContents
 from vaiom.report.tables import (
     Column,
     Table,
@@ -34,7 +34,6 @@ from vaiom.report.tables import (
 )
 
 _GROUP_NAMES = {"vol_regime": "volatility regime"}
-_RISK = "{}: value at risk and expected shortfall"
 _EVENTS = Column("events", count, "num_events")
 _AGAINST = Column("against", text, "baseline")
 _BY_MONTHS = Column(
@@ -90,10 +89,10 @@ _SCORES = (
     Column("uniform p", p_value, "pit_p_value"),
 )
 _HORIZON_GAIN = (
-    Column("gain", signed),
-    Column("95% interval", interval, about="Over asset-months; targets overlap"),
-    Column("by months, 95%", interval),
-    Column("blocks won", ratio),
+    Column("gain", signed, "gain_bits"),
+    Column("95% interval", interval, "asset_months.interval", "Over asset-months; targets overlap"),
+    Column("by months, 95%", interval, "months.interval"),
+    Column("blocks won", ratio, at("asset_months.block_wins", "asset_months.num_blocks")),
 )
 _COHERENCE = (
     Column("bars", count, "bars"),
@@ -141,14 +140,14 @@ def headline_tables(contents: RunContents) -> list[Table]:
 
 def tables_of(found: Evaluation, label: str) -> dict[str, list[Table]]:
     """Every table of an evaluation by the part that it belongs to; `label` says which split it is."""
-    together = sorted(found.all_tests or [], key=at("gain.gain_bits"))
-    mixture = found.mixture
+    together, mixture = sorted(found.all_tests or [], key=at("gain.gain_bits")), found.mixture
+    risk = f"{label}: value at risk and expected shortfall"
     tables = {
         "headline": [_likelihood(found, label), _tests(found, label)],
         "all_tests": [Table.of("All test splits together: paired gain", _TOGETHER, together)] if together else [],
         "groups": _groups(found, label),
         "seeds": [Table.of(f"{label}: seeds together", _SEEDS, found.seeds.items())] if found.seeds else [],
-        "calibration": [_calibration(found, label), Table.of(_RISK.format(label), _BACKTESTS, found.backtests)],
+        "calibration": [_calibration(found, label), Table.of(risk, _BACKTESTS, found.backtests)],
         "calibration_by": [],
         "joint": _joint(found.joint, label) if found.joint else [],
         "states": [_states(mixture, label)] if mixture else [],
@@ -159,7 +158,7 @@ def tables_of(found: Evaluation, label: str) -> dict[str, list[Table]]:
         group = Column(name, text, "group")
         tables["calibration_by"] += [
             Table.of(f"{label}: calibration by {name}", [group, *_SCORES], found.calibration_by[by]),
-            Table.of(f"{_RISK.format(label)} by {name}", [group, *_BACKTESTS], found.backtests_by[by]),
+            Table.of(f"{risk} by {name}", [group, *_BACKTESTS], found.backtests_by[by]),
         ]
     return tables
 
@@ -211,20 +210,17 @@ def _tests(found: Evaluation, label: str) -> Table:
 
 def _groups(found: Evaluation, label: str) -> list[Table]:
     """Bits by asset and gains by month."""
-
-    def cost(name: str) -> Column:
-        return Column(name, bits, lambda each: each.bits[name])
-
-    def gain(name: str) -> Column:
-        return Column(name, signed, lambda each: each.bits[name] - each.bits[MODEL])
-
-    asset, month = (Column(name, text, "group") for name in ("asset", "month"))
-    gains = [gain(name) for name in found.bits if name != MODEL]
+    baselines = [name for name in found.bits if name != MODEL]
+    by_asset = [Column("asset"), Column("events", count), *(Column(name, bits) for name in found.bits)]
+    by_month = [Column("month"), Column("events", count), *(Column(name, signed) for name in baselines)]
+    costs = [[each.group, each.num_events, *each.bits.values()] for each in found.by["asset"]]
+    gains = [
+        [each.group, each.num_events, *(each.bits[name] - each.bits[MODEL] for name in baselines)]
+        for each in found.by["month"]
+    ]
     return [
-        Table.of(f"{label}: bits per event by asset", [asset, _EVENTS, *map(cost, found.bits)], found.by["asset"]),
-        Table.of(
-            f"{label}: gain over each baseline by month of the target", [month, _EVENTS, *gains], found.by["month"]
-        ),
+        Table(f"{label}: bits per event by asset", by_asset, costs),
+        Table(f"{label}: gain over each baseline by month of the target", by_month, gains),
     ]
 
 
@@ -251,23 +247,26 @@ def _calibration(found: Evaluation, label: str) -> Table:
 def _joint(found: JointEvaluation, label: str) -> list[Table]:
     """Copulas, and portfolios with the gain in Fissler-Ziegel loss over each other forecast of their risk."""
     caption = f"{label}, {count(found.num_stamps)} stamps: {bits(found.bits)} bits per stamp over independence"
-
-    def over(at: int, name: str) -> list[Column]:
-        gain = Column(f"over {name}", signed, lambda each: each.against[at].gain, "In Fissler-Ziegel loss")
-        return [gain, Column("95% interval", interval, lambda each: each.against[at].weeks.interval)]
-
-    references = [each.against for each in found.portfolios[0].against] if found.portfolios else []
-    gains = [column for at, name in enumerate(references) for column in over(at, name)]
-    title = f"{label}: value at risk of portfolios, and gain in Fissler-Ziegel loss"
-    tables = [Table.of(caption, _COPULAS, found.copulas)]
-    return [*tables, Table.of(title, [*_PORTFOLIOS, *gains], found.portfolios)] if found.portfolios else tables
+    copulas = Table.of(caption, _COPULAS, found.copulas)
+    if not found.portfolios:
+        return [copulas]
+    columns = [*_PORTFOLIOS]
+    for each in found.portfolios[0].against:
+        columns += [Column(f"over {each.against}", signed, about="In Fissler-Ziegel loss")]
+        columns += [Column("95% interval", interval)]
+    rows = [
+        [column.take(each) for column in _PORTFOLIOS]
+        + [value for other in each.against for value in (other.gain, other.weeks.interval)]
+        for each in found.portfolios
+    ]
+    return [copulas, Table(f"{label}: value at risk of portfolios, and gain in Fissler-Ziegel loss", columns, rows)]
 
 
 def _horizons(found: Evaluation, label: str) -> list[Table]:
     """Bits of every predictor at each horizon, and how the horizons agree."""
     scores = found.horizons or []
     rows = [
-        [each.bars, name, each.bits[name], *([""] * 4 if name == MODEL else _gain_of(each.gains[name]))]
+        [each.bars, name, each.bits[name], *("" if name == MODEL else c.take(each.gains[name]) for c in _HORIZON_GAIN)]
         for each in scores
         for name in sorted(each.bits, key=lambda name: each.bits[name])
     ]
@@ -277,31 +276,22 @@ def _horizons(found: Evaluation, label: str) -> list[Table]:
     return [Table(f"{label}: return over the next bars", columns, rows, own), agree] if scores else []
 
 
-def _gain_of(gain: PairedGain) -> list[object]:
-    blocks = gain.asset_months
-    return [gain.gain_bits, blocks.interval, gain.months.interval, (blocks.block_wins, blocks.num_blocks)]
-
-
 def _states(mixture: MixtureReport, label: str) -> Table:
     """Use and separation of the latent states, which are counted from 1."""
-    states = range(len(mixture.mean_weight))
-    separation = mixture.pair_separation_bits
-    columns = [
-        Column("state", count, lambda state: state + 1),
-        Column("mean weight", percent, lambda state: mixture.mean_weight[state]),
-        Column("heaviest", percent, lambda state: mixture.heaviest_share[state], "Share of events it weighs most in"),
+    states, distances = range(len(mixture.mean_weight)), mixture.pair_separation_bits
+    columns = [Column("state", count), Column("mean weight", percent)]
+    columns.append(Column("heaviest", percent, about="Share of events it weighs most in"))
+    columns += [Column(f"from {each + 1}", bits, about="Jensen-Shannon divergence in bits") for each in states]
+    rows = [
+        [each + 1, weight, heaviest, *("" if other == each else distances[each][other] for other in states)]
+        for each, weight, heaviest in zip(states, mixture.mean_weight, mixture.heaviest_share, strict=True)
     ]
-
-    def distance(other: int) -> Column:
-        take = lambda state: "" if state == other else separation[state][other]  # noqa: E731
-        return Column(f"from {other + 1}", bits, take, "Jensen-Shannon divergence in bits")
-
-    return Table.of(f"{label}: latent states", [*columns, *map(distance, states)], states)
+    return Table(f"{label}: latent states", columns, rows)
 
 
 def verdict(contents: RunContents) -> list[str]:
     """What was found on each test split, or on Validation where none was scored, and what limits it."""
-    return [*map(describe_split, contents.judged), *limits(contents)]
+    return [*(describe(split.evaluation, split.period) for split in contents.judged), *limits(contents)]
 
 
 def headline(contents: RunContents) -> str:
@@ -345,13 +335,8 @@ def limits(contents: RunContents) -> list[str]:
     return out
 
 
-def describe_split(split: Split) -> str:
-    """What was found on a split, in a sentence or two."""
-    return describe(split.evaluation, split.period)
-
-
 def describe(found: Evaluation, period: str) -> str:
-    """What was found in a period."""
+    """What was found in a period, in a sentence or two."""
     ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
     start = (
         f"On {period} ({found.split}, {count(found.num_events)} events) the model needs "
