@@ -76,7 +76,7 @@ def card(
     out: Annotated[Path | None, typer.Option(help="The Markdown file to write; else it is printed.")] = None,
 ) -> Answer:
     """Describe a model: what it is, what it was made from, how it scored, its limits."""
-    from vaiom.report.card import render_card
+    from vaiom.report.page import render_card
 
     page = render_card(find_run(run))
     if out:

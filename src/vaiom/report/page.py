@@ -1,23 +1,30 @@
-"""The report of a run as one HTML file that needs nothing else, and its headline tables for papers and notes.
+"""The report of a run as one HTML file that needs nothing else, its headline tables for papers and notes, and the model
+card: what a model is, what it was made from, how it scored, what it is not for.
 
-The same run gives the same bytes.
+The same run gives the same bytes; every figure is one that the model or its evaluations say.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.inference import LEVEL
 from vaiom.events.corpus import split_quality
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.files import write_bytes
+from vaiom.model.checkpoint import USE, load_model
+from vaiom.model.config import Vocabulary
+from vaiom.model.vaiom import count_parameters
 from vaiom.report import data_tables, figures, results
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.tables import count
-from vaiom.run import Run
+from vaiom.report.tables import bits, count, escape_markdown
+from vaiom.run import EVIDENCE_SUFFIX, Run, packaged_models
 
 
 def write_report(
@@ -43,17 +50,15 @@ def write_report(
 
 def render(contents: RunContents) -> str:
     """The page as text."""
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
-    def asset(name: str) -> Markup:
-        return Markup((files("vaiom.report") / "assets" / name).read_text(encoding="utf-8"))
+    def code(text: str) -> Markup:
+        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters["count"] = count
-    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     tables = {split.name: results.tables_of(split.evaluation, split.label) for split in contents.splits}
-    return environment.from_string(asset("report.html")).render(
+    return _fill(
+        "report.html",
+        filters={"code": code},
         contents=contents,
         tables=tables,
         all_tests=[table for each in tables.values() for table in each["all_tests"]][-1:],
@@ -62,7 +67,38 @@ def render(contents: RunContents) -> str:
         uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",
         level=f"{LEVEL:.0%}",
         figures=figures,
-        results=results,
         data=data_tables,
-        asset=asset,
+        asset=lambda name: Markup(_asset(name)),
     )
+
+
+def render_card(run: Path) -> str:
+    """The card of a run's model or of a model file; a packaged model for use has the figures of its evidence."""
+    model, name = load_model(run), run.stem if run.is_file() else run.name
+    for_use = model.provenance.purpose == USE
+    judged = packaged_models().get(f"{name}{EVIDENCE_SUFFIX}", run) if for_use else run
+    splits = [] if judged.is_file() else Run(judged).evaluated_splits()
+    return _fill(
+        "card.md",
+        filters={"cell": escape_markdown, "bits": bits},
+        name=name,
+        model=model,
+        for_use=for_use,
+        judged=name if judged == run else judged.name,
+        found=[Evaluation.read(judged, split, load_model(judged).sha256) for split in splits],
+        num_params=count_parameters(model.config, Vocabulary.of(model.tokenizer)),
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("vaiom.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _fill(template: str, filters: dict[str, Callable[[Any], str]], **values: Any) -> str:
+    """A template with its values; only HTML is escaped."""
+    from jinja2 import Environment, StrictUndefined
+
+    escapes = template.endswith(".html")
+    environment = Environment(autoescape=escapes, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters |= {"count": count, **filters}
+    return environment.from_string(_asset(template)).render(results=results, **values)
