@@ -207,7 +207,7 @@ def test_a_full_disk_is_not_our_bug(vaiom: Vaiom, market: Path, tmp_path: Path) 
         pytest.skip("no /dev/full on this system")
     (tmp_path / "bars").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vaiom.events.build.write_json", lambda *_: full.write_bytes(b"x"))
+        patch.setattr("vaiom.files.write_json", lambda *_: full.write_bytes(b"x"))
         ran = vaiom("corpus", "build", market, "--out", tmp_path / "corpus")
     require_refusal(ran, "No space left on device")
     assert list(listing(tmp_path)) == ["bars"]
