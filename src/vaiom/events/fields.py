@@ -267,50 +267,55 @@ def cross_columns(
     hour are one. Late bars of an asset change what the others read at those stamps, and an append makes them anew.
     Of assets that are not among the `known` nothing is read.
     """
-    # Always in the order of the symbols: the order of a sum is part of its bits.
-    symbols = sorted(assets)
-    times = [assets[symbol]["timestamp"] for symbol in symbols]
-    if all(len(at) == 1 and at[0] == times[0][0] for at in times):  # as they are in a live hour
-        values = [np.array([assets[symbol][name] for symbol in symbols]) for name in CROSS_SOURCES]
-        means = means_of_others(symbols, known, *values)
-        return {symbol: dict(zip(CROSS_FIELDS, means[:, number], strict=True)) for number, symbol in enumerate(symbols)}
-    out = {symbol: np.empty((len(_CROSS), len(at)), np.float16) for symbol, at in zip(symbols, times, strict=True)}
-    stamps = np.unique(np.concatenate(times))
+    out = {symbol: np.empty((len(_CROSS), len(rows["timestamp"])), np.float16) for symbol, rows in assets.items()}
+    stamps = np.unique(np.concatenate([rows["timestamp"] for rows in assets.values()]))
     for start in range(0, len(stamps), BLOCK_ROWS):
         part = stamps[start : start + BLOCK_ROWS]
-        rows = [slice(np.searchsorted(at, part[0]), np.searchsorted(at, part[-1], "right")) for at in times]
-        places = [np.searchsorted(part, at[own]) for at, own in zip(times, rows, strict=True)]
-        values = [np.zeros((len(symbols), len(part)), COLUMN_TYPES[name]) for name in CROSS_SOURCES]
-        values[0][:] = ANY_MASK
-        for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
-            for name, value in zip(CROSS_SOURCES, values, strict=True):
-                value[number, at] = assets[symbol][name][own]
-        means = means_of_others(symbols, known, *values)
-        for number, (symbol, own, at) in enumerate(zip(symbols, rows, places, strict=True)):
-            out[symbol][:, own] = means[:, number, at]
+        for symbol, means in read_others(assets, known, part).items():
+            times = assets[symbol]["timestamp"]
+            own = slice(times.searchsorted(part[0]), times.searchsorted(part[-1], "right"))
+            out[symbol][:, own] = means.take(part.searchsorted(times[own]), axis=1, mode="clip")
     return {symbol: dict(zip(CROSS_FIELDS, columns, strict=True)) for symbol, columns in out.items()}
 
 
-def means_of_others(
-    symbols: Sequence[str], known: Sequence[str] | None, *sources: npt.NDArray[Any]
-) -> npt.NDArray[np.float16]:
-    """(cross fields, assets, stamps) of `CROSS_SOURCES` (assets, stamps); what is masked or not there adds nothing."""
-    flags, ret_z, relative_log_vol = sources
-    counted = (~has_flag(flags, ANY_MASK)).astype(np.float64)
+def read_others(
+    assets: Mapping[str, Columns], known: Sequence[str] | None, stamps: npt.NDArray[np.uint32]
+) -> dict[str, npt.NDArray[np.float16]]:
+    """(cross fields, stamps) for each asset that has rows: what a row of it at these stamps reads of the others."""
+    # Always in the order of the symbols: the order of a sum is part of its bits.
+    symbols = sorted(symbol for symbol, rows in assets.items() if len(rows["timestamp"]))
+    found = [find_stamps(assets[symbol]["timestamp"], stamps) for symbol in symbols]
+    flags, ret_z, relative_log_vol = (
+        np.array([assets[symbol][name].take(at, mode="clip") for symbol, (at, _) in zip(symbols, found, strict=True)])
+        for name in CROSS_SOURCES
+    )
+    # What is masked, unknown or not there adds nothing.
+    counted = (~has_flag(flags, ANY_MASK) & np.array([there for _, there in found])).astype(np.float64)
     for number, symbol in enumerate(symbols):
         if known is not None and symbol not in known:
             counted[number] = 0
     capped = np.minimum(np.maximum(ret_z.astype(np.float64), -OTHERS_LIMIT), OTHERS_LIMIT)
+    vol = relative_log_vol.astype(np.float64)
     dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
     # (assets, sums and weights, fields, stamps)
-    sides = np.empty((len(symbols), 2, len(_CROSS), flags.shape[1]))
+    sides = np.empty((len(symbols), 2, len(_CROSS), len(stamps)))
     for index, field in enumerate(_CROSS):
         assert field.others
-        values, weight = field.others(capped, relative_log_vol.astype(np.float64), dollar)
+        values, weight = field.others(capped, vol, dollar)
         np.multiply(counted, values, out=sides[:, 0, index])
         np.multiply(counted, weight, out=sides[:, 1, index])
     sums, weights = np.subtract(sum(sides), sides, out=sides).swapaxes(0, 1)
-    return to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0)).swapaxes(0, 1)
+    means = to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0))
+    return dict(zip(symbols, means, strict=True))
+
+
+def find_stamps(ordered: npt.NDArray[np.uint32], stamps: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[Any], Bools]:
+    """Where each stamp would be among the ordered ones, and whether it is there."""
+    if len(stamps) == 1 and ordered[-1] <= stamps[0]:  # as it is with live bars
+        at = np.array([len(ordered) - 1])
+    else:
+        at = ordered.searchsorted(stamps)
+    return at, np.asarray(ordered.take(at, mode="clip") == stamps)
 
 
 # From stored columns to inputs.

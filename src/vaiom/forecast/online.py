@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from vaiom.errors import DataError
 from vaiom.events.dependence import DependenceState
-from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of
+from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of, read_others
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, bars_of, meta_of
 from vaiom.events.scales import AssetState, Bars
@@ -30,7 +30,7 @@ from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.portfolio import join, state_after
-from vaiom.forecast.rows import Window, find_missing, read_others
+from vaiom.forecast.rows import Window, find_missing
 from vaiom.model.row_step import MOST_ROWS, MoreRows, RowMemory, RowStep
 
 STATE_VERSION = 3

@@ -18,7 +18,7 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fields import ANY_MASK, CROSS_SOURCES, cross_columns, has_flag, means_of_others, timestamps_of
+from vaiom.events.fields import ANY_MASK, cross_columns, find_stamps, has_flag, timestamps_of
 from vaiom.events.rows import Columns
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
@@ -142,20 +142,6 @@ def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dic
     return {symbol: {**columns, **fields[symbol]} for symbol, columns in assets.items()}
 
 
-def read_others(
-    assets: Mapping[str, Columns], known: Sequence[str], stamps: Stamps
-) -> dict[str, npt.NDArray[np.float16]]:
-    """(cross fields, stamps) for each asset: what its rows at these stamps read of the others."""
-    symbols = sorted(assets)
-    found = [_find(assets[symbol]["timestamp"], stamps) for symbol in symbols]
-    flags, *values = (
-        np.array([assets[symbol][name][at] for symbol, (at, _) in zip(symbols, found, strict=True)])
-        for name in CROSS_SOURCES
-    )
-    flags[~np.array([there for _, there in found])] = ANY_MASK
-    return dict(zip(symbols, means_of_others(symbols, known, flags, *values).swapaxes(0, 1), strict=True))
-
-
 def find_absent(
     assets: Mapping[str, Columns], known: Sequence[str], symbol: str, stamps: Stamps
 ) -> npt.NDArray[np.bool_]:
@@ -163,14 +149,5 @@ def find_absent(
     out = np.zeros((len(stamps), len(known)), bool)
     for column, other in enumerate(known):
         if other != symbol:
-            out[:, column] = ~_find(assets[other]["timestamp"], stamps)[1] if other in assets else True
+            out[:, column] = ~find_stamps(assets[other]["timestamp"], stamps)[1] if other in assets else True
     return out
-
-
-def _find(ordered: Stamps, stamps: Stamps) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Where each stamp would be among the ordered ones, and whether it is there."""
-    if len(stamps) == 1 and ordered[-1] <= stamps[0]:  # as it is with live bars
-        at = np.array([len(ordered) - 1])
-    else:
-        at = np.minimum(ordered.searchsorted(stamps), len(ordered) - 1)
-    return at, np.asarray(ordered[at] == stamps)
