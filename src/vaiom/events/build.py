@@ -87,7 +87,7 @@ def build_corpus(
     """Build a corpus folder from a bar folder and open it; `covered` wants bars in Train and Validation already."""
     config = _with_timeframe(config or CorpusConfig(), bars)
     with files.staged_folder(out, overwrite=overwrite) as staged:
-        parts = _read_parts(bars, config, progress)
+        parts = _read_parts(bars, config.timeframe, progress)
         if covered:
             _require_covered(parts, config.splits)
         corpus = _assemble({symbol: part.rows for symbol, part in parts.items()}, config)
@@ -119,7 +119,6 @@ def corpus_in_memory(
     config: CorpusConfig | None = None,
     *,
     tokenizer: Tokenizer | None = None,
-    progress: files.Progress | None = None,
 ) -> Corpus:
     """The corpus that `build_corpus` would write of a bar folder, or that of frames by symbol, which are not checked.
 
@@ -127,7 +126,7 @@ def corpus_in_memory(
     """
     config = _with_timeframe(config or CorpusConfig(), bars)
     if isinstance(bars, Path):
-        rows = {symbol: part.rows for symbol, part in _read_parts(bars, config, progress).items()}
+        rows = {symbol: part.rows for symbol, part in _read_parts(bars, config.timeframe).items()}
     else:
         start = AssetState.empty(timeframe_of(config.timeframe))
         rows = {symbol: rows_of(bars_of(bars[symbol], symbol), start)[0] for symbol in sorted(bars)}
@@ -137,41 +136,34 @@ def corpus_in_memory(
 def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = None) -> Corpus:
     """Add the bars after a corpus's last rows; what it holds already must agree and stays as it is."""
     with files.hold_folder(path):
-        return _append(path, bars, progress)
-
-
-def _append(path: Path, bars: Path, progress: files.Progress | None) -> Corpus:
-    old = open_corpus(path)
-    symbols = old.tokenizer.symbols
-    classes = dict(zip(symbols, old.tokenizer.classes, strict=True))
-    config = CorpusConfig(timeframe=old.tokenizer.timeframe, splits=old.splits, classes=classes)
-    states = _read_states(old, path / old.manifest["folder"] / STATE_NAME)
-    unknown = [symbol for symbol in symbols_in(bars) if symbol not in symbols]
-    if unknown:
-        raise DataError(
-            "an asset that the corpus does not have cannot be appended",
-            where=bars / f"{unknown[0]}.parquet",
-            expected=", ".join(symbols),
-            fix="build the corpus again: asset ids and the tokenizer are fitted on all assets",
-        )
-    parts = _read_parts(bars, config, progress, old, states)
-    if any(part.source["rows_taken"] for part in parts.values()):
-        assets = {}
-        for symbol, rows in old.asset_slices.items():
-            assets[symbol] = {name: old.columns[name][rows] for name in COLUMN_TYPES if name not in CROSS_FIELDS}
-            if symbol in parts:
-                fresh = stored_columns(parts[symbol].rows, old.tokenizer)
-                assets[symbol] = {name: np.concatenate([known, fresh[name]]) for name, known in assets[symbol].items()}
-        grown = replace(old, columns=_join(assets), asset_slices=_slices(assets))
+        old = open_corpus(path)
+        tokenizer = old.tokenizer
+        unknown = [symbol for symbol in symbols_in(bars) if symbol not in tokenizer.symbols]
+        if unknown:
+            raise DataError(
+                "an asset that the corpus does not have cannot be appended",
+                where=bars / f"{unknown[0]}.parquet",
+                expected=", ".join(tokenizer.symbols),
+                fix="build the corpus again: asset ids and the tokenizer are fitted on all assets",
+            )
+        states = _read_states(old, path / old.manifest["folder"] / STATE_NAME)
+        parts = _read_parts(bars, tokenizer.timeframe, progress, old, states)
         sources = [part.source for part in parts.values() if part.source["rows_taken"]]
-        states |= {symbol: part.state for symbol, part in parts.items()}
-        _write_generation(path, grown, states, [*old.manifest["inputs"], *sources])
-        old = open_corpus(path, verify=False)
-    # Rows that the manifest no longer names, or that a killed append wrote and never named.
-    for stale in path.glob("rows-*"):
-        if stale.name != old.manifest["folder"]:
-            shutil.rmtree(stale, ignore_errors=True)
-    return old
+        if sources:
+            assets = {}
+            for symbol, rows in old.asset_slices.items():
+                known = {name: old.columns[name][rows] for name in COLUMN_TYPES if name not in CROSS_FIELDS}
+                fresh = stored_columns(parts[symbol].rows, tokenizer) if symbol in parts else None
+                joined = {name: np.concatenate([known[name], fresh[name]]) for name in known} if fresh else known
+                assets[symbol] = joined
+            states |= {symbol: part.state for symbol, part in parts.items()}
+            _write_generation(path, replace(old, **_join(assets)), states, [*old.manifest["inputs"], *sources])
+            old = open_corpus(path, verify=False)
+        # Rows that the manifest no longer names, or that a killed append wrote and never named.
+        for stale in path.glob("rows-*"):
+            if stale.name != old.manifest["folder"]:
+                shutil.rmtree(stale, ignore_errors=True)
+        return old
 
 
 def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame]) -> CorpusConfig:
@@ -190,8 +182,8 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
 
 def _read_parts(
     bars: Path,
-    config: CorpusConfig,
-    progress: files.Progress | None,
+    timeframe: str,
+    progress: files.Progress | None = None,
     old: Corpus | None = None,
     states: Mapping[str, AssetState] | None = None,
 ) -> dict[str, _Part]:
@@ -199,10 +191,10 @@ def _read_parts(
     parts = {}
     for symbol in counted(symbols_in(bars), progress):
         file = bars / f"{symbol}.parquet"
-        frame = _read_ordered(file, config)
+        frame = _read_ordered(file, timeframe)
         if old is not None:
             frame = _new_bars(old, symbol, frame, file)
-        start = states[symbol] if states else AssetState.empty(timeframe_of(config.timeframe))
+        start = states[symbol] if states else AssetState.empty(timeframe_of(timeframe))
         rows, after = rows_of(bars_of(frame, file), start)
         source = {"symbol": symbol, "file": file.name, "sha256": files.sha256_file(file), "rows_taken": len(frame)}
         parts[symbol] = _Part(rows, after, source)
@@ -213,37 +205,34 @@ def _assemble(rows: Mapping[str, Columns], config: CorpusConfig, tokenizer: Toke
     if tokenizer is None:
         classes = {symbol: config.classes.get(symbol, default_class(symbol)) for symbol in rows}
         tokenizer = fit_on_train(rows, config.splits.train_end, config.timeframe, classes, config.like)
-    columns = _join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()})
     return Corpus(
         manifest={"like": config.like.sha256} if config.like else {},
         tokenizer=tokenizer,
         splits=config.splits,
-        columns=columns,
-        asset_slices=_slices(rows),
+        **_join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()}),
     )
 
 
-def _slices(assets: Mapping[str, Columns]) -> dict[str, slice]:
-    return slices_of({symbol: len(columns["timestamp"]) for symbol, columns in assets.items()})
-
-
-def _join(assets: Mapping[str, Columns]) -> Columns:
-    """Stored columns of all assets, one after another; the fields that need the other assets are made here."""
+def _join(assets: Mapping[str, Columns]) -> dict[str, Any]:
+    """A corpus's columns and slices of all assets, one after another, with the fields that need the other assets."""
     cross = cross_columns(assets)
     joined = [{**columns, **cross[symbol]} for symbol, columns in assets.items()]
-    return {name: np.concatenate([columns[name] for columns in joined]) for name in COLUMN_TYPES}
+    return {
+        "columns": {name: np.concatenate([columns[name] for columns in joined]) for name in COLUMN_TYPES},
+        "asset_slices": slices_of({symbol: len(columns["timestamp"]) for symbol, columns in assets.items()}),
+    }
 
 
-def _read_ordered(file: Path, config: CorpusConfig) -> pl.DataFrame:
+def _read_ordered(file: Path, timeframe: str) -> pl.DataFrame:
     frame = read_file(file)
     require_ordered(frame["Datetime"], file)
-    seen, wanted = infer_timeframe(frame["Datetime"]), timeframe_of(config.timeframe)
+    seen, wanted = infer_timeframe(frame["Datetime"]), timeframe_of(timeframe)
     if seen is not None and seen != wanted:
         finer = seen < wanted
         raise DataError(
             "the bars are of another timeframe",
             where=file,
-            expected=f"{config.timeframe} bars",
+            expected=f"{timeframe} bars",
             got=f"bars mostly {seen} apart",
             fix=("`vaiom data resample`, or " if finer else "") + "name the right --timeframe",
         )
@@ -252,7 +241,7 @@ def _read_ordered(file: Path, config: CorpusConfig) -> pl.DataFrame:
         raise DataError(
             "rows hold the range of a longer period, most of it in their future: the range fields would see it",
             where=f"{file}, {frame['Datetime'][int(hidden.argmax())]}",
-            expected=f"the High, Low and Volume of {config.timeframe} bars",
+            expected=f"the High, Low and Volume of {timeframe} bars",
             got=f"{int(hidden.sum())} such rows, as `vaiom data check` reports them",
             fix="remove these rows, or empty their High, Low and Volume",
         )

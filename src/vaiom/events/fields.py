@@ -311,10 +311,8 @@ def read_others(
 
 def find_stamps(ordered: npt.NDArray[np.uint32], stamps: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[Any], Bools]:
     """Where each stamp would be among the ordered ones, and whether it is there."""
-    if len(stamps) == 1 and ordered[-1] <= stamps[0]:  # as it is with live bars
-        at = np.array([len(ordered) - 1])
-    else:
-        at = ordered.searchsorted(stamps)
+    live = len(stamps) == 1 and ordered[-1] <= stamps[0]
+    at = np.array([len(ordered) - 1]) if live else ordered.searchsorted(stamps)
     return at, np.asarray(ordered.take(at, mode="clip") == stamps)
 
 
