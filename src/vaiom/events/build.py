@@ -229,13 +229,9 @@ def _read_ordered(file: Path, timeframe: str) -> pl.DataFrame:
     seen, wanted = infer_timeframe(frame["Datetime"]), timeframe_of(timeframe)
     if seen is not None and seen != wanted:
         finer = seen < wanted
-        raise DataError(
-            "the bars are of another timeframe",
-            where=file,
-            expected=f"{timeframe} bars",
-            got=f"bars mostly {seen} apart",
-            fix=("`vaiom data resample`, or " if finer else "") + "name the right --timeframe",
-        )
+        problem = "the bars are of another timeframe"
+        fix = ("`vaiom data resample`, or " if finer else "") + "name the right --timeframe"
+        raise DataError(problem, where=file, expected=f"{timeframe} bars", got=f"bars mostly {seen} apart", fix=fix)
     hidden, _ = find_higher_timeframe_bars(frame, int(wanted.total_seconds()))
     if hidden.any():
         raise DataError(

@@ -340,13 +340,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError("not the manifest of a corpus", where=file, expected=f'"format": "{FORMAT}"')
     if manifest.get("format_version") != FORMAT_VERSION:
-        raise DataError(
-            "a corpus of another format version",
-            where=file,
-            expected=FORMAT_VERSION,
-            got=manifest.get("format_version"),
-            fix="build it again with this version of vaiom",
-        )
+        problem = "a corpus of another format version"
+        fix = "build it again with this version of vaiom"
+        raise DataError(problem, where=file, expected=FORMAT_VERSION, got=manifest.get("format_version"), fix=fix)
     described = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     _require_as_written(file, manifest, described, manifest.get("manifest_sha256"))
     try:

@@ -125,13 +125,9 @@ class Tokenizer:
     @classmethod
     def from_json(cls, value: dict[str, Any], where: object = None) -> Tokenizer:
         if isinstance(value, dict) and value.get("version") != TOKENIZER_VERSION:
-            raise DataError(
-                "a tokenizer of another version",
-                where=where,
-                expected=TOKENIZER_VERSION,
-                got=value.get("version"),
-                fix="build the corpus again with this version of vaiom",
-            )
+            problem = "a tokenizer of another version"
+            fix = "build the corpus again with this version of vaiom"
+            raise DataError(problem, where=where, expected=TOKENIZER_VERSION, got=value.get("version"), fix=fix)
         return decode(cls, value, "not the state of a tokenizer", where=where, fix="build the corpus again")
 
 

@@ -85,11 +85,8 @@ class SplitConfig:
         """The same protocol with every boundary moved by as many months as the end of Train moves."""
         months = 12 * (train_end.year - self.train_end.year) + train_end.month - self.train_end.month
         if train_end != _add_months(self.train_end, months):
-            raise ConfigError(
-                "Train must end at the start of a month for the other boundaries to move along",
-                got=train_end.date(),
-                fix="name --validation, --test and --seal as well",
-            )
+            problem = "Train must end at the start of a month for the other boundaries to move along"
+            raise ConfigError(problem, got=train_end.date(), fix="name --validation, --test and --seal as well")
         return self.shifted_by(months)
 
     def shifted_by(self, months: int) -> SplitConfig:

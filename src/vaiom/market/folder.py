@@ -43,12 +43,9 @@ def counted(items: Sequence[T], progress: Progress | None, name: Callable[[T], s
 def check_symbol(symbol: str) -> str:
     """A symbol names a file, so it must be a plain word."""
     if not _SYMBOL.fullmatch(symbol):
-        raise DataError(
-            "not usable as a symbol",
-            expected="up to 32 letters, digits, '.', '_' or '-'",
-            got=repr(symbol),
-            fix="write it without separators, as in EURUSD",
-        )
+        expected = "up to 32 letters, digits, '.', '_' or '-'"
+        fix = "write it without separators, as in EURUSD"
+        raise DataError("not usable as a symbol", expected=expected, got=repr(symbol), fix=fix)
     return symbol
 
 
@@ -92,12 +89,8 @@ def symbols_in(folder: Path) -> list[str]:
         raise DataError("no such bar folder", where=folder, expected="a folder of <SYMBOL>.parquet files")
     symbols = sorted(path.stem for path in folder.glob("*.parquet") if not path.name.startswith("."))
     if not symbols:
-        raise DataError(
-            "the bar folder is empty",
-            where=folder,
-            expected="<SYMBOL>.parquet files",
-            fix="make one with `vaiom data import`, `download` or `simulate`",
-        )
+        fix = "make one with `vaiom data import`, `download` or `simulate`"
+        raise DataError("the bar folder is empty", where=folder, expected="<SYMBOL>.parquet files", fix=fix)
     return [check_symbol(symbol) for symbol in symbols]
 
 

@@ -75,13 +75,8 @@ def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, 
     if bad.any():
         row = int(bad.arg_max() or 0) + 1
         before, after = stamps[row - 1], stamps[row]
-        raise DataError(
-            "a stamp is repeated" if before == after else "a stamp goes back in time",
-            where=place(row),
-            expected=f"a stamp after {before}",
-            got=after,
-            fix=fix,
-        )
+        problem = "a stamp is repeated" if before == after else "a stamp goes back in time"
+        raise DataError(problem, where=place(row), expected=f"a stamp after {before}", got=after, fix=fix)
 
 
 def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
@@ -112,13 +107,9 @@ def parse_stamps(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
     if parsed.null_count():
         first = int(parsed.is_null().arg_max() or 0)
         text = values[first : first + 1].cast(pl.String)[0]
-        raise DataError(
-            "a stamp cannot be read",
-            where=place(first),
-            expected=_LAYOUTS,
-            got="nothing" if text is None else repr(text),
-            fix="correct or remove the row",
-        )
+        got = "nothing" if text is None else repr(text)
+        fix = "correct or remove the row"
+        raise DataError("a stamp cannot be read", where=place(first), expected=_LAYOUTS, got=got, fix=fix)
     return require_calendar(parsed, place)
 
 

@@ -255,12 +255,9 @@ class Oracle:
         folder = bars_folder / TRUTH_FOLDER
         truths = {path.stem: Truth.load(path) for path in sorted(folder.glob("*.npz"))}
         if not truths:
-            raise DataError(
-                "these bars have no known distribution",
-                where=bars_folder,
-                expected=f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}",
-                fix="only `vaiom data simulate` knows the distribution of its bars",
-            )
+            expected = f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}"
+            fix = "only `vaiom data simulate` knows the distribution of its bars"
+            raise DataError("these bars have no known distribution", where=bars_folder, expected=expected, fix=fix)
         if not (folder / "market.json").exists():
             return cls(truths, seed=seed)
         told: dict[str, Any] = read_json(folder / "market.json")

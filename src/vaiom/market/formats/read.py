@@ -181,11 +181,8 @@ def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
     head, at = next(lines)
     delimiter = max(_DELIMITERS, key=head.count)
     if "\0" in head or delimiter not in head:
-        raise file.error(
-            "not a file of bars",
-            expected="a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns",
-            got=repr(head[:80]),
-        )
+        expected = "a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns"
+        raise file.error("not a file of bars", expected=expected, got=repr(head[:80]))
     names, symbol = _split_cells(head, delimiter), None
     if has_header := not names[0][:1].isdigit():
         line, at = next(lines)
