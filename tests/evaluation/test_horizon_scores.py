@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from horizon_oracle import FUTURES, HorizonOracle
 from simulated_market import TinyRuns
 
 from vaiom.audit.figures import prove_horizons
@@ -35,7 +36,7 @@ from vaiom.report.page import write_report
 from vaiom.report.results import tables_of
 from vaiom.run import Run
 from vaiom.simulate.market import MarketConfig, simulate, write_market
-from vaiom.simulate.oracle import FUTURES, Oracle
+from vaiom.simulate.oracle import Oracle
 
 BARS = 4
 
@@ -152,10 +153,8 @@ def test_a_garch_that_knows_the_clock(simulated: tuple[Path, Corpus]) -> None:
 def test_the_simulated_oracle_is_the_exact_one_at_one_bar(simulated: tuple[Path, Corpus]) -> None:
     bars, corpus = simulated
     rows = corpus.endpoints("validation")[::40]
-    oracle = Oracle.load(bars)
-    exact = oracle.predict_proba(corpus, rows)
-    sums = oracle.simulate_sums("SIM01USD", rows, 1, np.random.default_rng(17)) / corpus.sigma20[rows, None]
-    found = np.stack([np.histogram(each, corpus.edges["return"])[0] for each in sums]) / FUTURES
+    exact = Oracle.load(bars).predict_proba(corpus, rows)
+    found = HorizonOracle.load(bars).predict_proba(corpus, rows)
     assert (np.abs(found - exact) < 5 * np.sqrt(exact * (1 - exact) / FUTURES) + 0.003).all()
 
 
@@ -163,5 +162,5 @@ def test_the_oracle_at_a_horizon_beats_frequency(simulated: tuple[Path, Corpus])
     view = at_horizon(simulated[1], 8)
     rows = view.endpoints("validation")[::3]
     frequency = Frequency().fit(view, view.endpoints("train"))
-    gain = bits_of(frequency, view, rows) - bits_of(Oracle.load(simulated[0]), view, rows)
+    gain = bits_of(frequency, view, rows) - bits_of(HorizonOracle.load(simulated[0]), view, rows)
     assert gain.mean() > 0.02

@@ -31,6 +31,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.simulate.oracle import Oracle
 
+CORRELATION = 0.6
 SMALLER = {
     "_FITTED_STAMPS": 50,
     "TRAIN_STAMPS": 1_200,
@@ -45,7 +46,7 @@ SMALLER = {
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Corpus, Oracle]:
     """A correlated market, and a model that knows the true distribution of each asset by itself."""
     folder = tmp_path_factory.mktemp("joint")
-    config = MarketConfig(assets=3, bars=3_500, correlation=0.6, end=TINY_SPLITS.seal)
+    config = MarketConfig(assets=3, bars=3_500, correlation=CORRELATION, end=TINY_SPLITS.seal)
     write_market(simulate(config), config, folder / "bars")
     corpus, oracle = (
         build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS)),
@@ -71,7 +72,7 @@ def fit(world: tuple[Any, Corpus, Oracle]) -> joint.Dependence:
 def dependence_bits(oracle: Oracle, rows: dict[str, np.ndarray], num_nodes: int = 40) -> np.ndarray:
     """What the joint distribution of the next closes knows more than the single ones, at rows (n,) of each asset."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)  # of the factor that the assets share
-    root, rest = math.sqrt(oracle.correlation), math.sqrt(1 - oracle.correlation)
+    root, rest = math.sqrt(CORRELATION), math.sqrt(1 - CORRELATION)
     joint, alone = np.zeros((len(next(iter(rows.values()))), num_nodes)), 0.0
     for symbol, own in rows.items():
         truth, came = oracle.truths[symbol], oracle.truths[symbol].ticks[own + 1, None].astype(np.float64)

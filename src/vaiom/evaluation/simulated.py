@@ -12,12 +12,10 @@ import numpy as np
 
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
-from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.inference import asset_months, standard_error
-from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.evaluation.scores import losses_of
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.fields import CONT_FIELDS
-from vaiom.events.horizons import at_horizon
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.run import Run
 from vaiom.simulate.oracle import Oracle
@@ -45,8 +43,6 @@ class OracleComparison:
     bits: dict[str, float]
     share_closed: float
     """Of the distance between Frequency and the true distribution."""
-    oracle_error_bits: float = 0.0
-    """What a simulated oracle's chance cost it, which was taken off."""
 
 
 def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "auto") -> OracleComparison:
@@ -60,34 +56,6 @@ def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "au
     bits = {name: float(values.mean()) for name, values in losses.items()}
     share = (bits["frequency"] - bits["model"]) / (bits["frequency"] - bits["oracle"])
     return OracleComparison(bits=bits, share_closed=share)
-
-
-def compare_horizons_with_oracle(
-    corpus: Corpus, bars: Path, run: Path, *, device: str = "auto", most: int = 2_000
-) -> dict[int, OracleComparison]:
-    """By number of bars: a run with horizons, Frequency and the simulated oracle on at most so many Validation events.
-
-    The oracle's probabilities come from two simulations, whose halves tell how many bits their chance costs.
-    """
-    from vaiom.evaluation.horizons import judge_horizons
-    from vaiom.evaluation.predictor import ModelPredictor
-    from vaiom.model.horizons import load_horizons
-
-    model = ModelPredictor.load(Run(run).best, device)
-    horizons, found = load_horizons(Run(run).horizons, model.checkpoint), {}
-    for each in judge_horizons(model, horizons, corpus, VALIDATION):
-        fit = next(fit for fit in horizons.fitted.fits if fit.bars == each.score.bars)
-        some = np.unique(np.linspace(0, len(each.rows) - 1, most).astype(np.int64))
-        view, rows, buckets = at_horizon(corpus, fit), each.rows[some], each.events.buckets[some]
-        halves = [Oracle.load(bars, seed).predict_proba(view, rows) for seed in (17, 29)]
-        apart = float(np.mean([event_bits(half, buckets).mean() for half in halves]))
-        together = float(event_bits(np.mean(halves, axis=0), buckets).mean())
-        bits = {name: float(each.events.bits[name][some].mean()) for name in ("frequency", MODEL)}
-        bits["oracle"] = 2 * together - apart
-        share = (bits["frequency"] - bits[MODEL]) / (bits["frequency"] - bits["oracle"])
-        error = apart - together
-        found[each.score.bars] = OracleComparison(bits=bits, share_closed=share, oracle_error_bits=error)
-    return found
 
 
 def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[MarketMeasure]:

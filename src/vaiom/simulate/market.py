@@ -14,26 +14,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from vaiom.codec import to_json
 from vaiom.files import Progress, staged_folder, write_json
 from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, counted, describe, write_manifest, write_symbol
-from vaiom.simulate.oracle import (
-    TRUTH_FOLDER,
-    UNIT_VARIANCE,
-    Asset,
-    BoolArray,
-    Dynamics,
-    FloatArray,
-    IntArray,
-    Stamps,
-    Truth,
-    calendar_profile,
-    follows_closure,
-    observe,
-    require,
-    week_hour_of,
-)
+from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, FloatArray, IntArray, Truth, observe, require
+
+Stamps = NDArray[np.datetime64]
+BoolArray = NDArray[np.bool_]
 
 MAX_ASSETS = 64
 MAX_BARS = 300_000
@@ -43,7 +32,13 @@ _FX_TICKS_PER_UNIT = 100_000
 _HOLIDAYS = ((12, 25), (1, 1))
 _WEEK_OPENS, _WEEK_CLOSES = 6 * 24 + 22, 4 * 24 + 22  # hours since Monday midnight: Sunday evening, Friday evening
 _METALS_PAUSE_HOUR = 21
+_SESSION_HOURS = np.array([1.0, 8.0, 14.0])  # Asia, London, New York
+_SESSION_FOCUS = 5.0
 _FX_SESSIONS, _METAL_SESSIONS = (0.45, 1.15, 1.3), (0.45, 0.9, 1.6)  # how much each session moves a class
+_WEEKLY_NEWS = ((2, 18), (4, 12))  # (weekday, hour) at which every asset moves more
+_NEWS_FACTOR = 1.35
+_OPENING_FACTOR = 2.2
+_DAY_LEVEL = np.array([0.90, 0.98, 1.03, 1.03, 1.04, 1.0, 1.0])
 _DECIMAL_SLIP = 10.0
 
 
@@ -69,6 +64,18 @@ class MarketConfig:
             (0 <= self.correlation < 1, f"correlation must lie in [0, 1), got {self.correlation}"),
             (0 <= self.faults_per_bar <= 0.1, f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}"),
         )
+
+
+@dataclass(frozen=True)
+class Asset:
+    """The public constants of one asset."""
+
+    symbol: str
+    metal: bool
+    start: float
+    ticks_per_unit: int
+    hourly_scale: float
+    sessions: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +133,7 @@ def trading_hours(metal: bool, bars: int, end: datetime) -> tuple[Stamps, np.dat
     hours = np.arange(last - np.timedelta64(int(bars / open_share) + 24 * 14, "h"), last + np.timedelta64(24 * 14, "h"))
     days = hours.astype("datetime64[D]")
     months = days.astype("datetime64[M]")
-    week_hour = week_hour_of(hours)
+    week_hour = _week_hour(hours)
     closed = (week_hour >= _WEEK_CLOSES) & (week_hour < _WEEK_OPENS)
     for month, day in _HOLIDAYS:
         closed |= (months.astype(np.int64) % 12 + 1 == month) & ((days - months).astype(np.int64) + 1 == day)
@@ -135,6 +142,19 @@ def trading_hours(metal: bool, bars: int, end: datetime) -> tuple[Stamps, np.dat
     trading = hours[~closed]
     stop = int(np.searchsorted(trading, last, side="right"))
     return trading[stop - bars : stop], trading[stop]
+
+
+def calendar_profile(asset: Asset, hours: Stamps) -> FloatArray:
+    """The known scale of the bar at each hour: sessions of the day, day of the week, weekly news, openings."""
+    week_hour = _week_hour(hours)
+    angle = 2 * np.pi * (np.arange(24)[:, None] - _SESSION_HOURS) / 24
+    of_day = np.exp(np.exp(_SESSION_FOCUS * (np.cos(angle) - 1)) @ np.array(asset.sessions))
+    of_day *= asset.hourly_scale / np.sqrt(np.mean(of_day**2))
+    profile: FloatArray = of_day[week_hour % 24] * _DAY_LEVEL[week_hour // 24]
+    for weekday, hour in _WEEKLY_NEWS:
+        profile[week_hour == 24 * weekday + hour] *= _NEWS_FACTOR
+    profile[_follows_closure(hours)] *= _OPENING_FACTOR
+    return profile
 
 
 def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator) -> SimulatedAsset:
@@ -149,7 +169,7 @@ def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator
     close = ticks / asset.ticks_per_unit
     close[faulty] = np.nan
     truth = observe(hours.astype("datetime64[us]"), close, profile, asset.ticks_per_unit, config.dynamics)
-    bars = _bars_around(truth, asset, follows_closure(hours), rng)
+    bars = _bars_around(truth, asset, _follows_closure(hours), rng)
     # Faulty rows have no prices at all, or a decimal point that slipped.
     kind = rng.integers(0, 3, len(faulty))
     factor = np.select([~faulty, kind == 1, kind == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
@@ -226,3 +246,13 @@ def _bars_around(truth: Truth, asset: Asset, opening: BoolArray, rng: np.random.
     prices = np.array([start, high, np.maximum(low, 1.0), close]) / asset.ticks_per_unit
     columns = zip(BAR_SCHEMA, (truth.timestamps, *prices, volume), strict=True)
     return pl.DataFrame(dict(columns)).cast(BAR_SCHEMA)  # type: ignore[arg-type]
+
+
+def _week_hour(hours: Stamps) -> IntArray:
+    """Hours since Monday midnight; the epoch was a Thursday."""
+    return (hours.astype("datetime64[h]").astype(np.int64) + 3 * 24) % (7 * 24)
+
+
+def _follows_closure(hours: Stamps) -> BoolArray:
+    """Bars that open after a weekend or a holiday, not after the metals' daily pause."""
+    return np.diff(hours, prepend=hours[:1]) > np.timedelta64(12, "h")

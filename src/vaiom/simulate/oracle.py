@@ -9,7 +9,7 @@ Paper: "Return Bucket Construction" and "Serialized row and target validity rule
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from math import isfinite, log, sqrt
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -17,30 +17,17 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vaiom.codec import from_json
 from vaiom.errors import DataError
-from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays, read_json
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-Stamps = NDArray[np.datetime64]
 
 TRUTH_FOLDER = "truth"
 FAULT_LIMIT = 1.0
 """A close further than this from the last good one, in log units, is a faulty print: the price did not move."""
 
-FUTURES = 2_000
-"""Simulated for each row at a horizon: the error of a probability p is sqrt(p (1 - p) / FUTURES)."""
-_ROWS_AT_ONCE = 250
 UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
-
-_SESSION_HOURS = np.array([1.0, 8.0, 14.0])  # Asia, London, New York
-_SESSION_FOCUS = 5.0
-_WEEKLY_NEWS = ((2, 18), (4, 12))  # (weekday, hour) at which every asset moves more
-_NEWS_FACTOR = 1.35
-_OPENING_FACTOR = 2.2
-_DAY_LEVEL = np.array([0.90, 0.98, 1.03, 1.03, 1.04, 1.0, 1.0])
 
 
 def require(*demands: tuple[bool, str]) -> None:
@@ -86,41 +73,6 @@ class Dynamics:
         low, high = self.variance_bounds
         mean_reverting = 1.0 - self.shock_weight - self.memory
         return min(max(mean_reverting + self.shock_weight * shock * shock + self.memory * variance, low), high)
-
-
-@dataclass(frozen=True)
-class Asset:
-    """The public constants of one asset."""
-
-    symbol: str
-    metal: bool
-    start: float
-    ticks_per_unit: int
-    hourly_scale: float
-    sessions: tuple[float, ...]
-
-
-def calendar_profile(asset: Asset, hours: Stamps) -> FloatArray:
-    """The known scale of the bar at each hour: sessions of the day, day of the week, weekly news, openings."""
-    week_hour = week_hour_of(hours)
-    angle = 2 * np.pi * (np.arange(24)[:, None] - _SESSION_HOURS) / 24
-    of_day = np.exp(np.exp(_SESSION_FOCUS * (np.cos(angle) - 1)) @ np.array(asset.sessions))
-    of_day *= asset.hourly_scale / np.sqrt(np.mean(of_day**2))
-    profile: FloatArray = of_day[week_hour % 24] * _DAY_LEVEL[week_hour // 24]
-    for weekday, hour in _WEEKLY_NEWS:
-        profile[week_hour == 24 * weekday + hour] *= _NEWS_FACTOR
-    profile[follows_closure(hours)] *= _OPENING_FACTOR
-    return profile
-
-
-def week_hour_of(hours: Stamps) -> IntArray:
-    """Hours since Monday midnight; the epoch was a Thursday."""
-    return (hours.astype("datetime64[h]").astype(np.int64) + 3 * 24) % (7 * 24)
-
-
-def follows_closure(hours: Stamps) -> BoolArray:
-    """Bars that open after a weekend or a holiday, not after the metals' daily pause."""
-    return np.diff(hours, prepend=hours[:1]) > np.timedelta64(12, "h")
 
 
 def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
@@ -232,45 +184,32 @@ class Events(Protocol):
     def sigma20(self) -> NDArray[Any]: ...
     @property
     def timestamps(self) -> NDArray[Any]: ...
-    @property
-    def horizon(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """Predicts like a baseline, but from the process that made the bars: exactly at one bar, by simulation at more."""
+    """Predicts like a baseline, but from the distribution that made the bars."""
 
     truths: Mapping[str, Truth]
-    assets: Mapping[str, Asset] = field(default_factory=dict)
-    dynamics: Dynamics = field(default_factory=Dynamics)
-    correlation: float = 0.0
-    """Of the noise of any two assets in the same hour, in normal scores."""
-    seed: int = 17
-    """Of simulated futures."""
     name = "oracle"
 
     @classmethod
-    def load(cls, bars_folder: Path, seed: int = 17) -> Self:
+    def load(cls, bars_folder: Path) -> Self:
         """The oracle of a folder that `vaiom data simulate` wrote."""
-        folder = bars_folder / TRUTH_FOLDER
-        truths = {path.stem: Truth.load(path) for path in sorted(folder.glob("*.npz"))}
+        truths = {path.stem: Truth.load(path) for path in sorted((bars_folder / TRUTH_FOLDER).glob("*.npz"))}
         if not truths:
             expected = f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}"
             fix = "only `vaiom data simulate` knows the distribution of its bars"
             raise DataError("these bars have no known distribution", where=bars_folder, expected=expected, fix=fix)
-        if not (folder / "market.json").exists():
-            return cls(truths, seed=seed)
-        told: dict[str, Any] = read_json(folder / "market.json")
-        assets, market = from_json(dict[str, Asset], told["assets"]), told["market"]
-        return cls(truths, assets, from_json(Dynamics, market["dynamics"]), market.get("correlation", 0.0), seed)
+        return cls(truths)
 
     def predict_proba(self, corpus: Events, rows: NDArray[np.integer]) -> FloatArray:
-        """Probabilities (n, K) of the bucket that each row's next return, or sum of returns, falls into."""
-        edges, rng = corpus.edges["return"], np.random.default_rng(self.seed)
+        """Probabilities (n, K) of the next return bucket of each row."""
+        edges = corpus.edges["return"]
         probs = np.empty((len(rows), len(edges) - 1))
         for symbol, inside in corpus.asset_slices.items():
-            chosen = np.flatnonzero((rows >= inside.start) & (rows < inside.stop))
-            if not len(chosen):
+            chosen = (rows >= inside.start) & (rows < inside.stop)
+            if not chosen.any():
                 continue
             truth = self.truths.get(symbol)
             if truth is None:
@@ -283,39 +222,9 @@ class Oracle:
                     expected=f"{len(truth.ticks)} rows from {truth.timestamps[0]} to {truth.timestamps[-1]}",
                     fix="build the corpus again from the simulated bar folder",
                 )
-            for part in np.split(chosen, range(_ROWS_AT_ONCE, len(chosen), _ROWS_AT_ONCE)):
-                own = rows[part].astype(np.int64)
-                sigma = corpus.sigma20[own]
-                if corpus.horizon == 1:
-                    probs[part] = bucket_probabilities(truth, own - inside.start, edges, sigma)
-                    continue
-                sums = self.simulate_sums(symbol, own - inside.start, corpus.horizon, rng)
-                places = np.searchsorted(edges[1:-1], sums / sigma[:, None])
-                counts = np.ones((len(own), len(edges) - 1))  # one imagined future more in each bucket
-                np.add.at(counts, (np.arange(len(own))[:, None], places), 1.0)
-                probs[part] = counts / counts.sum(axis=1, keepdims=True)
+            own = rows[chosen].astype(np.int64)
+            probs[chosen] = bucket_probabilities(truth, own - inside.start, edges, corpus.sigma20[own])
         return probs
-
-    def simulate_sums(self, symbol: str, rows: IntArray, bars: int, rng: np.random.Generator) -> FloatArray:
-        """(n, FUTURES) sums of the next log returns after these rows of an asset, not rounded to ticks on the way."""
-        truth, moves = self.truths[symbol], self.dynamics
-        hours = truth.timestamps.astype("datetime64[h]")
-        profile = calendar_profile(self.assets[symbol], hours)[rows[:, None] + np.arange(1, bars + 1)]
-        shape, (low, high) = (len(rows), FUTURES), moves.variance_bounds
-        drift, spread = np.array(moves.drift), np.array(moves.spread)
-        reach = np.cumsum(moves.transition, axis=1)
-        variance = np.broadcast_to(((truth.scale[rows] / profile[:, 0]) ** 2)[:, None], shape)
-        away, total = truth.pull[rows][:, None], np.zeros(shape)
-        chances = np.cumsum(truth.weights[rows], axis=1)[:, None, :]
-        for step in range(bars):
-            state = (rng.random((*shape, 1)) >= chances[..., :-1]).sum(axis=-1)
-            noise = UNIT_VARIANCE * rng.standard_t(4, shape)
-            scale = profile[:, step, None] * np.sqrt(variance)
-            move = away - moves.pull * total + scale * (drift[state] + spread[state] * noise)
-            shock = move / profile[:, step, None]
-            kept = 1.0 - moves.shock_weight - moves.memory + moves.shock_weight * shock**2 + moves.memory * variance
-            variance, total, chances = np.clip(kept, low, high), total + move, reach[state]
-        return total
 
 
 def bucket_probabilities(truth: Truth, rows: IntArray, edges: FloatArray, sigma: FloatArray) -> FloatArray:
