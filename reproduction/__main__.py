@@ -13,14 +13,14 @@ from reproduction.log import LOG_NAME, render_log
 from reproduction.page import PAGE_NAME, tables_of, write_page
 from reproduction.paper import COMPARISONS
 from reproduction.plan import cost_beside_main, plan_tasks, require_tables
+from reproduction.records import RUN, WALK
+from reproduction.tasks import Place, Task, finish_tasks
 from reproduction.transfer import write_transfer_page
 from vaiom.cli.console import note, print_json, progress_bar, show, user_errors
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.experiments.engine import Engine
-from vaiom.experiments.records import RUN, WALK
 from vaiom.experiments.registry import EXPERIMENTS
-from vaiom.experiments.tasks import Place, Task, finish_tasks
 from vaiom.files import read_json, write_bytes
 from vaiom.report.tables import Column, Table, prose
 

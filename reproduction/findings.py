@@ -20,8 +20,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from reproduction.paper import MAIN, MAIN_TIMEFRAME, Comparison, Row
+from reproduction.records import ENSEMBLE, PAIR, RUN, WALK, Record, read_records
 from vaiom.errors import DataError
-from vaiom.experiments.records import ENSEMBLE, PAIR, RUN, WALK, Record, read_records
 
 HOLDS, FAILS, UNRESOLVED, NOT_RUN = "holds", "fails", "unresolved", "not run"
 BETTER, WORSE = "better", "worse"

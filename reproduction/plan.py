@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reproduction.paper import BEST, COMPARISONS, JUDGED, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
+from reproduction.records import BASELINES, CORPUS, ENSEMBLE, PAIR, RUN, WALK
+from reproduction.tasks import Task
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.records import BASELINES, CORPUS, ENSEMBLE, PAIR, RUN, WALK
 from vaiom.experiments.registry import experiment
-from vaiom.experiments.tasks import Task, years_of
+from vaiom.experiments.walk_forward import years_of
 from vaiom.model.config import PAPER_VOCABULARY
 from vaiom.model.vaiom import count_parameters
 from vaiom.training.experiment import Experiment, changed

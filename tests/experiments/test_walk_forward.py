@@ -14,7 +14,7 @@ from strategies import random_bars
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.splits import SplitConfig
-from vaiom.experiments.tasks import MAX_YEARS, MIN_TRAIN_YEARS, TEST, splits_of, years_of
+from vaiom.experiments.walk_forward import MAX_YEARS, MIN_TRAIN_YEARS, TEST, splits_of, years_of
 from vaiom.market.folder import write_symbol
 
 CONTEXT = 16

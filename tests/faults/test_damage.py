@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from fuzz.materials import CONTEXT, SPLIT, make_materials
+from reproduction.records import read_record
 from training.tiny_runs import TINY
 from vaiom.baselines.store import load_losses
 from vaiom.errors import UserError
 from vaiom.evaluation.events_file import read_events
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus
-from vaiom.experiments.records import read_record
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.report.contents import read_run

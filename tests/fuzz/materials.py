@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from evaluation.simulated_market import TINY_SPLITS
+from reproduction.records import RUN, Record, SplitScores, gains_of
 from strategies import random_bars
 from training.tiny_runs import TINY
 from vaiom.baselines.counts import Frequency
@@ -17,7 +18,6 @@ from vaiom.evaluation.events_file import read_events
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.pack import pack
-from vaiom.experiments.records import RUN, Record, SplitScores, gains_of
 from vaiom.market.folder import write_symbol
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.training.loop import train

@@ -261,7 +261,7 @@ def _evaluation(folder: Path, run: Path) -> Callable[[bytes], object]:
 
 
 def _record(file: Path) -> Callable[[bytes], object]:
-    from vaiom.experiments.records import read_record
+    from reproduction.records import read_record
 
     return _written(file, read_record)
 

@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from cli.command_line import Ran
 from reproduction.paper import Row
+from reproduction.records import RUN, Record
 from vaiom.cli.main import main
-from vaiom.experiments.records import RUN, Record
 
 TINY = (
     "steps=2",

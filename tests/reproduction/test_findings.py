@@ -25,7 +25,7 @@ from reproduction.findings import (
     verdict_of,
 )
 from reproduction.paper import MAIN, Comparison, Row
-from vaiom.experiments.records import Record
+from reproduction.records import Record
 
 T_95_OF_3 = 4.302652729911275
 """Student's quantile with two degrees of freedom, from a printed table."""

@@ -21,11 +21,11 @@ from reproduction.plan import (
     require_tables,
     scale,
 )
+from reproduction.records import ENSEMBLE, PAIR, RUN, WALK
+from reproduction.tasks import Task
 from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.experiments.records import ENSEMBLE, PAIR, RUN, WALK
 from vaiom.experiments.registry import EXPERIMENTS, experiment
-from vaiom.experiments.tasks import Task
 from vaiom.training.experiment import Experiment
 
 

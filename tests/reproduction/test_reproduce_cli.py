@@ -17,11 +17,11 @@ from reproduction.findings import Records
 from reproduction.page import tables_of
 from reproduction.paper import COMPARISONS, JUDGED, MAIN, SEEDS
 from reproduction.plan import TABLES
+from reproduction.records import CORPUS
+from reproduction.tasks import score_ensemble
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import read_events, write_events
 from vaiom.events.corpus import open_corpus
-from vaiom.experiments.records import CORPUS
-from vaiom.experiments.tasks import score_ensemble
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from cli.command_line import require_refusal
 from reproduction.findings import Records
 from reproduction.page import render
 from reproduction.plan import plan_tasks
+from reproduction.records import RUN, read_record
+from reproduction.tasks import Place, finish_tasks
 from vaiom.events.corpus import open_corpus
 from vaiom.experiments.engine import Engine
-from vaiom.experiments.records import RUN, read_record
-from vaiom.experiments.tasks import Place, finish_tasks
 
 SOME = ("inputs", "matched", "heads")
 """Tables that never look at a test split."""
@@ -92,7 +92,7 @@ def test_a_run_that_its_time_limit_stopped_says_so_and_goes_on(
     place = Place(corpora={"1h": reproduced.corpus}, out=tmp_path)
     with monkeypatch.context() as patched:
         # The limit passes between the start and the first checkpoint.
-        patched.setattr("vaiom.experiments.tasks.time", SimpleNamespace(time=lambda: 0.0))
+        patched.setattr("reproduction.tasks.time", SimpleNamespace(time=lambda: 0.0))
         assert not finish_tasks([task], replace(place, deadline=1.0), Engine(device="cpu"))
     record = read_record(tmp_path / "records" / f"{task.id}.json")
     assert list(record.validation) == [2]

@@ -6,8 +6,8 @@ import pytest
 
 from reproduction.findings import Records
 from reproduction.page import tables_of
+from reproduction.records import WALK, YEAR, Record, SplitScores
 from vaiom.evaluation.inference import BlockBootstrap, PairedGain
-from vaiom.experiments.records import WALK, YEAR, Record, SplitScores
 
 NONE = BlockBootstrap(num_blocks=2, block_wins=1, win_rate=0.5, interval=None, win_rate_interval=None)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from reproduction.records import ALL_TESTS, CORPUS, RUN, WALK, YEAR, Record, read_record
+from reproduction.tasks import Task
 from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError
-from vaiom.experiments.records import ALL_TESTS, CORPUS, RUN, WALK, YEAR, Record, read_record
 from vaiom.experiments.registry import experiment
-from vaiom.experiments.tasks import Task
 from vaiom.model.checkpoint import Provenance
 from vaiom.model.config import ModelConfig
 from vaiom.training.experiment import Experiment, TrainConfig

@@ -13,22 +13,34 @@ from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from vaiom.errors import ConfigError, UserError
-
-if TYPE_CHECKING:
-    from vaiom.experiments.tasks import Task
 
 ENGINES = ("local", "ray")
 RETRIES = 3
 _CONNECT_SECONDS = 5
 
+
+class Task(Protocol):
+    """What an engine must know of a piece of work."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def runs(self) -> Sequence[str]:
+        """The tasks, by their ids, whose results this one reads."""
+
+
 Perform = Callable[[Any, str], object]
 """Does a task on a device; it is sent to other processes, so it must be picklable."""
 Report = Callable[[int, int, str], None]
-Outcome = tuple["Task", str | None]
+Outcome = tuple[Task, str | None]
 """A task and why it failed, if it did."""
 
 

@@ -1,8 +1,7 @@
 """What the engine is given: runs to train and judge, years to walk, runs to compare, a corpus or baselines to describe.
 
 Enters: tasks, and where corpora and baselines are. Leaves: `records/<id>.json`, and `runs/<id>` for what is trained.
-What is finished is reused; a run that was broken off goes on from its last checkpoint. Walking forward, Train of a test
-year Y ends with Y-2, the first half of Y-1 is buffer and its second half Validation: one test year proves little.
+What is finished is reused; a run that was broken off goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,21 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vaiom import __version__
-from vaiom.baselines.base import Predictor
-from vaiom.baselines.counts import Frequency, Markov
-from vaiom.baselines.store import fit_or_load, load_losses, losses_file
-from vaiom.codec import to_json
-from vaiom.errors import ConfigError
-from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.events_file import MODEL, read_events, score_events
-from vaiom.evaluation.ledger import record_look
-from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
-from vaiom.evaluation.scores import event_bits, losses_of
-from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
-from vaiom.events.splits import VALIDATION, SplitConfig
-from vaiom.experiments.engine import Engine, Report
-from vaiom.experiments.records import (
+from reproduction.records import (
     ALL_TESTS,
     BASELINES,
     CORPUS,
@@ -50,6 +34,19 @@ from vaiom.experiments.records import (
     read_record,
     read_records,
 )
+from vaiom import __version__
+from vaiom.baselines.store import load_losses, losses_file
+from vaiom.codec import to_json
+from vaiom.errors import ConfigError
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.events_file import MODEL, read_events, score_events
+from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
+from vaiom.evaluation.scores import event_bits
+from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
+from vaiom.events.splits import VALIDATION
+from vaiom.experiments.engine import Engine, Report
+from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.config import Vocabulary, spell_as_hashed
 from vaiom.model.vaiom import count_parameters
@@ -60,13 +57,6 @@ from vaiom.training.loop import train
 
 Fields = dict[str, Any]
 """What a task's record says beside which task it is."""
-MIN_TRAIN_YEARS = 3
-MAX_YEARS = 9
-"""The last ones are taken."""
-TREE_EVENTS = 300_000
-"""Train events that the trees see each year."""
-TREES = "lightgbm"
-TEST = "test-h1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,31 +172,6 @@ def score_ensemble(runs: Sequence[Path], corpus: Corpus, split: str, device: str
     return SplitScores.of_events(replace(stored, bits=bits), looks)
 
 
-def splits_of(year: int) -> SplitConfig:
-    """The boundaries whose test is the whole of `year`."""
-    start, end = datetime(year, 1, 1), datetime(year + 1, 1, 1)
-    return SplitConfig(
-        train_end=datetime(year - 1, 1, 1),
-        validation=(datetime(year - 1, 7, 1), start),
-        tests=((start, end),),
-        seal=end,
-    )
-
-
-def years_of(corpus: Corpus) -> list[int]:
-    """The last whole years before the corpus's own tests that have enough years of Train before them."""
-    # Most assets, not the oldest one, must be there from the start of Train.
-    begins = sorted(corpus.timestamps[rows.start].item() for rows in corpus.asset_slices.values())
-    usual: datetime = begins[len(begins) // 2]
-    end = min(corpus.splits.validation[1], corpus.timestamps.max().item())
-    years = [
-        year
-        for year in range(usual.year, end.year + 1)
-        if datetime(year - 1 - MIN_TRAIN_YEARS, 1, 1) >= usual and datetime(year, 12, 31) <= end
-    ]
-    return years[-MAX_YEARS:]
-
-
 def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> bool:
     """Whether the record of exactly this task is there, with all of the baselines where its model still is."""
     file = place.records / f"{task.id}.json"
@@ -238,17 +203,9 @@ def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     """The protocol moved to a year: everything is fitted anew on the year's Train."""
     moved, run = under_splits(corpus, splits_of(task.year)), place.runs / task.id
     trained = _train(task, moved, run, device, place.deadline)
-    model = ModelPredictor.load(Run(run).best, device)
-    context = model.checkpoint.model.config.history
-    predictors: list[Predictor] = [model, Frequency(), Markov()]
     # Trees are fitted for every year where the corpus itself has them among its baselines.
-    if TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm"):
-        from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-
-        trees = LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS))
-        predictors.append(fit_or_load(trees, moved, context, place.out / "trees"))
-    rows = moved.endpoints(TEST, context)
-    events = score_events(moved, rows, losses_of(predictors, moved, rows, context))
+    with_trees = TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm")
+    events = score_year(moved, run, device, place.out / "trees" if with_trees else None)
     return {"scored": {YEAR: SplitScores.of_events(events)}, **trained}
 
 

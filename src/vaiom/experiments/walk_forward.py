@@ -1,0 +1,66 @@
+"""Walking forward: the protocol moved from year to year, everything fitted anew on each year's Train.
+
+Train of a test year Y ends with Y-2, the first half of Y-1 is buffer and its second half Validation: one test year
+proves little.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from vaiom.baselines.base import Predictor
+from vaiom.baselines.counts import Frequency, Markov
+from vaiom.baselines.store import fit_or_load
+from vaiom.evaluation.events_file import ScoredEvents, score_events
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import losses_of
+from vaiom.events.corpus import Corpus
+from vaiom.events.splits import SplitConfig
+from vaiom.run import Run
+
+MIN_TRAIN_YEARS = 3
+MAX_YEARS = 9
+"""The last ones are taken."""
+TREE_EVENTS = 300_000
+"""Train events that the trees see each year."""
+TREES = "lightgbm"
+TEST = "test-h1"
+
+
+def splits_of(year: int) -> SplitConfig:
+    """The boundaries whose test is the whole of `year`."""
+    start, end = datetime(year, 1, 1), datetime(year + 1, 1, 1)
+    return SplitConfig(
+        train_end=datetime(year - 1, 1, 1),
+        validation=(datetime(year - 1, 7, 1), start),
+        tests=((start, end),),
+        seal=end,
+    )
+
+
+def years_of(corpus: Corpus) -> list[int]:
+    """The last whole years before the corpus's own tests that have enough years of Train before them."""
+    # Most assets, not the oldest one, must be there from the start of Train.
+    begins = sorted(corpus.timestamps[rows.start].item() for rows in corpus.asset_slices.values())
+    usual: datetime = begins[len(begins) // 2]
+    end = min(corpus.splits.validation[1], corpus.timestamps.max().item())
+    years = [
+        year
+        for year in range(usual.year, end.year + 1)
+        if datetime(year - 1 - MIN_TRAIN_YEARS, 1, 1) >= usual and datetime(year, 12, 31) <= end
+    ]
+    return years[-MAX_YEARS:]
+
+
+def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None = None) -> ScoredEvents:
+    """The test year of a corpus under `splits_of` it: a run beside baselines; trees are kept in their folder."""
+    model = ModelPredictor.load(Run(run).best, device)
+    context = model.checkpoint.config.history
+    predictors: list[Predictor] = [model, Frequency(), Markov()]
+    if trees:
+        from vaiom.baselines.lightgbm import LightGBM, TreeConfig
+
+        predictors.append(fit_or_load(LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS)), corpus, context, trees))
+    rows = corpus.endpoints(TEST, context)
+    return score_events(corpus, rows, losses_of(predictors, corpus, rows, context))
