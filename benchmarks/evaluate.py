@@ -56,7 +56,7 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
         return torch.cat(parts).cpu()
 
     def ours() -> torch.Tensor:
-        return scorer.log_probs(rows).cpu()
+        return scorer.answers(rows).cpu()
 
     worst = (full() - ours()).abs().max().item()
     if not worst <= TOLERANCE[device.type]:

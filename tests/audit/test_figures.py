@@ -127,7 +127,7 @@ class InHalfPrecision(ModelPredictor):
     def predict_proba(self, corpus: Any, rows: Any) -> Any:
         network = self.checkpoint.model
         data = DeviceCorpus(corpus, network.config, self.device)
-        return Scorer(network, data, self.device, torch.float16).log_probs(rows).double().exp().numpy()
+        return Scorer(network, data, self.device, torch.float16).answers(rows).double().exp().numpy()
 
 
 def scored_in_half_precision(place: Path, monkeypatch: pytest.MonkeyPatch, run: str = "seed17") -> Path:

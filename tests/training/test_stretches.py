@@ -62,7 +62,7 @@ def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.Monke
     scorer = Scorer(model, DeviceCorpus(corpus, CONFIG, CPU), CPU, torch.float32)
     second = list(corpus.asset_slices.values())[1].start
     rows = np.random.default_rng(0).permutation(np.concatenate([np.arange(150), np.arange(second, second + 150)]))
-    found = scorer.log_probs(rows)
+    found = scorer.answers(rows)
     x = torch.from_numpy(corpus.inputs(CONFIG))
     meta = torch.from_numpy(corpus.meta.astype(np.int64))
     with torch.no_grad():

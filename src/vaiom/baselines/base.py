@@ -125,8 +125,7 @@ def rows_by_asset(corpus: Corpus, rows: Rows) -> dict[str, npt.NDArray[np.bool_]
 
 def count_targets(corpus: Corpus, rows: Rows) -> Floats:
     """How many of the rows' events ended in each bucket, (K,)."""
-    counts = np.bincount(corpus.target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[1:]
-    return counts.astype(np.float64)
+    return np.bincount(corpus.target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[1:].astype(np.float64)
 
 
 def clean_returns(corpus: Corpus, rows: slice) -> Floats:
@@ -138,5 +137,4 @@ def clean_returns(corpus: Corpus, rows: slice) -> Floats:
 def smooth(counts: Floats) -> Floats:
     """Shares of the counts along the last axis with one imagined event more in every bucket (Laplace)."""
     raised = counts + LAPLACE_COUNT
-    shares: Floats = raised / raised.sum(axis=-1, keepdims=True)
-    return shares
+    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))

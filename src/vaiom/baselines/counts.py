@@ -14,13 +14,13 @@ import numpy.typing as npt
 from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, smooth
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
+from vaiom.events.horizons import slot_of_week
 from vaiom.model.config import class_of
 
 HOURS_PER_WEEK = 168
 PRIOR_WEIGHTS = tuple(2.0**power for power in range(-1, 17))
 
 _RETURN_BUCKET = DISC_FIELDS.index("return_bucket")
-_MONDAY = 4 * 24  # 1970-01-01 was a Thursday
 _log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
@@ -50,8 +50,7 @@ class Markov(Baseline):
         self.probs_ = smooth(counts[:, 1:])
 
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
-        probs: Floats = self.probs_[corpus.disc[rows, _RETURN_BUCKET]]
-        return probs
+        return np.asarray(self.probs_[corpus.disc[rows, _RETURN_BUCKET]])
 
 
 class HourOfWeek(Baseline):
@@ -76,15 +75,12 @@ class HourOfWeek(Baseline):
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
         assets = corpus.meta[rows, 0]
         known = np.where(assets < len(self.probs_), assets, 0)
-        probs: Floats = self.probs_[known, hour_of_week(corpus, rows)]
-        return probs
+        return np.asarray(self.probs_[known, hour_of_week(corpus, rows)])
 
 
 def hour_of_week(corpus: Corpus, rows: Rows) -> npt.NDArray[np.int64]:
     """0 for the first hour of Monday, on the stored clock."""
-    hours = corpus.timestamps[rows].astype("datetime64[h]").astype(np.int64)
-    within: npt.NDArray[np.int64] = (hours - _MONDAY) % HOURS_PER_WEEK
-    return within
+    return slot_of_week(corpus.columns["timestamp"][rows], "1h")
 
 
 def log_evidence(counts: Floats, prior: Floats) -> float:

@@ -61,11 +61,6 @@ class FeatureSet(NamedTuple):
     num_categories: int
     of: Callable[[Corpus, Rows], Matrix]
 
-    @property
-    def categories(self) -> list[int]:
-        """Positions of the categorical fields."""
-        return list(range(len(self.fields) - self.num_categories, len(self.fields)))
-
 
 def history_features(
     seconds: Ints, step: int, returns: Floats, abs_z: Floats, unit: Floats, volatility: Floats, gaps: Floats
@@ -318,12 +313,13 @@ class LightGBM(Baseline):
     def _dataset(self, corpus: Corpus, rows: Rows, reference: lightgbm.Dataset | None = None) -> lightgbm.Dataset:
         import lightgbm as lgb
 
+        size = len(self.features.fields)
         return lgb.Dataset(
             self.features.of(corpus, rows),
             label=class_of(corpus.target_return[rows]),
             reference=reference,
             feature_name=list(self.features.fields),
-            categorical_feature=self.features.categories,
+            categorical_feature=list(range(size - self.features.num_categories, size)),
         )
 
     def _report(self, env: lightgbm.callback.CallbackEnv) -> None:

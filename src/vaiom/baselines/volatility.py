@@ -79,8 +79,7 @@ class Garch:
         after, _ = lfilter(
             [1.0], [1.0, -self.beta], self.omega + self.alpha * log_ret[clean] ** 2, zi=[self.beta * self.start]
         )
-        out: Floats = np.concatenate([[self.start], after])[np.cumsum(clean)]
-        return out
+        return np.asarray(np.concatenate([[self.start], after])[np.cumsum(clean)])
 
     def simulated_buckets(self, bounds: Floats, variance: Floats, sizes: Floats) -> Floats:
         """Probabilities (n, K) of sums of the next returns between bounds (n, K + 1), by simulation.
@@ -216,8 +215,7 @@ def student_buckets(edges: Floats, degrees: float) -> Floats:
     below, above = stdtr(degrees, edges), stdtr(degrees, -edges)
     left, right = np.diff(below, axis=-1), -np.diff(above, axis=-1)
     mass = np.where(edges[..., 1:] <= 0, left, right)
-    probs: Floats = mass / mass.sum(axis=-1, keepdims=True)
-    return probs
+    return np.asarray(mass / mass.sum(axis=-1, keepdims=True))
 
 
 def fit_student(edges: Floats, counts: Floats) -> tuple[float, float]:

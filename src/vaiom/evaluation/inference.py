@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -109,13 +108,6 @@ class SeedSummary:
     """Of the gain averaged over the runs event by event."""
 
 
-class Replicates(NamedTuple):
-    """The resampled statistics, (R,) each."""
-
-    gain_bits: Floats
-    win_rate: Floats
-
-
 def compare(events: ScoredEvents) -> list[PairedComparison]:
     """The model with every baseline on the events."""
     model = events.bits[MODEL]
@@ -151,8 +143,7 @@ def asset_months(assets: Labels, target_times: Times) -> Blocks:
     """A number for the asset and the calendar month of each event's target, (n,): months first, then assets."""
     months = target_times.astype("datetime64[M]").astype(np.int64)
     names, asset = np.unique(assets, return_inverse=True)
-    numbers: Blocks = months * len(names) + asset
-    return numbers
+    return np.asarray(months * len(names) + asset)
 
 
 def bootstrap_blocks(
@@ -180,19 +171,19 @@ def block_sums(gains: Floats, blocks: Blocks) -> tuple[Floats, Floats]:
     return np.bincount(block_of, weights=gains).astype(np.float64), np.bincount(block_of).astype(np.float64)
 
 
-def resample(sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: int = SEED) -> Replicates:
-    """Draw blocks and add up: a block's sum and size are all that a replicate needs of it."""
+def resample(sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: int = SEED) -> tuple[Floats, Floats]:
+    """(R,) resampled gains and win-rates, whose blocks are drawn: its sum and size are all that is needed of one."""
     count = len(sums)
     rng = np.random.default_rng(seed)
     wins = (sums > 0).astype(np.float64)
-    gain_bits, win_rate = np.empty(replicates), np.empty(replicates)
+    gains, win_rates = np.empty(replicates), np.empty(replicates)
     at_once = max(_DRAWS_AT_ONCE // count, 1)
     for start in range(0, replicates, at_once):
         part = slice(start, min(start + at_once, replicates))
         draws = rng.integers(0, count, (part.stop - start, count))
-        gain_bits[part] = sums[draws].sum(axis=1) / sizes[draws].sum(axis=1)
-        win_rate[part] = wins[draws].mean(axis=1)
-    return Replicates(gain_bits=gain_bits, win_rate=win_rate)
+        gains[part] = sums[draws].sum(axis=1) / sizes[draws].sum(axis=1)
+        win_rates[part] = wins[draws].mean(axis=1)
+    return gains, win_rates
 
 
 def standard_error(gains: Floats, clusters: Blocks) -> float:
@@ -207,8 +198,7 @@ def standard_error(gains: Floats, clusters: Blocks) -> float:
 def mean_by_time(losses: Floats, target_times: Times) -> Floats:
     """Mean loss over the assets at each target time, earliest first."""
     _, time_of = np.unique(target_times, return_inverse=True)
-    means: Floats = np.bincount(time_of, weights=losses) / np.bincount(time_of)
-    return means
+    return np.asarray(np.bincount(time_of, weights=losses) / np.bincount(time_of))
 
 
 def newey_west_variance(values: Floats, num_lags: int) -> float:
@@ -270,21 +260,18 @@ def compare_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, Se
     blocks = asset_months(events.symbols, events.target_times)
     if len(np.unique(blocks)) < 2:
         return None
-    return {name: summarise_seeds(runs, losses, blocks) for name, losses in events.bits.items() if name != MODEL}
-
-
-def summarise_seeds(model_bits: Mapping[str, Floats], baseline_bits: Floats, blocks: Blocks) -> SeedSummary:
-    """Several runs of one experiment on the same events; `blocks` (n,) numbers the asset-months."""
-    assert len(model_bits) > 1, "a spread over seeds needs at least two runs"
-    means = {name: float(losses.mean()) for name, losses in model_bits.items()}
-    each = list(means.values())
-    gains = baseline_bits - np.mean(list(model_bits.values()), axis=0)
-    return SeedSummary(
-        bits=means,
-        mean_bits=float(np.mean(each)),
-        seed_sd_bits=float(np.std(each, ddof=1)),
-        mean_gain_bits=float(gains.mean()),
-        sampling_error_bits=standard_error(gains, blocks),
-        seeds_that_win=sum(mean < float(baseline_bits.mean()) for mean in each),
-        average=bootstrap_blocks(gains, blocks),
-    )
+    means = {name: float(losses.mean()) for name, losses in runs.items()}
+    each, average = list(means.values()), np.mean(list(runs.values()), axis=0)
+    return {
+        name: SeedSummary(
+            bits=means,
+            mean_bits=float(np.mean(each)),
+            seed_sd_bits=float(np.std(each, ddof=1)),
+            mean_gain_bits=float((losses - average).mean()),
+            sampling_error_bits=standard_error(losses - average, blocks),
+            seeds_that_win=sum(mean < float(losses.mean()) for mean in each),
+            average=bootstrap_blocks(losses - average, blocks),
+        )
+        for name, losses in events.bits.items()
+        if name != MODEL
+    }

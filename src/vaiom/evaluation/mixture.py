@@ -44,8 +44,7 @@ def stretches(rows: Rows) -> Rows:
     if len(rows) <= NUM_STRETCHES * STRETCH_EVENTS:
         return rows
     starts = np.linspace(0, len(rows) - STRETCH_EVENTS, NUM_STRETCHES).astype(np.int64)
-    chosen: Rows = rows[(starts[:, None] + np.arange(STRETCH_EVENTS)).ravel()]
-    return chosen
+    return np.asarray(rows[(starts[:, None] + np.arange(STRETCH_EVENTS)).ravel()])
 
 
 def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> MixtureReport | None:
@@ -71,11 +70,8 @@ def mixture_report(weights: Floats, components: Floats, assets: Rows) -> Mixture
     share = np.bincount(heaviest, minlength=num_states) / len(heaviest)
     use = weights.mean(axis=0)
     follows = assets[1:] == assets[:-1]
-    halves = np.full(2, 0.5)
-    pairs = [
-        [float(_jensen_shannon(halves, components[:, [i, j]]).mean()) for j in range(num_states)]
-        for i in range(num_states)
-    ]
+    states, halves = range(num_states), np.full(2, 0.5)
+    pairs = [[float(_jensen_shannon(halves, components[:, [i, j]]).mean()) for j in states] for i in states]
     return MixtureReport(
         num_events=len(weights),
         mean_weight=use.tolist(),
@@ -91,12 +87,9 @@ def mixture_report(weights: Floats, components: Floats, assets: Rows) -> Mixture
 def _jensen_shannon(weights: Floats, components: Floats) -> Floats:
     """Entropy of the mixture less the mean entropy of its components, per event; never below zero."""
     mixed = (weights[..., None] * components).sum(axis=-2)
-    divergence: Floats = np.maximum(_entropy(mixed) - (weights * _entropy(components)).sum(axis=-1), 0.0)
-    return divergence
+    return np.asarray(np.maximum(_entropy(mixed) - (weights * _entropy(components)).sum(axis=-1), 0.0))
 
 
 def _entropy(probs: Floats) -> Floats:
     """Bits, along the last axis."""
-    safe = np.where(probs > 0, probs, 1.0)
-    bits: Floats = -(probs * np.log2(safe)).sum(axis=-1)
-    return bits
+    return np.asarray(-(probs * np.log2(np.where(probs > 0, probs, 1.0))).sum(axis=-1))

@@ -47,8 +47,7 @@ def class_ids(buckets: Buckets, num_buckets: int) -> npt.NDArray[np.int64]:
 def clip_probabilities(probs: Floats) -> Floats:
     """Probabilities raised to the smallest one that is scored, and renormalised."""
     raised = np.maximum(probs, MIN_PROBABILITY)
-    normalised: Floats = raised / raised.sum(axis=-1, keepdims=True)
-    return normalised
+    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
 def event_bits(probs: Floats, buckets: Buckets) -> Floats:

@@ -85,13 +85,13 @@ def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: 
     return write_tensors(path, FORMAT, FORMAT_VERSION, header, model.saved_tensors())
 
 
-def load_model(path: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
+def load_model(path: str | Path) -> Checkpoint:
     """The selected model of a run folder, a packaged one by its name, or a checkpoint file."""
     found = find_run(Path(path))
-    return load_checkpoint(found if found.is_file() else Run(found).best, device)
+    return load_checkpoint(found if found.is_file() else Run(found).best)
 
 
-def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoint:
+def load_checkpoint(path: Path) -> Checkpoint:
     """Read a model back, or say why the file cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
@@ -102,7 +102,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> Checkpoin
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"
         raise _foreign(path, FORMAT, FORMAT_VERSION, got) from error
-    return Checkpoint(**vars(card), model=model.to(device).eval())
+    return Checkpoint(**vars(card), model=model.eval())
 
 
 def read_card(header: dict[str, Any], path: Path) -> ModelCard:

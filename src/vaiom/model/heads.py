@@ -50,8 +50,7 @@ def return_log_probs(logits: dict[str, Tensor]) -> Tensor:
 
 def class_ids(buckets: Tensor) -> Tensor:
     """Bucket ids 1..K as class ids 0..K-1; invalid ones become class 0 and must be masked."""
-    ids: Tensor = class_of(buckets.long()).clamp(min=0)
-    return ids
+    return torch.clamp(class_of(buckets.long()), min=0)
 
 
 def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:

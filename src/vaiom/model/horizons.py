@@ -98,7 +98,7 @@ def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
     )
 
 
-def load_horizons(path: Path, card: ModelCard, device: torch.device | str = "cpu") -> Horizons:
+def load_horizons(path: Path, card: ModelCard) -> Horizons:
     """Read heads back, or say why they cannot be trusted; they must be of this very model."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
@@ -117,4 +117,4 @@ def load_horizons(path: Path, card: ModelCard, device: torch.device | str = "cpu
             got=fitted.checkpoint_sha256,
             fix="vaiom horizons RUN",
         )
-    return Horizons(fitted=fitted, heads=heads.to(device).eval())
+    return Horizons(fitted=fitted, heads=heads.eval())

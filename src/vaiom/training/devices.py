@@ -7,6 +7,7 @@ Paper: Methods, "Optimization and Reproducibility Settings" (FP16 automatic mixe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +28,9 @@ def resolve_device(name: str) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:N`; a device that is not there is an error."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError("not a device", expected="auto, cpu, cuda or cuda:N", got=repr(name)) from error
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError("a device that is not supported", expected="auto, cpu, cuda or cuda:N", got=repr(name))
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        raise ConfigError("not a device that is supported", expected="auto, cpu, cuda or cuda:N", got=repr(name))
+    device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ConfigError("no such device", expected=f"one of {count} CUDA devices", got=name, fix="--device cpu")

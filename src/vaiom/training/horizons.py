@@ -41,7 +41,6 @@ def train_horizons(
     *,
     seed: int = 17,
     device: torch.device | str = "cpu",
-    epochs: int = EPOCHS,
     progress: Progress | None = None,
 ) -> Horizons:
     """Fit scale, buckets and shape of each horizon on Train, then the heads, stopped where Validation was best."""
@@ -54,7 +53,7 @@ def train_horizons(
         (h, torch.from_numpy(inputs[at]).to(device), torch.from_numpy(wanted).to(device))
         for h, at, wanted in zip(hidden.split([len(each) for each in rows]), rows, targets, strict=True)
     ]
-    heads, bits = _learn(HorizonHeads(config, len(views), DROPOUT).to(device), known[0], known[1], seed, epochs)
+    heads, bits = _learn(HorizonHeads(config, len(views), DROPOUT).to(device), known[0], known[1], seed)
     fitted = FittedHorizons(
         checkpoint_sha256=checkpoint.sha256,
         corpus_sha256=corpus.sha256,
@@ -82,9 +81,7 @@ def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[R
     return rows, targets
 
 
-def _learn(
-    heads: HorizonHeads, train: Known, held_out: Known, seed: int, epochs: int
-) -> tuple[HorizonHeads, list[float]]:
+def _learn(heads: HorizonHeads, train: Known, held_out: Known, seed: int) -> tuple[HorizonHeads, list[float]]:
     """The averaged weights that were best on the held-out rows, and their bits per event of each horizon."""
     hidden, inputs, classes = train
     draw = torch.Generator().manual_seed(seed)
@@ -102,7 +99,7 @@ def _learn(
     mean, best, least = copy.deepcopy(heads).eval(), copy.deepcopy(heads).eval(), math.inf
     batch = min(max(EPOCHS * len(hidden) // STEPS, BATCHES[0]), BATCHES[1], len(hidden))
     every = max(1, len(hidden) // batch // CHECKS)
-    steps = every * CHECKS * epochs
+    steps = every * CHECKS * EPOCHS
     optimizer = torch.optim.AdamW(heads.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.05)
     heads.train()

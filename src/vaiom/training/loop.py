@@ -127,7 +127,7 @@ def mean_probs(
     table = torch.zeros(len(views), len(data.x), NUM_RETURN_BUCKETS, dtype=torch.float16, device=device)
     teachers = [load_checkpoint(path).model.to(device) for path in checkpoints]
     for view, out in zip(views, table, strict=True):
-        answers = [Scorer(teacher, view, device, dtype, record=False).log_probs(rows).exp() for teacher in teachers]
+        answers = [Scorer(teacher, view, device, dtype, record=False).answers(rows).exp() for teacher in teachers]
         out[index] = torch.stack(answers).mean(dim=0).half()
     return table
 

@@ -55,8 +55,7 @@ def predict_probabilities(
 ) -> npt.NDArray[np.float64]:
     """Probabilities (n, 16) of the next return bucket of each row, from what the model sees up to there."""
     scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), device, resolve_type(precision, device))
-    probs: npt.NDArray[np.float64] = scorer.log_probs(rows.astype(np.int64), progress).double().exp().cpu().numpy()
-    return probs
+    return np.asarray(scorer.answers(rows.astype(np.int64), progress).double().exp().cpu().numpy())
 
 
 def hidden_states(
@@ -96,12 +95,8 @@ class Scorer:
         if self._forward is None:
             self.answers(np.full(1, self.data.context - 1))
 
-    def log_probs(self, rows: Rows, progress: Progress | None = None) -> Tensor:
-        """(n, 16) on the device."""
-        return self.answers(rows, progress)
-
     def answers(self, rows: Rows, progress: Progress | None = None) -> Tensor:
-        """What the scorer gives for each row, on the device."""
+        """(n, 16) log-probabilities of the rows, or (n, D) hidden states, on the device."""
         rows = np.ascontiguousarray(rows)
         order, begins, pass_of_row, place = self._plan(rows)
         size = self.model.config.width if self.hidden else NUM_RETURN_BUCKETS
@@ -139,9 +134,8 @@ class Scorer:
         """Bits per event over all rows; processes of a group share them."""
         group = group or ProcessGroup()
         own = rows[group.rank :: group.size]
-        log_probs = self.log_probs(own)
         buckets = self.data.targets["return"][torch.from_numpy(own).to(self.device)]
-        nats = -log_probs.gather(1, class_ids(buckets)[:, None]).double().sum()
+        nats = -self.answers(own).gather(1, class_ids(buckets)[:, None]).double().sum()
         return float(group.sum(nats)) / len(rows) / math.log(2)
 
     def _answers(self, begins: Tensor) -> Tensor:
