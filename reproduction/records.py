@@ -30,8 +30,7 @@ class SplitScores:
 
     @classmethod
     def of_events(cls, events: ScoredEvents, looks: int | None = None) -> SplitScores:
-        bits = {name: float(losses.mean()) for name, losses in events.bits.items()}
-        return cls(bits=bits, gains=gains_of(compare(events)), looks=looks)
+        return cls(bits=events.mean_bits, gains=gains_of(compare(events)), looks=looks)
 
     @classmethod
     def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from vaiom.events.pack import pack
 from vaiom.files import sha256_of
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.model.checkpoint import load_checkpoint, read_tensors
-from vaiom.training import state
+from vaiom.training.step import FORMAT, FORMAT_VERSION
 
 SYMBOLS = ("EURUSD", "XAUUSD")
 ROWS, LATER_ROWS = 2_400, 2_700
@@ -195,7 +195,7 @@ def _timeless(files: dict[str, bytes], out: Path) -> Contents:
     result: Contents = {}
     for name, data in files.items():
         if name.endswith(".state.safetensors"):
-            header, _ = read_tensors(out / name, state.FORMAT, state.FORMAT_VERSION)
+            header, _ = read_tensors(out / name, FORMAT, FORMAT_VERSION)
             result[name] = header["tensors_sha256"]
         elif name.endswith("metrics.jsonl"):
             result[name] = [_without(json.loads(line)) for line in data.splitlines()]

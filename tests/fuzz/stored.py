@@ -224,7 +224,7 @@ def _state_seed(run: Path) -> list[bytes]:
 
 def _state(file: Path) -> Callable[[bytes], object]:
     from vaiom.model.checkpoint import read_tensors
-    from vaiom.training.state import FORMAT, FORMAT_VERSION
+    from vaiom.training.step import FORMAT, FORMAT_VERSION
 
     return _written(file, lambda path: read_tensors(path, FORMAT, FORMAT_VERSION))
 

@@ -15,8 +15,8 @@ from small_models import VOCABULARY, events, tiny_model
 
 from reference.losses_loop import mixture, softmax
 from vaiom.model.config import AUXILIARIES, CHOICES
-from vaiom.model.encoders import INPUT_LIMIT
 from vaiom.model.heads import return_log_probs
+from vaiom.model.vaiom import INPUT_LIMIT
 
 finite = st.floats(-60, 60, width=32)
 

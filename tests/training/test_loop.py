@@ -23,8 +23,7 @@ from vaiom.training import loop
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import TrainResult, train
 from vaiom.training.scoring import Scorer
-from vaiom.training.state import RunRecord, save_state
-from vaiom.training.step import TrainStep
+from vaiom.training.step import RunRecord, TrainStep, save_state
 from vaiom.training.windows import DeviceCorpus
 
 

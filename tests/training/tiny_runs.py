@@ -15,9 +15,8 @@ from vaiom.model.checkpoint import read_tensors
 from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
-from vaiom.training import state
 from vaiom.training.experiment import Experiment
-from vaiom.training.step import TrainStep
+from vaiom.training.step import FORMAT, FORMAT_VERSION, TrainStep
 from vaiom.training.windows import DeviceCorpus
 
 CPU = torch.device("cpu")
@@ -58,7 +57,7 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
 
 
 def state_of(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return read_tensors(Run(run).state(step), state.FORMAT, state.FORMAT_VERSION)[1]
+    return read_tensors(Run(run).state(step), FORMAT, FORMAT_VERSION)[1]
 
 
 def assert_same_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:

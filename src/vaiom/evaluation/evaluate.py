@@ -220,7 +220,7 @@ def figures_of_events(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[
     labels = _labels(corpus, rows, events)
     return {
         "num_events": len(events),
-        "bits": {name: float(each.mean()) for name, each in events.bits.items()},
+        "bits": events.mean_bits,
         "against": compare(events),
         "confidence_set": confidence_set(events.bits, events.target_times),
         "by": {name: bits_by_group(events.bits, groups) for name, groups in labels.items()},

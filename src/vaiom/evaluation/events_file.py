@@ -55,6 +55,11 @@ class ScoredEvents:
     def __len__(self) -> int:
         return len(self.buckets)
 
+    @property
+    def mean_bits(self) -> dict[str, float]:
+        """Per event, by predictor."""
+        return {name: float(losses.mean()) for name, losses in self.bits.items()}
+
 
 def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats]) -> ScoredEvents:
     """Name the events of these rows, with what they cost each predictor."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,8 +62,7 @@ class HorizonScore:
     """The median over events of each forecast quantile, in units of sigma20."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class JudgedHorizon:
+class JudgedHorizon(NamedTuple):
     score: HorizonScore
     events: ScoredEvents
     rows: Rows
@@ -135,7 +134,7 @@ def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) ->
         "bars": view.horizon,
         "num_events": len(events),
         "zero_share": float(np.mean(complete == 0)),
-        "bits": {name: float(each.mean()) for name, each in events.bits.items()},
+        "bits": events.mean_bits,
         "gains": {name: paired_gain(events, name) for name in events.bits if name != MODEL},
         "quantiles": {str(level): float(each) for level, each in zip(LEVELS, quantiles, strict=True)},
     }

@@ -92,4 +92,5 @@ def _jensen_shannon(weights: Floats, components: Floats) -> Floats:
 
 def _entropy(probs: Floats) -> Floats:
     """Bits, along the last axis."""
-    return np.asarray(-(probs * np.log2(np.where(probs > 0, probs, 1.0))).sum(axis=-1))
+    bits: Floats = -(probs * np.log2(np.where(probs > 0, probs, 1.0))).sum(axis=-1)
+    return bits

@@ -22,7 +22,7 @@ from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.horizons import Horizon
 from vaiom.model.checkpoint import ModelCard, read_tensors, write_tensors
 from vaiom.model.config import ModelConfig
-from vaiom.model.encoders import INPUT_LIMIT
+from vaiom.model.vaiom import INPUT_LIMIT
 
 FORMAT, FORMAT_VERSION = "vaiom-horizons", 1
 WIDTH = 256
@@ -68,19 +68,14 @@ class Horizons:
     fitted: FittedHorizons
     heads: HorizonHeads
 
-    def place(self, bars: int) -> int:
-        """Where a horizon is among the fitted ones."""
-        known = [each.bars for each in self.fitted.fits]
-        if bars not in known:
-            raise unknown_horizon(bars, known)
-        return known.index(bars)
-
     def probs(self, hidden: Any, inputs: Any, bars: int) -> npt.NDArray[np.float64]:
         """(..., 16) of one horizon from tensors or arrays; their sum is 1 in double precision."""
-        device = self.heads.first.weight.device
+        known, device = [each.bars for each in self.fitted.fits], self.heads.first.weight.device
+        if bars not in known:
+            raise unknown_horizon(bars, known)
         with torch.inference_mode():
             seen = (torch.as_tensor(each, device=device) for each in (hidden, inputs))
-            log_probs = self.heads(*seen)[..., self.place(bars), :].double().cpu().numpy()
+            log_probs = self.heads(*seen)[..., known.index(bars), :].double().cpu().numpy()
         probs = np.exp(log_probs)
         return np.asarray(probs / probs.sum(axis=-1, keepdims=True))
 

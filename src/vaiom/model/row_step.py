@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.decoder import Decoder, rotary_speeds
-from vaiom.model.encoders import INPUT_LIMIT
 from vaiom.model.heads import return_log_probs
-from vaiom.model.vaiom import Vaiom
+from vaiom.model.vaiom import INPUT_LIMIT, Vaiom
 
 Array = npt.NDArray[np.float32]
 Weights = tuple[Array, Array]

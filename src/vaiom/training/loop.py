@@ -23,20 +23,20 @@ import torch
 
 from vaiom import __version__
 from vaiom.codec import to_json, to_toml
-from vaiom.errors import ConfigError, DataError, UserError
+from vaiom.errors import CheckpointError, ConfigError, DataError, UserError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.events.fit import Tokenizer
+from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import atomic_file, ensure_folder, hold_folder, sha256_of, write_bytes
 from vaiom.model.checkpoint import EVIDENCE, Checkpoint, Provenance, load_checkpoint, save_checkpoint
 from vaiom.model.config import Vocabulary
-from vaiom.model.vaiom import Vaiom
+from vaiom.model.vaiom import ASSET_TABLE, CLASS_TABLE, Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
 from vaiom.training.experiment import SEED_LIMIT, Experiment
 from vaiom.training.scoring import Scorer
-from vaiom.training.state import RunRecord, load_state, load_weights, require_start, save_state, seed_dropout
-from vaiom.training.step import TrainStep
+from vaiom.training.step import RunRecord, TrainStep, load_state, save_state, seed_dropout
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
 Report = Callable[[dict[str, Any]], None]
@@ -108,6 +108,42 @@ def train(
         last = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints, began)
         result = last.go(deadline)
         return replace(result, seconds=result.seconds + seconds)
+
+
+def require_start(start: Checkpoint, corpus: Corpus, experiment: Experiment) -> None:
+    """Refuse weights of another network or of other buckets, and weights that have learned what is held out."""
+    if start.config != experiment.model:
+        fix = "leave the settings of the model as they are"
+        raise ConfigError("the weights are of another network than the experiment", fix=fix)
+    if not corpus.tokenizer.has_buckets_of(start.tokenizer):
+        raise CheckpointError(
+            "the weights were trained with other buckets than the corpus has",
+            where=corpus.path,
+            fix="vaiom corpus build BARS_DIR --like the model, the same that --from names",
+        )
+    splits = SplitConfig.from_json(start.provenance.splits), corpus.splits
+    known, own = ((each.train_end, each.validation[1]) for each in splits)
+    if any(ours < theirs for ours, theirs in zip(own, known, strict=True)):
+        raise DataError(
+            "the weights have learned from, or were selected on, what this corpus holds out",
+            where=corpus.path,
+            expected="Train and Validation that end at {:%Y-%m-%d} and {:%Y-%m-%d} or later".format(*known),
+            got="{:%Y-%m-%d} and {:%Y-%m-%d}".format(*own),
+            fix="build the corpus with later boundaries, or begin with older weights (vaiom models lists some)",
+        )
+
+
+def load_weights(model: Vaiom, start: Checkpoint, tokenizer: Tokenizer) -> None:
+    """Give a model of a corpus's tokenizer the weights of another; an asset that is new to them begins as unknown."""
+    tensors, known = start.model.state_dict(), start.tokenizer
+    rows = {
+        ASSET_TABLE: [known.asset_id(symbol) for symbol in ("", *tokenizer.symbols)],
+        # A new class begins as the one that its assets were read as.
+        CLASS_TABLE: [
+            known.class_names.index(name) if name in known.class_names else 0 for name in tokenizer.class_names
+        ],
+    }
+    model.load_state_dict({name: each[rows[name]] if name in rows else each for name, each in tensors.items()})
 
 
 def teachers_of(experiment: Experiment) -> list[Experiment]:

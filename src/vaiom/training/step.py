@@ -1,7 +1,9 @@
-"""One optimizer step, exact and fast: gather, forward, loss, backward, clip, update.
+"""One optimizer step, exact and fast: gather, forward, loss, backward, clip, update; and the state to go on from.
 
 On a GPU the loss is compiled and the whole step is replayed as one CUDA graph; on a CPU micro-batches run one by one.
-Both give each micro-batch its own means, as the paper's accumulation does.
+Both give each micro-batch its own means, as the paper's accumulation does. Random states are not kept in a training
+state: they start anew wherever one is saved, from the seed, the process and the step, so that on a CPU the resumed run
+repeats the uninterrupted one to the bit.
 Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settings".
 """
 
@@ -10,16 +12,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from vaiom.codec import from_json, to_json
+from vaiom.errors import CheckpointError, ConfigError
+from vaiom.model.checkpoint import read_tensors, write_tensors
 from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
 from vaiom.training.experiment import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Rows
+
+FORMAT = "vaiom-training-state"
+FORMAT_VERSION = 1
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+# What must not change under a run, the most telling first.
+_ORIGINS = {"config_sha256": "configuration", "tokenizer_sha256": "tokenizer", "corpus_sha256": "corpus"}
 
 
 class TrainStep:
@@ -136,3 +150,68 @@ class TrainStep:
                 if tensor is not None:
                     tensor.fill_(scaler[key])
         torch.cuda.set_rng_state(random_state, self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """How far a run is, what was best so far, and what it was started with."""
+
+    step: int = 0
+    best_step: int = 0
+    best_bits: float | None = None
+    last_bits: float | None = None
+    stale_validations: int = 0
+    seconds: float = 0.0
+    config_sha256: str
+    tokenizer_sha256: str
+    corpus_sha256: str
+
+
+def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
+    tensors = {f"model/{name}": value for name, value in step.model.state_dict().items()}
+    if step.ema_model is not step.model:
+        tensors |= {f"averaged/{name}": value for name, value in step.ema_model.state_dict().items()}
+    for name, parameter in step.model.named_parameters():
+        for key in _MOMENTS:
+            tensors[f"optimizer/{key}/{name}"] = step.optimizer.state[parameter][key]
+    # Memory of its own for each: safetensors refuses tensors that share any.
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    contents = {"record": to_json(record), "scaler": step.scaler.state_dict()}
+    write_tensors(path, FORMAT, FORMAT_VERSION, contents, tensors)
+
+
+def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
+    """Restore model, optimizer and scaler in place, if the run was started with what we have."""
+    header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
+    try:
+        record = from_json(RunRecord, header["record"])
+        for field, name in _ORIGINS.items():
+            if getattr(record, field) != getattr(ours, field):
+                raise ConfigError(
+                    f"the run was started with another {name}",
+                    where=path.parents[1],
+                    expected=getattr(record, field),
+                    got=getattr(ours, field),
+                    fix="resume with what the run was started with (its config.toml says it), or start a new run",
+                )
+        step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
+        if step.ema_model is not step.model:
+            step.ema_model.load_state_dict({name: tensors[f"averaged/{name}"] for name in step.model.state_dict()})
+        for name, parameter in step.model.named_parameters():
+            state = {key: tensors[f"optimizer/{key}/{name}"] for key in _MOMENTS}
+            step.optimizer.state[parameter] = {key: value.to(step.device) for key, value in state.items()}
+        if header["scaler"]:
+            step.scaler.load_state_dict(header["scaler"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            "the training state does not fit this run",
+            where=path,
+            got=str(error).splitlines()[0],
+            fix="resume with the configuration and device type the run was started with, or start a new run",
+        ) from error
+    return record
+
+
+def seed_dropout(seed: int, rank: int, step: int) -> None:
+    """Start the random numbers of what follows a saved state; they differ between the processes of a group."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0]))
