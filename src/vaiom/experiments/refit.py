@@ -29,7 +29,7 @@ from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.model.horizons import FittedHorizons
 from vaiom.run import Run, find_run
 from vaiom.training.devices import is_rank_0, resolve_device
-from vaiom.training.experiment import Experiment, experiment_of_checkpoint
+from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.horizons import train_horizons
 from vaiom.training.loop import Report, TrainResult, train
 
@@ -117,13 +117,6 @@ class Adapted(TrainResult):
         return [_sentence(name, gain) for name, gain in self.gains.items()]
 
 
-def adapted_experiment(start: Path, settings: Sequence[str] = ()) -> Experiment:
-    """What a model was trained with, made short and careful, with changes as `key=value`."""
-    before = experiment_of_checkpoint(load_checkpoint(start))
-    rate = before.train.learning_rate * SMALLER_STEPS
-    return before.with_changes(**SHORT, learning_rate=rate).with_settings(settings)
-
-
 def adapt(
     corpus: Corpus,
     start: Path,
@@ -135,9 +128,14 @@ def adapt(
     resume: bool = False,
     report: Report | None = None,
 ) -> Adapted:
-    """Go on from a run's or a packaged model's weights, and compare what came of it."""
+    """Go on from a run's or a packaged model's weights, short and careful, and compare what came of it.
+
+    Settings, as `key=value`, change what the model was trained with.
+    """
     start = Run(out).start if resume and Run(out).start.exists() else Run(find_run(start)).best
-    chosen = adapted_experiment(start, settings)
+    before = experiment_of_checkpoint(load_checkpoint(start))
+    careful = before.with_changes(**SHORT, learning_rate=before.train.learning_rate * SMALLER_STEPS)
+    chosen = careful.with_settings(settings)
     result = train(corpus, chosen, out, device=device, resume=resume, report=report, start=start)
     others = {AS_IT_WAS: start, **{str(run): Run(find_run(run)).best for run in against}}
     rows = heldout_rows(corpus, VALIDATION, load_checkpoint(Run(out).best))
