@@ -15,7 +15,7 @@ from benchmarks.race import Measurement, race
 from vaiom.errors import VaiomError
 from vaiom.events.build import corpus_in_memory
 from vaiom.events.splits import VALIDATION
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
 from vaiom.simulate.market import MarketConfig, simulate, write_market
@@ -42,7 +42,7 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
         write_market(simulate(market), market, Path(folder) / "bars")
         corpus = corpus_in_memory(Path(folder) / "bars")
     torch.manual_seed(0)
-    model = Vaiom(config, Vocabulary.of(corpus.tokenizer)).to(device).eval()
+    model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).to(device).eval()
     data = DeviceCorpus(corpus, config, device)
     scorer = Scorer(model, data, device, dtype)
     count = windows or WINDOWS[device.type]

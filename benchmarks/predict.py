@@ -27,7 +27,7 @@ from vaiom.forecast.engine import TOLERANCE, Engine, OnnxEngine, TorchEngine, ex
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
 from vaiom.model.checkpoint import Checkpoint, ModelCard, Provenance
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
 from vaiom.simulate.market import MarketConfig, simulate, write_market
@@ -110,7 +110,7 @@ def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
         write_market(assets, market, Path(folder) / "bars")
         tokenizer = corpus_in_memory(Path(folder) / "bars", CorpusConfig()).tokenizer
     torch.manual_seed(0)
-    model = Vaiom(config, Vocabulary.of(tokenizer)).eval()
+    model = Vaiom(config, tokenizer.vocabulary_sizes).eval()
     forecaster = Forecaster(TorchEngine(model), card(config, tokenizer))
     symbol, asset = next(iter(assets.items()))
     return forecaster, forecaster.window(asset.bars, symbol)

@@ -37,7 +37,7 @@ from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance, save_checkpoint
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 from vaiom.simulate.market import MarketConfig, simulate
 
@@ -131,7 +131,7 @@ def _prepare(folder: Path, models: dict[str, ModelConfig]) -> dict[str, pl.DataF
     )  # fmt: skip
     for name, config in models.items():
         torch.manual_seed(0)
-        save_checkpoint(folder / f"{name}.safetensors", Vaiom(config, Vocabulary.of(tokenizer)), tokenizer, origin)
+        save_checkpoint(folder / f"{name}.safetensors", Vaiom(config, tokenizer.vocabulary_sizes), tokenizer, origin)
     return {symbol: bars.filter(pl.col("Datetime") >= begin) for symbol, bars in assets.items()}
 
 

@@ -26,7 +26,7 @@ from vaiom.events.splits import VALIDATION
 from vaiom.experiments.registry import experiment
 from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.training.scoring import Scorer
@@ -51,7 +51,7 @@ def measure(
         write_market(assets, market, Path(folder) / "bars")
         corpus = corpus_in_memory(Path(folder) / "bars")
     torch.manual_seed(0)
-    model = Vaiom(config, Vocabulary.of(corpus.tokenizer)).eval()
+    model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).eval()
     forecaster = Forecaster(TorchEngine(model, threads=1), card(config, corpus.tokenizer))
     before = torch.get_num_threads()
     torch.set_num_threads(1)

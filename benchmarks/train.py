@@ -23,7 +23,7 @@ from benchmarks.race import Measurement
 from benchmarks.train_plain import PlainModel, PlainTrainer
 from vaiom.errors import VaiomError
 from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom, count_parameters
 from vaiom.training.devices import resolve_device, resolve_type
 from vaiom.training.experiment import TrainConfig
@@ -152,7 +152,7 @@ def _product(
     corpus: Corpus, model: ModelConfig, train: TrainConfig, device: torch.device, dtype: torch.dtype
 ) -> TrainStep:
     torch.manual_seed(train.seed)
-    network = Vaiom(model, Vocabulary.of(corpus.tokenizer)).to(device).train()
+    network = Vaiom(model, corpus.tokenizer.vocabulary_sizes).to(device).train()
     return TrainStep(network, DeviceCorpus(corpus, model, device), train, device, dtype)
 
 
@@ -165,7 +165,7 @@ def _floors(
     corpus: Corpus, model: ModelConfig, train: TrainConfig, device: torch.device, dtype: torch.dtype, ours: float
 ) -> dict[str, Any]:
     tokens = train.windows_per_step * model.context
-    parameters = count_parameters(model, Vocabulary.of(corpus.tokenizer)) - model.context * model.width
+    parameters = count_parameters(model, corpus.tokenizer.vocabulary_sizes) - model.context * model.width
     # Forward is two operations per parameter and token, backward twice that; causal attention does half of T x T.
     attention = 3 * 2 * model.num_layers * model.context * model.width * tokens
     flops = 6 * parameters * tokens + attention

@@ -48,7 +48,7 @@ from vaiom.events.splits import VALIDATION
 from vaiom.experiments.engine import Engine, Report
 from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.files import canonical_json, sha256_of
-from vaiom.model.config import Vocabulary, spell_as_hashed
+from vaiom.model.config import spell_as_hashed
 from vaiom.model.vaiom import count_parameters
 from vaiom.run import Run
 from vaiom.training.devices import resolve_device
@@ -274,7 +274,7 @@ def _train(task: Task, corpus: Corpus, run: Path, device: str, deadline: float) 
     return {
         **stopped,
         "settings": to_json(task.experiment),
-        "num_params": count_parameters(model, Vocabulary.of(corpus.tokenizer)),
+        "num_params": count_parameters(model, corpus.tokenizer.vocabulary_sizes),
         "num_params_positional": model.context * model.width if model.positions == "learned" else 0,
         "windows_per_step": task.experiment.train.windows_per_step,
         "validation": bits,

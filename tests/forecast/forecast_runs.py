@@ -16,7 +16,6 @@ from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import ModelCard, Provenance
-from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.loop import train
 
@@ -43,7 +42,7 @@ def tiny_run(folder: Path, bars: Mapping[str, pl.DataFrame], **changes: object) 
 def untrained(corpus: Corpus, **changes: object) -> Forecaster:
     """A forecaster with random weights: enough where only the way in is looked at."""
     config = TINY.with_changes(**{"context": CONTEXT, **changes}).model
-    model = Vaiom(config, Vocabulary.of(corpus.tokenizer))
+    model = Vaiom(config, corpus.tokenizer.vocabulary_sizes)
     nowhere = Provenance(
         vaiom_version="0", corpus_sha256="", inputs=[], splits={}, experiment="", train={}, seed=0, step=0,
         validation_bits=None,

@@ -19,7 +19,7 @@ from vaiom.errors import CheckpointError
 from vaiom.events.fit import Tokenizer, fit_shape
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Provenance, load_checkpoint, save_checkpoint
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 
 TOKENIZER = Tokenizer(
@@ -48,7 +48,7 @@ PROVENANCE = Provenance(
 
 def model_of(input_: str) -> Vaiom:
     torch.manual_seed(3)
-    return Vaiom(ModelConfig(input=input_, **TINY), Vocabulary.of(TOKENIZER))
+    return Vaiom(ModelConfig(input=input_, **TINY), TOKENIZER.vocabulary_sizes)
 
 
 @pytest.fixture(scope="module")

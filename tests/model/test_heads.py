@@ -60,7 +60,7 @@ SUBSETS = [subset for size in range(4) for subset in itertools.combinations(AUXI
 def test_each_auxiliary_has_its_head_or_has_not(auxiliaries: tuple[str, ...]) -> None:
     model = tiny_model(auxiliaries=auxiliaries)
     widths = {name: values.shape[-1] for name, values in model(*events(model, 1, 3)).items()}
-    sizes = {"gap": VOCABULARY.num_gap_buckets, "vol_regime": VOCABULARY.num_vol_regimes, "ordinal": 15}
+    sizes = {"gap": VOCABULARY["gap_bucket"] - 1, "vol_regime": VOCABULARY["vol_regime"] - 1, "ordinal": 15}
     assert widths == {"state": 4, "return": 64, **{name: sizes[name] for name in auxiliaries}}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from small_models import VOCABULARY, tiny_model
 
@@ -32,7 +30,7 @@ def test_independent_head() -> None:
 
 
 def test_the_gap_head_follows_the_corpus() -> None:
-    assert count_parameters(ModelConfig(), replace(PAPER_VOCABULARY, num_gap_buckets=16)) == 911_840
+    assert count_parameters(ModelConfig(), {**PAPER_VOCABULARY, "gap_bucket": 17}) == 911_840
 
 
 @pytest.mark.parametrize("states", [4, 8, 16])

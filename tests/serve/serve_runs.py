@@ -20,7 +20,6 @@ import torch
 from training.tiny_runs import TINY
 from vaiom.events.fields import CROSS_FIELDS
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve.app import Service, make_app
 from vaiom.serve.run import ServeConfig
@@ -100,5 +99,5 @@ def reading_others(tiny: TinyRun, folder: Path, changes: dict[str, Any]) -> Path
     config = TINY.with_changes(context=CONTEXT, fields=("ret_z", *CROSS_FIELDS), **changes).model
     torch.manual_seed(0)
     file = folder / "model.safetensors"
-    save_checkpoint(file, Vaiom(config, Vocabulary.of(trained.tokenizer)), trained.tokenizer, trained.provenance)
+    save_checkpoint(file, Vaiom(config, trained.tokenizer.vocabulary_sizes), trained.tokenizer, trained.provenance)
     return file

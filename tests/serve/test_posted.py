@@ -18,7 +18,6 @@ from vaiom.events.fields import CROSS_FIELDS
 from vaiom.forecast.engine import TOLERANCE, TorchEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.model.config import Vocabulary
 from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve import posted
@@ -33,7 +32,7 @@ def windowed(tiny: TinyRun, folder: Path, fields: tuple[str, ...] = ALONE) -> Pa
     trained = load_checkpoint(tiny.run / "best.safetensors")
     config = TINY.with_changes(context=CONTEXT, fields=fields, positions="rotary", attention_window=8).model
     torch.manual_seed(0)
-    model = Vaiom(config, Vocabulary.of(trained.tokenizer))
+    model = Vaiom(config, trained.tokenizer.vocabulary_sizes)
     save_checkpoint(folder / "model.safetensors", model, trained.tokenizer, trained.provenance)
     return folder / "model.safetensors"
 

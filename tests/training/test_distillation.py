@@ -14,7 +14,6 @@ from vaiom.errors import ConfigError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CROSS_FIELDS, SIGNED_FIELDS, UNKNOWN_ASSET
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.config import Vocabulary
 from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
@@ -125,7 +124,7 @@ def test_the_unknown_asset_is_learned_where_assets_are_dropped(corpus: Corpus) -
     for rate, learns in ((0.0, False), (0.9, True)):
         torch.manual_seed(0)
         config = TINY.with_changes(asset_dropout=rate).model
-        model = Vaiom(config, Vocabulary.of(corpus.tokenizer)).train()
+        model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).train()
         x, meta = torch.randn(40, 8, len(config.input_fields)), torch.tensor([[1, 0, 0]] * 40)
         model(x, meta)["return"].sum().backward()
         table = model.encoder.embeddings["asset_id"].weight
@@ -140,7 +139,7 @@ def test_the_unknown_asset_is_learned_where_assets_are_dropped(corpus: Corpus) -
 def test_other_assets_are_left_out_of_whole_windows_in_training_alone(corpus: Corpus) -> None:
     config = TINY.with_changes(fields=("ret_z", *CROSS_FIELDS), cross_dropout=0.5).model
     torch.manual_seed(0)
-    model = Vaiom(config, Vocabulary.of(corpus.tokenizer)).train()
+    model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).train()
     x, meta = torch.randn(40, 8, len(config.input_fields)).requires_grad_(), torch.tensor([[1, 0, 0]] * 40)
     model(x, meta)["return"].sum().backward()
     assert x.grad is not None

@@ -10,7 +10,7 @@ import torch
 
 from training.tiny_runs import CPU
 from vaiom.events.corpus import Corpus
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.decoder import causal_attention
 from vaiom.model.vaiom import Vaiom
 from vaiom.training import scoring
@@ -34,7 +34,7 @@ def test_attention_is_that_of_a_band(window: int, rate: float) -> None:
 
 def make_model(corpus: Corpus) -> Vaiom:
     torch.manual_seed(1)
-    return Vaiom(CONFIG, Vocabulary.of(corpus.tokenizer)).eval()
+    return Vaiom(CONFIG, corpus.tokenizer.vocabulary_sizes).eval()
 
 
 def test_an_answer_depends_on_its_receptive_field_alone(corpus: Corpus) -> None:

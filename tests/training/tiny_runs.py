@@ -12,7 +12,6 @@ import torch
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SplitConfig
 from vaiom.model.checkpoint import read_tensors
-from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.experiment import Experiment
@@ -45,7 +44,7 @@ SPLITS = SplitConfig(
 
 def make_step(corpus: Corpus, experiment: Experiment) -> TrainStep:
     torch.manual_seed(experiment.train.seed)
-    model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer))
+    model = Vaiom(experiment.model, corpus.tokenizer.vocabulary_sizes)
     data = DeviceCorpus(corpus, experiment.model, CPU)
     return TrainStep(model, data, experiment.train, CPU, torch.float32)
 

@@ -165,14 +165,13 @@ def _experiment(corpus: vaiom.Corpus, name: str | None, device: str) -> Experime
     """The named experiment, or the largest one that this machine trains and the bars have windows for."""
     from vaiom.events.splits import TRAIN
     from vaiom.experiments.registry import experiment, stopping_early
-    from vaiom.model.config import Vocabulary
     from vaiom.model.vaiom import count_parameters
     from vaiom.training.devices import resolve_device
 
     kind = resolve_device(device).type
     large = kind == "cuda" and len(corpus.endpoints(TRAIN, experiment(FOR_GPU).model.context)) > 0
     chosen = stopping_early(experiment(name or (FOR_GPU if large else FOR_CPU)))
-    size = count_parameters(chosen.model, Vocabulary.of(corpus.tokenizer))
+    size = count_parameters(chosen.model, corpus.tokenizer.vocabulary_sizes)
     steps = f"{count(size)} parameters, {count(chosen.train.steps)} steps at most"
     note(f"training `{chosen.name}`, a size for a {kind.upper()}: {steps}")
     return chosen

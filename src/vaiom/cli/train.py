@@ -41,7 +41,7 @@ def experiments(
 ) -> Answer:
     """List the experiments that matter; with a name, its configuration and exact number of parameters."""
     from vaiom.experiments.registry import EXPERIMENTS, SHOWN, experiment
-    from vaiom.model.config import PAPER_VOCABULARY, Vocabulary
+    from vaiom.model.config import PAPER_VOCABULARY
     from vaiom.model.vaiom import count_parameters
 
     if not name:
@@ -51,7 +51,7 @@ def experiments(
         table = Table("Experiments", [Column("name"), Column("about", prose)], listed)
         return Answer(json={"experiments": known}, shown=[table], notes=[] if every else [more])
     chosen = experiment(name)
-    vocabulary = Vocabulary.of(vaiom.open_corpus(corpus, verify=False).tokenizer) if corpus else PAPER_VOCABULARY
+    vocabulary = vaiom.open_corpus(corpus, verify=False).tokenizer.vocabulary_sizes if corpus else PAPER_VOCABULARY
     num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
     rows = {"about": chosen.about, "num_params": f"{num_params:,} with the vocabulary of {corpus or PAPER}"}
     for part in ("model", "train"):

@@ -20,7 +20,7 @@ from vaiom.errors import CheckpointError, DataError
 from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.model.config import ModelConfig, Vocabulary, upgrade_settings
+from vaiom.model.config import ModelConfig, upgrade_settings
 from vaiom.model.vaiom import Vaiom, unallocated_model
 from vaiom.run import Run, find_run
 
@@ -97,7 +97,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         card = read_card(header, path)
         # What does not fit is refused before it costs memory.
-        model = unallocated_model(card.config, Vocabulary.of(card.tokenizer))
+        model = unallocated_model(card.config, card.tokenizer.vocabulary_sizes)
         model.load_state_dict(tensors, assign=True)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"

@@ -1,4 +1,4 @@
-"""What a model is made of: input branch and fields, rung, context, heads. The tokenizer gives vocabulary sizes.
+"""What a model is made of: input branch and fields, rung, context, heads. Vocabulary sizes are the tokenizer's.
 
 Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture Rungs and Tensor Shapes".
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vaiom.events.fields import CLASSES, CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
-from vaiom.events.fit import Tokenizer
 
 CHOICES = {
     "input": ("disc", "cont", "hybrid"),
@@ -32,36 +31,12 @@ SCORED_HISTORY = 512
 MIN_EMBEDDING_WIDTH = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-    """Sizes that the corpus decides."""
-
-    num_assets: int
-    num_gap_buckets: int
-    num_vol_regimes: int
-    num_classes: int = len(CLASSES)
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        buckets = tokenizer.num_buckets
-        return cls(
-            num_assets=len(tokenizer.symbols),
-            num_gap_buckets=buckets["gap"],
-            num_vol_regimes=buckets["vol_regime"],
-            num_classes=len(tokenizer.class_names),
-        )
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return vocabulary_sizes(self.num_assets, self.num_classes, self.num_gap_buckets, self.num_vol_regimes)
-
-
 def class_of(buckets: Any) -> Any:
     """Class ids 0..K-1 of bucket ids 1..K, of one id or of an array; where 0 may occur the array must be signed."""
     return buckets - 1
 
 
-PAPER_VOCABULARY = Vocabulary(num_assets=11, num_gap_buckets=14, num_vol_regimes=5)
+PAPER_VOCABULARY = vocabulary_sizes(num_assets=11, num_classes=len(CLASSES), num_gap_buckets=14, num_vol_regimes=5)
 """The corpus that the paper describes: what a configuration is counted with where no corpus is at hand."""
 
 
@@ -169,12 +144,12 @@ class ModelConfig:
         """Width of each categorical embedding."""
         return max(MIN_EMBEDDING_WIDTH, self.width // len(DISC_FIELDS)) if self.input == "disc" else MIN_EMBEDDING_WIDTH
 
-    def outputs(self, vocabulary: Vocabulary) -> dict[str, int]:
+    def outputs(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
         """Number of outputs of each head; index 0 of a target has none."""
         sizes = {"state": self.num_states, "return": self.num_states * NUM_RETURN_BUCKETS}
         if self.return_head != "moms":
             sizes = {"return": NUM_RETURN_BUCKETS}
-        numbers = (vocabulary.num_gap_buckets, vocabulary.num_vol_regimes, NUM_RETURN_BUCKETS - 1)
+        numbers = (vocabulary["gap_bucket"] - 1, vocabulary["vol_regime"] - 1, NUM_RETURN_BUCKETS - 1)
         auxiliary = dict(zip(AUXILIARIES, numbers, strict=True))
         return sizes | {name: number for name, number in auxiliary.items() if name in self.auxiliaries}
 

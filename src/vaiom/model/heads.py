@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.model.config import ModelConfig, Vocabulary, class_of
+from vaiom.model.config import ModelConfig, class_of
 
 TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime": "vol_regime"}
 """Which target each task learns from."""
@@ -23,7 +23,7 @@ TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime"
 class Heads(nn.Module):
     """All heads side by side: one product serves them, and each keeps its own rows of it."""
 
-    def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
         self.sizes = config.outputs(vocabulary)
         self.projection = nn.Linear(config.width, sum(self.sizes.values()))

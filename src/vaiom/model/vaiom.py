@@ -7,7 +7,7 @@ Paper: Methods, "Input Representations" and "VAIOM Backbone"; initialisation is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.functional import embedding, gelu, linear
 from torch.overrides import TorchFunctionMode
 
 from vaiom.events.fields import CROSS_FIELDS, META_FIELDS, UNKNOWN_ASSET
-from vaiom.model.config import ModelConfig, Vocabulary
+from vaiom.model.config import ModelConfig
 from vaiom.model.decoder import Decoder, Gru
 from vaiom.model.heads import Heads, return_log_probs
 
@@ -31,7 +31,7 @@ class Encoder(nn.Module):
     """DiscIn is an embedding per field; pure ContIn the fields themselves; HybridContIn a projection of them beside
     embeddings of the metadata. An MLP makes the vector."""
 
-    def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
         self.input, width, num_fields = config.input, config.width, len(config.input_fields)
         self.asset_dropout, self.cross_dropout = config.asset_dropout, config.cross_dropout
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         if self.input == "hybrid":
             self.continuous = nn.Linear(num_fields, width)
         embedded = {"disc": config.input_fields, "cont": (), "hybrid": META_FIELDS}[self.input]
-        size, sizes = config.embedding_width, vocabulary.sizes
+        size, sizes = config.embedding_width, vocabulary
         self.embeddings = nn.ModuleDict({name: nn.Embedding(sizes[name], size) for name in embedded})
         entering = {"disc": 0, "cont": num_fields, "hybrid": width}[self.input]
         self.first = nn.Linear(entering + len(embedded) * size, width)
@@ -86,10 +86,9 @@ def _looked_up(table: nn.Module, index_BT: Tensor) -> Tensor:
 
 
 class Vaiom(nn.Module):
-    def __init__(self, config: ModelConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
         self.config = config
-        self.vocabulary = vocabulary
         self.encoder = Encoder(config, vocabulary)
         self.backbone = Decoder(config) if config.backbone == "decoder" else Gru(config)
         self.heads = Heads(config, vocabulary)
@@ -121,12 +120,12 @@ class Vaiom(nn.Module):
         return tensors
 
 
-def count_parameters(config: ModelConfig, vocabulary: Vocabulary) -> int:
+def count_parameters(config: ModelConfig, vocabulary: Mapping[str, int]) -> int:
     """The exact number of trainable parameters; nothing is allocated."""
     return sum(parameter.numel() for parameter in unallocated_model(config, vocabulary).parameters())
 
 
-def unallocated_model(config: ModelConfig, vocabulary: Vocabulary) -> Vaiom:
+def unallocated_model(config: ModelConfig, vocabulary: Mapping[str, int]) -> Vaiom:
     """A model whose parameters are on no device yet: it costs no memory, and no random number is drawn."""
     with torch.device("meta"), _Undrawn():
         return Vaiom(config, vocabulary)

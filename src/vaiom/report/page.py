@@ -19,7 +19,6 @@ from vaiom.events.corpus import split_quality
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.files import write_bytes
 from vaiom.model.checkpoint import USE, load_model
-from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import count_parameters
 from vaiom.report import data_tables, figures, results
 from vaiom.report.contents import RunContents, read_run
@@ -86,7 +85,7 @@ def render_card(run: Path) -> str:
         for_use=for_use,
         judged=name if judged == run else judged.name,
         found=[Evaluation.read(judged, split, load_model(judged).sha256) for split in splits],
-        num_params=count_parameters(model.config, Vocabulary.of(model.tokenizer)),
+        num_params=count_parameters(model.config, model.tokenizer.vocabulary_sizes),
     )
 
 

@@ -30,7 +30,6 @@ from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import atomic_file, ensure_folder, hold_folder, sha256_of, write_bytes
 from vaiom.model.checkpoint import EVIDENCE, Checkpoint, Provenance, load_checkpoint, save_checkpoint
-from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import ASSET_TABLE, CLASS_TABLE, Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
@@ -196,7 +195,7 @@ class _Run:
         dtype = resolve_type(self.config.precision, device)
         # Every process starts from the same parameters; only its dropout is its own.
         torch.manual_seed(self.config.seed)
-        model = Vaiom(experiment.model, Vocabulary.of(corpus.tokenizer)).to(device)
+        model = Vaiom(experiment.model, corpus.tokenizer.vocabulary_sizes).to(device)
         if start:
             load_weights(model, start, corpus.tokenizer)
         data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
