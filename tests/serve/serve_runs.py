@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve.app import Service, make_app
 from vaiom.serve.run import ServeConfig
+from vaiom.serve.schemas import BarRow
 
 CONTEXT = 32
 BACKFILL = 24
@@ -45,6 +47,11 @@ def as_json(frame: pl.DataFrame) -> list[dict[str, Any]]:
         {name.lower(): value.isoformat() if name == "Datetime" else value for name, value in bar.items()}
         for bar in frame.iter_rows(named=True)
     ]
+
+
+def bar_row(**bar: Any) -> BarRow:
+    """A bar as the service has it after it was checked."""
+    return BarRow(**{"volume": None, **bar, "datetime": datetime.fromisoformat(bar["datetime"])})
 
 
 def config_of(tiny: TinyRun, state: Path, **changes: Any) -> ServeConfig:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
+from serve_runs import CONTEXT, TinyRun, as_json, bar_row, config_of, in_process
 from test_service_refusals import refusal
 
 from strategies import random_bars
@@ -21,7 +21,7 @@ from vaiom.errors import DataError
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.serve.app import Service
-from vaiom.serve.schemas import Bar, RefusalError
+from vaiom.serve.schemas import RefusalError
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
 
@@ -164,7 +164,7 @@ def test_what_comes_after_an_asset_was_forgotten_is_kept(tiny: TinyRun, tmp_path
     assets = live(tiny, tmp_path)
     assets.bring_in(tiny.bars, 0)
     assets.cut("XAUUSD", datetime(1970, 1, 1))
-    bars = [Bar(**each) for each in tiny.later["EURUSD"][:3]]
+    bars = [bar_row(**each) for each in tiny.later["EURUSD"][:3]]
     assets.push("EURUSD", bars)
     assets.cut("EURUSD", bars[1].datetime)
     assert assets.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
@@ -251,7 +251,7 @@ def test_the_command_looks_cuts_and_rebuilds(
     def shown() -> Any:
         return json.loads(vaiom(state, "--json")[1])["assets"]
 
-    state, bars = tmp_path / "state", [Bar(**each) for each in tiny.later["EURUSD"][:4]]
+    state, bars = tmp_path / "state", [bar_row(**each) for each in tiny.later["EURUSD"][:4]]
     assert "no such state" in vaiom(state)[2]
     assert not state.exists()
     assets = live(tiny, state)

@@ -22,7 +22,7 @@ from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve import posted
 from vaiom.serve.posted import PostedHistories
-from vaiom.serve.schemas import Bar
+from vaiom.serve.schemas import BarRow
 
 ALONE, TOGETHER = ("ret_z", "hour_sin"), ("ret_z", *CROSS_FIELDS)
 
@@ -37,8 +37,8 @@ def windowed(tiny: TinyRun, folder: Path, fields: tuple[str, ...] = ALONE) -> Pa
     return folder / "model.safetensors"
 
 
-def bars_of(frame: pl.DataFrame) -> list[Bar]:
-    return [Bar.of(row) for row in frame.iter_rows()]
+def bars_of(frame: pl.DataFrame) -> list[BarRow]:
+    return [*map(BarRow._make, frame.iter_rows())]
 
 
 @pytest.fixture

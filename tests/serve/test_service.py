@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, config_of, in_process, reading_others
+from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, bar_row, config_of, in_process, reading_others
 
 from training.tiny_runs import SPLITS
 from vaiom.baselines.counts import Frequency
@@ -25,7 +25,7 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import OnlineForecaster
 from vaiom.market.folder import write_symbol
 from vaiom.serve.app import Service
-from vaiom.serve.schemas import Bar, RefusalError
+from vaiom.serve.schemas import RefusalError
 from vaiom.serve.state import Pushed
 
 
@@ -93,7 +93,7 @@ def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: T
             first = asyncio.create_task(push(client, "XAUUSD", tiny.later["XAUUSD"][0]))
             while not service._taking:
                 await asyncio.sleep(0)
-            gone = asyncio.create_task(service._take("EURUSD", [Bar(**tiny.later["EURUSD"][1])]))
+            gone = asyncio.create_task(service._take("EURUSD", [bar_row(**tiny.later["EURUSD"][1])]))
             await asyncio.sleep(0)
             gone.cancel()
             await asyncio.sleep(0)
@@ -113,7 +113,7 @@ def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: T
 def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]) -> None:
     """In one commit; one that cannot be taken costs the others nothing; answers are those that each has alone."""
     run = reading_others(tiny, tmp_path, changes)
-    bars = [(symbol, Bar(**tiny.later[symbol][number])) for number in range(3) for symbol in SYMBOLS]
+    bars = [(symbol, bar_row(**tiny.later[symbol][number])) for number in range(3) for symbol in SYMBOLS]
 
     async def ask(together: int) -> list[Any]:
         config = config_of(tiny, tmp_path / str(together), run=run, bars=tiny.bars, backfill=0)
@@ -125,14 +125,16 @@ def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path
                 for answer in live.push_all([(symbol, [bar]) for symbol, bar in bars[at : at + together]])
             ]
             before = live.online.streams["XAUUSD"].num_bars
-            [late, next_one] = live.push_all([("XAUUSD", [bars[1][1]]), ("EURUSD", [Bar(**tiny.later["EURUSD"][3])])])
+            [late, next_one] = live.push_all(
+                [("XAUUSD", [bars[1][1]]), ("EURUSD", [bar_row(**tiny.later["EURUSD"][3])])]
+            )
             assert isinstance(late, RefusalError)
             assert late.status == 409
             assert isinstance(next_one, Pushed)
             assert live.online.streams["XAUUSD"].num_bars == before
             store._db.execute("PRAGMA query_only=ON")
             after = live.online
-            refused = live.push_all([(symbol, [Bar(**tiny.later[symbol][9])]) for symbol in SYMBOLS])
+            refused = live.push_all([(symbol, [bar_row(**tiny.later[symbol][9])]) for symbol in SYMBOLS])
             assert [getattr(each, "status", None) for each in refused] == [503, 503]
             assert live.online is after
             store._db.execute("PRAGMA query_only=OFF")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.serve.schemas import Bar, RefusalError
+from vaiom.serve.schemas import BarRow, RefusalError
 from vaiom.serve.store import FILE_NAME, Store
 
 # As version 0.1 made and filled it.
@@ -40,9 +40,9 @@ def test_a_file_of_version_0_1_opens(tmp_path: Path) -> None:
     assert store.fact("train_counts") == [3, 4]
     assert store.snapshot() == {"EURUSD": {"num_bars": 1}}
     first, second = store.last_bars("EURUSD", 9)
-    assert first.as_row() == (datetime(1970, 1, 1, 1), 1.0, 1.5, 0.5, 1.25, 7.0)
+    assert first == (datetime(1970, 1, 1, 1), 1.0, 1.5, 0.5, 1.25, 7.0)
     assert store.bars_since_snapshot() == [("EURUSD", second)]
-    assert second.as_row() == (datetime(1970, 1, 1, 2), 1.25, 1.5, 1.0, None, None)
+    assert second == (datetime(1970, 1, 1, 2), 1.25, 1.5, 1.0, None, None)
     (settled,) = store.last_settled("EURUSD", 9)
     assert settled.model_dump() == {
         "as_of": "1970-01-01T01:00:00", "target_time": "1970-01-01T02:00:00", "replayed": True,
@@ -62,7 +62,7 @@ def test_a_file_of_version_0_1_opens(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, "ours")
-    bars = [("EURUSD", Bar.of((datetime(2024, 1, 1, hour), 1.0, 1.0, 1.0, 1.0, None))) for hour in (1, 2)]
+    bars = [("EURUSD", BarRow(datetime(2024, 1, 1, hour), 1.0, 1.0, 1.0, 1.0, None)) for hour in (1, 2)]
     store.append(bars[:1])
     with pytest.raises(RefusalError, match="none was taken"):
         store.append([bars[1], bars[0]])

@@ -39,7 +39,7 @@ LATELY_WEEKS = 4
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
 
-LONG_SERIES = 2_000
+LONG_SERIES = 256
 """A longer series is averaged by Polars, which does the same operations in the same order."""
 MOST_MISSING = 10_000_000
 """Rows without a value in a row: more than any history has."""
@@ -356,8 +356,7 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
     week, second_of_week = divmod(seconds + _EPOCH_WEEKDAY * _DAY, _WEEK)
     slot = second_of_week // state.step
     if not _many(seconds):
-        coming, own_prev, state = _run_sweep(int(week), np.array([slot]), values[:, None], state)
-        return coming[:, 0], own_prev[:, 0], state
+        return _run_bar(int(week), int(slot), values, state)
     coming, own_prev = np.empty_like(values), np.empty_like(values)
     # A sweep is a stretch of rows through ever later slots of one week, so that each slot is fed once at most.
     cuts = 1 + np.flatnonzero((np.diff(week) != 0) | (np.diff(slot) <= 0))
@@ -368,14 +367,7 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
 
 
 def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
-    own: Any = slice(slot[0], slot[0] + 1) if len(slot) == 1 else slot  # which costs less
-    level, count, last_week = state.level[:, own], state.count[:, own], state.last_week[:, own]
-    own_prev = _slot_mean(level, count)
-    fed = values == values
-    after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
-    after.level[:, own] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
-    after.count[:, own] = count + fed
-    after.last_week[:, own] = np.where(fed, np.maximum(last_week, week), last_week)
+    own_prev, after = _fed(week, slot, values, state)
 
     # The coming slot is sought in this week, of which the table before the sweep is known, then in the next, whose
     # table is the one after it, up to the row's own slot.
@@ -389,6 +381,28 @@ def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Flo
     at = np.arange(num_quantities)[:, None], np.minimum(coming, none - 1)
     mean = _slot_mean(weeks("level")[at], weeks("count")[at])
     return np.where(coming <= slot + num_slots, mean, math.nan), own_prev, after
+
+
+def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
+    """The sweep of one bar, after which the table differs in the bar's own slot alone."""
+    own_prev, after = _fed(week, slot, values, state)
+    order = np.concatenate([after.last_week[:, slot + 1 :], after.last_week[:, : slot + 1]], axis=1)
+    lately = order >= week - LATELY_WEEKS
+    quantities, ahead = np.arange(len(order)), lately.argmax(axis=1)
+    at = quantities, (slot + 1 + ahead) % order.shape[1]
+    mean = _slot_mean(after.level[at], after.count[at])
+    return np.where(lately[quantities, ahead], mean, math.nan), own_prev, after
+
+
+def _fed(week: int, slot: Any, values: Floats, state: Slots) -> tuple[Floats, Slots]:
+    """The means of slots before they take values, and the table after."""
+    level, count, last_week = state.level[:, slot], state.count[:, slot], state.last_week[:, slot]
+    fed = values == values
+    after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
+    after.level[:, slot] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
+    after.count[:, slot] = count + fed
+    after.last_week[:, slot] = np.where(fed, np.maximum(last_week, week), last_week)
+    return _slot_mean(level, count), after
 
 
 def _slot_mean(level: Floats, count: Ints) -> Floats:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from vaiom.errors import CheckpointError, ConfigError
@@ -68,6 +69,7 @@ class Forecaster:
         self.reads_other_assets = self.rows.cross
         self.reads = self.symbols if self.rows.cross else ()
         further = engine.horizons.fitted.fits if engine.horizons else ()
+        self._metas: dict[str, npt.NDArray[np.int64]] = {}
         self._horizons = {each.bars: each for each in (of_next_bar(card.tokenizer), *further)}
 
     @classmethod
@@ -191,7 +193,7 @@ class Forecaster:
         assets = self._rows_of(_frames(bars, symbol), symbol)
         histories = {}
         for each in [symbol] if symbol else assets:
-            meta = meta_of(self.tokenizer, each)
+            meta = self.meta(each)
             events = inputs_of(self.config, assets[each], meta)
             probs = self.engine.probs_after_each(events, meta, self.context, horizon)[MIN_BARS - 1 :]
             columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
@@ -229,6 +231,12 @@ class Forecaster:
             raise unknown_horizon(horizon, list(self.horizons[1:]))
         return self._horizons[horizon]
 
+    def meta(self, symbol: str) -> npt.NDArray[np.int64]:
+        """(3,) what the model is told of an asset."""
+        if symbol not in self._metas:
+            self._metas[symbol] = meta_of(self.tokenizer, symbol)
+        return self._metas[symbol]
+
     def online(self) -> OnlineForecaster:
         """A forecaster for live bars, which remembers what it needs of each asset."""
         from vaiom.forecast.online import OnlineForecaster
@@ -257,14 +265,14 @@ class Forecaster:
         for indices in by_length.values():
             for start in range(0, len(indices), BATCH):
                 part = indices[start : start + BATCH]
-                metas = [meta_of(self.tokenizer, windows[index].symbol) for index in part]
+                metas = [self.meta(windows[index].symbol) for index in part]
                 events = [inputs_of(self.config, windows[i].columns, meta) for i, meta in zip(part, metas, strict=True)]
                 answers |= zip(part, self.engine.probs(np.stack(events), np.stack(metas), horizon), strict=True)
         return [self.distribution(each, answers[index], now, horizon=horizon) for index, each in enumerate(windows)]
 
     def forecast_in_turn(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
         """Forecasts of windows of one asset, each a bar further than the one before; a row is computed once."""
-        meta = meta_of(self.tokenizer, windows[0].symbol)
+        meta = self.meta(windows[0].symbol)
         last = [{name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]]
         events = [inputs_of(self.config, columns, meta) for columns in (windows[0].columns, *last)]
         probs = self.engine.probs_after_each(np.concatenate(events), meta, self.context)[-len(windows) :]
@@ -281,26 +289,26 @@ class Forecaster:
     ) -> ReturnDistribution:
         """Put probabilities that were made at the last row of a window into returns; `context` is its length."""
         at, last = self.at(horizon), {name: window.columns[name][-1:] for name in ("timestamp", "sigma20")}
-        asset = self.tokenizer.asset_id(window.symbol)
-        symbol, columns, missing = window.symbol, window.columns, window.missing_assets
+        asset, missing = int(self.meta(window.symbol)[0]), window.missing_assets
         context = len(window) if context is None else context
-        as_of = moment_of(int(columns["timestamp"][-1]))
-        unknown = asset == UNKNOWN_ASSET
-        masks = [name for name, bit in MASK_BITS.items() if columns["flags"][-1] & bit]
-        step = int(self.timeframe.total_seconds())
-        stamps = (columns["timestamp"] if window.stamps is None else window.stamps)[-self.context :]
+        as_of = moment_of(int(last["timestamp"][0]))
+        flags, step = int(window.columns["flags"][-1]), self.rows.step
+        stamps = (window.columns["timestamp"] if window.stamps is None else window.stamps)[-self.context :]
         coming = moment_of(next_stamp(stamps, step))
         stale_since = coming + self.timeframe  # when the next bar has closed
+        notes = [f"masked: {words}" for name, words in _MASK_WORDS.items() if flags & int(MASK_BITS[name])]
+        masked, unknown = bool(notes), asset == UNKNOWN_ASSET
         old = now is not None and now > stale_since
-        notes = {
-            **{f"masked: {_MASK_WORDS[name]}": True for name in masks},
-            f"stale since {stale_since}: no bar of {coming} has come": old,
-            "unknown asset: the model never saw it and treats it as an average one": unknown,
-            f"without other assets: no bar at {as_of} of {', '.join(missing)}": bool(missing),
-            f"short context: {context} bars where the model can use {self.context}": context < self.context,
-        }
+        if old:
+            notes.append(f"stale since {stale_since}: no bar of {coming} has come")
+        if unknown:
+            notes.append("unknown asset: the model never saw it and treats it as an average one")
+        if missing:
+            notes.append(f"without other assets: no bar at {as_of} of {', '.join(missing)}")
+        if context < self.context:
+            notes.append(f"short context: {context} bars where the model can use {self.context}")
         return ReturnDistribution(
-            symbol=symbol,
+            symbol=window.symbol,
             probs=probs,
             edges=at.edges,
             sigma=float(at.scale(last, asset)[0]),
@@ -311,11 +319,11 @@ class Forecaster:
             stale_since=stale_since,
             horizon=horizon,
             context=context,
-            stale=bool(masks) or old,
-            masked=bool(masks),
+            stale=masked or old,
+            masked=masked,
             unknown_asset=unknown,
             missing_assets=missing,
-            notes=tuple(note for note, applies in notes.items() if applies),
+            notes=tuple(notes),
         )
 
     def _rows_of(self, bars: Mapping[str, Any], symbol: str | None) -> dict[str, Columns]:

@@ -24,7 +24,7 @@ from vaiom.errors import DataError
 from vaiom.events.dependence import DependenceState
 from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of, read_others
 from vaiom.events.joint import JointDistribution
-from vaiom.events.rows import Columns, bars_of, meta_of
+from vaiom.events.rows import Columns, bars_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
@@ -176,8 +176,7 @@ class OnlineForecaster:
                 fix="push the stamps in order",
             )
         self._advance(checked, stamps)
-        ready = [symbol for symbol in bars if self.ready(symbol)] if forecast else []
-        return self.forecast_many(ready, now=now)
+        return self.forecast_many([symbol for symbol in bars if self.ready(symbol)], now=now) if forecast else {}
 
     def extend(self, symbol: str, bars: Any) -> int:
         """Take a history, or the bars that follow the last one, at once; returns how many bars there were."""
@@ -223,7 +222,7 @@ class OnlineForecaster:
         window.require_scale()
         context, probs = min(len(stream), self.forecaster.context), memory.probs
         if horizon > 1 and horizons:
-            meta = meta_of(self.forecaster.tokenizer, symbol)
+            meta = self.forecaster.meta(symbol)
             probs = horizons.probs(
                 memory.hidden, inputs_of(self.forecaster.config, stream.part(slice(-1, None)), meta)[0], horizon
             )
@@ -357,7 +356,7 @@ class OnlineForecaster:
         """Bring what the model remembers of assets to their last rows, from where it was last asked."""
         config, more = self.forecaster.config, dict[str, MoreRows]()
         for symbol in symbols:
-            stream, meta = self.streams[symbol], meta_of(self.forecaster.tokenizer, symbol)
+            stream, meta = self.streams[symbol], self.forecaster.meta(symbol)
             stream.memories[:] = [each for each in stream.memories if each.intact]
             behind = stream.num_bars - stream.memories[-1].position if stream.memories else math.inf
             if behind > MOST_ROWS:

@@ -19,7 +19,7 @@ from vaiom.events.dependence import Dependence, DependenceState, scale_of, serie
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import inputs_of
 from vaiom.events.joint import JointDistribution
-from vaiom.events.rows import Columns, meta_of
+from vaiom.events.rows import Columns
 from vaiom.forecast.distribution import ReturnDistribution
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def state_after(
     fit, at = dependence_of(forecaster), forecaster.at(1)
     series = {}
     for symbol, rows in assets.items():
-        meta = meta_of(forecaster.tokenizer, symbol)
+        meta = forecaster.meta(symbol)
         new = min(fit.memory, int((rows["timestamp"].astype(np.int64) > since).sum()))
         columns = {name: column[-(new + forecaster.context) :] for name, column in rows.items()}
         events = inputs_of(forecaster.config, columns, meta)

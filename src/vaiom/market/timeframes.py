@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import cache
 
 from vaiom.errors import ConfigError
 
@@ -13,6 +14,7 @@ _UNITS = {"w": WEEK, "d": DAY, "h": timedelta(hours=1), "min": timedelta(minutes
 _NAME = re.compile(r"(\d{1,4})(min|h|d|w)")
 
 
+@cache
 def timeframe_of(name: str) -> timedelta:
     """The length of a named timeframe: any whole minutes that divide a day, or a week."""
     match = _NAME.fullmatch(name.lower())

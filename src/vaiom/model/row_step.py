@@ -165,7 +165,9 @@ class RowStep:
             place.buffer.answers[place.end :] = answers = [*probs[start : start + count]]
             made.append(
                 [
-                    RowMemory(place.buffer, place.end + row, place.position + row, answers[row - 1], seen[start + row - 1])
+                    RowMemory(
+                        place.buffer, place.end + row, place.position + row, answers[row - 1], seen[start + row - 1]
+                    )
                     for row in range(1, count + 1)
                 ]
             )

@@ -91,7 +91,7 @@ class Service:
         self._num_waiting = 0
         """Forecasts of posted bars that wait for the model."""
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._pushes: list[tuple[str, Sequence[schemas.Bar], asyncio.Future[Pushed]]] = []
+        self._pushes: list[tuple[str, Sequence[schemas.BarRow], asyncio.Future[Pushed]]] = []
         """Bars that wait until others are on the disk."""
         self._taking: asyncio.Task[None] | None = None
 
@@ -141,7 +141,7 @@ class Service:
             forecast=schemas.ForecastAnswer(**forecast) if forecast else None,
         )
 
-    async def _take(self, symbol: str, bars: Sequence[schemas.Bar]) -> Pushed:
+    async def _take(self, symbol: str, bars: Sequence[schemas.BarRow]) -> Pushed:
         """Take bars together with those of other assets that came while the disk was busy."""
         answer: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
         self._pushes.append((symbol, bars, answer))

@@ -18,7 +18,7 @@ from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import OnlineForecaster
 from vaiom.market.folder import BAR_SCHEMA
-from vaiom.serve.schemas import Bar
+from vaiom.serve.schemas import BarRow
 
 MOST_ASSETS = 128
 """Assets of all remembered histories together: about 3 MiB each."""
@@ -37,7 +37,7 @@ class PostedHistories:
         """The one that was asked for last comes last."""
 
     def forecast(
-        self, bars: Mapping[str, Sequence[Bar]], symbol: str, now: datetime | None = None, horizon: int = 1
+        self, bars: Mapping[str, Sequence[BarRow]], symbol: str, now: datetime | None = None, horizon: int = 1
     ) -> ReturnDistribution:
         """The forecast after the last bar of an asset; the other assets are read by a model that reads them."""
         frames = frames_of(bars if self.forecaster.reads_other_assets else {symbol: bars[symbol]})
@@ -69,9 +69,9 @@ class PostedHistories:
             self._known.popitem(last=False)
 
 
-def frames_of(bars: Mapping[str, Sequence[Bar]]) -> dict[str, pl.DataFrame]:
+def frames_of(bars: Mapping[str, Sequence[BarRow]]) -> dict[str, pl.DataFrame]:
     return {
-        symbol: pl.DataFrame([bar.as_row() for bar in rows], schema=BAR_SCHEMA, orient="row")
+        symbol: pl.DataFrame(dict(zip(BAR_SCHEMA, zip(*rows, strict=True), strict=True)), schema=BAR_SCHEMA)
         for symbol, rows in bars.items()
     }
 
@@ -79,6 +79,6 @@ def frames_of(bars: Mapping[str, Sequence[Bar]]) -> dict[str, pl.DataFrame]:
 def _key(frames: Frames, lengths: Lengths) -> tuple[Lengths, bytes]:
     digest = hashlib.sha256()
     for symbol, number in lengths:
-        for column in frames[symbol].head(number):
-            digest.update(column.to_physical().to_numpy().tobytes())  # what is missing is NaN
+        for column in frames[symbol].get_columns():
+            digest.update(column.to_physical().to_numpy()[:number].tobytes())  # what is missing is NaN
     return lengths, digest.digest()

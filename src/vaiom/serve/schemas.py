@@ -7,13 +7,23 @@ body that says what to change, never a traceback. A bar is one of a bar folder i
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import distributions
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
+import numpy as np
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    PlainSerializer,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -54,6 +64,9 @@ Horizon = Annotated[int, Field(description="Over so many next bars, of those tha
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
 _PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")
+_STAMPS = re.compile(f"{STAMP[1:-1]}(\n{STAMP[1:-1]})*")
+_MANY = 8
+"""Fewer bars are checked one by one."""
 _BAR: JsonDict = {
     "datetime": "2025-06-30T22:00:00", "open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520
 }  # fmt: skip
@@ -73,17 +86,51 @@ class Bar(_Request):
     close: Price
     volume: Price = None
 
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> Self:
-        """A bar of a store or a bar folder, which has been checked."""
-        return cls.model_construct(None, **dict(zip(cls.model_fields, row, strict=True)))
 
-    def as_row(self) -> tuple[Any, ...]:
-        """Stamp, prices and volume, in the order of a bar folder."""
-        return (self.datetime, self.open, self.high, self.low, self.close, self.volume)
+class BarRow(NamedTuple):
+    """A bar that has been checked, in the order of a bar folder."""
+
+    datetime: Any
+    open: float | None
+    high: float | None
+    low: float | None
+    close: float | None
+    volume: float | None
 
 
-Bars = Annotated[list[Bar], Field(min_length=1, max_length=MAX_BARS, description="Oldest first.")]
+_BAR_NAMES = frozenset(BarRow._fields)
+
+
+def _check_columns(value: Any, one_by_one: ValidatorFunctionWrapHandler) -> list[BarRow]:
+    """Check many bars column by column; where anything is wrong, one by one, which finds out what and where."""
+    try:
+        if len(value) < _MANY or not all(bar.keys() <= _BAR_NAMES for bar in value):
+            raise ValueError
+        stamps = [bar["datetime"] for bar in value]
+        prices = [[bar[name] for bar in value] for name in BarRow._fields[1:-1]]
+        prices.append([bar.get("volume") for bar in value])
+        if not _STAMPS.fullmatch("\n".join(stamps)):
+            raise ValueError
+        columns = [np.array(stamps, "datetime64[s]").tolist()]
+        for column in prices:
+            values = np.array(column, np.float64)
+            if {*map(type, column)} - {float, int, type(None)} or np.isfinite(values).sum() < len(
+                column
+            ) - column.count(None):
+                raise ValueError
+            columns.append([None if value != value else value for value in values.tolist()])
+        rows = list(map(BarRow, *columns))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        rows = []
+    return rows or [BarRow(*vars(bar).values()) for bar in one_by_one(value)]
+
+
+Bars = Annotated[
+    list[BarRow],
+    GetPydanticSchema(lambda _source, handler: handler(list[Bar])),
+    Field(min_length=1, max_length=MAX_BARS, description="Oldest first."),
+    WrapValidator(_check_columns),
+]
 
 
 class ForecastRequest(_Request):

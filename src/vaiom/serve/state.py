@@ -35,7 +35,7 @@ from vaiom.forecast.rows import Window
 from vaiom.market.folder import read_bars
 from vaiom.serve import monitor, schemas
 from vaiom.serve.monitor import Columns
-from vaiom.serve.schemas import Bar, RefusalError, SettledForecast, details_of
+from vaiom.serve.schemas import BarRow, RefusalError, SettledForecast, details_of
 from vaiom.serve.store import Store
 
 Replay = tuple[Window, Columns]
@@ -78,7 +78,7 @@ class LiveAssets:
         self.train_end = datetime.fromisoformat(end) if end else None
         """Bars before this were learned from."""
         self.frequency = monitor.FrequencyBaseline(self.num_buckets, store.fact("train_counts"))
-        self.bars: dict[str, deque[Bar]] = {}
+        self.bars: dict[str, deque[BarRow]] = {}
         self.settled: dict[str, tuple[SettledForecast, ...]] = {}
         """By symbol, those that are remembered, oldest first."""
         self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
@@ -132,14 +132,14 @@ class LiveAssets:
         fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
         return fresh or self.online.forecast(symbol, horizon=horizon, now=now)
 
-    def push(self, symbol: str, bars: Sequence[Bar]) -> Pushed:
+    def push(self, symbol: str, bars: Sequence[BarRow]) -> Pushed:
         """Take the bars that follow, durably."""
         [answer] = self.push_all([(symbol, bars)])
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def push_all(self, pushes: Sequence[tuple[str, Sequence[Bar]]]) -> list[Pushed | UserError]:
+    def push_all(self, pushes: Sequence[tuple[str, Sequence[BarRow]]]) -> list[Pushed | UserError]:
         """Take the bars that follow of different assets, durably, or say why not; they share the model and the disk."""
         start = time.perf_counter()
         after, answers, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
@@ -155,12 +155,13 @@ class LiveAssets:
         dists = after.forecast_many([symbol for symbol in rows if after.ready(symbol)])
         settled = {symbol: each for symbol in rows if (each := self._settle(symbol, after, rows[symbol]))}
         computed = time.perf_counter()
+        stored = self.store.begin_append([(symbol, bar) for symbol, bars in taken for bar in bars], [*settled.items()])
+        shown = dict(zip(dists, to_dicts([*dists.values()]), strict=True)) if dists else {}
         try:
-            self.store.append([(symbol, bar) for symbol, bars in taken for bar in bars], [*settled.items()])
+            stored.result()
         except RefusalError as error:
             return [answers.get(symbol, error) for symbol, _ in pushes]
-        stored = time.perf_counter()
-        shown = dict(zip(dists, to_dicts([*dists.values()]), strict=True)) if dists else {}
+        flushed = time.perf_counter()
         for symbol, bars in taken:
             self._show(symbol, after, bars)
             if symbol in settled:
@@ -171,7 +172,7 @@ class LiveAssets:
                     self.keep(after.streams[symbol], dists[symbol])
                 except RefusalError:  # the bars are taken
                     del shown[symbol]
-            seconds = {"bar": advanced - start, "model": computed - advanced, "disk": stored - computed}
+            seconds = {"bar": advanced - start, "model": computed - advanced, "disk": flushed - computed}
             num_bars = after.streams[symbol].num_bars
             answers[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
         if self.store.num_since_snapshot >= self._next_snapshot:
@@ -241,7 +242,9 @@ class LiveAssets:
         rows = (stream.columns[name].tolist() for name in ("timestamp", "flags")) if stream else ([], [])
         flags = dict(zip(*rows, strict=True))
         bars = [
-            schemas.MaskedBar.of((*bar.as_row(), [name for name, bit in MASK_BITS.items() if flags[stamp] & bit]))
+            schemas.MaskedBar.model_construct(
+                None, **bar._asdict(), masks=[name for name, bit in MASK_BITS.items() if flags[stamp] & bit]
+            )
             for bar in list(self.bars.get(symbol, ()))
             # One that is just arriving has no row yet.
             if (stamp := seconds_of(bar.datetime)) in flags
@@ -264,14 +267,14 @@ class LiveAssets:
         for symbol in [symbol for symbol in frames if symbol not in new]:
             newer = frames[symbol].filter(pl.col("Datetime") > self.online.streams[symbol].last)
             if len(newer):
-                self.push(symbol, [Bar.of(row) for row in newer.iter_rows()])
+                self.push(symbol, [*map(BarRow._make, newer.iter_rows())])
         if not new:
             return []
         for symbol, frame in new.items():
             self._require_past(frame["Datetime"][-1], f"{folder}, {symbol}")
         after, replays = self._replay(new, backfill)
         context = self.forecaster.context
-        bars = {symbol: [Bar.of(row) for row in frame.tail(context).iter_rows()] for symbol, frame in new.items()}
+        bars = {symbol: [*map(BarRow._make, frame.tail(context).iter_rows())] for symbol, frame in new.items()}
         brought = [(symbol, bar) for symbol, last in bars.items() for bar in last]
         self.store.put_snapshot(after.to_json()["assets"], brought)
         for symbol, last in bars.items():
@@ -310,7 +313,7 @@ class LiveAssets:
             self.store.set_fact("train_counts", counts.tolist())
             self.frequency = monitor.FrequencyBaseline(self.num_buckets, counts.tolist())
 
-    def _show(self, symbol: str, after: OnlineForecaster, bars: Sequence[Bar]) -> None:
+    def _show(self, symbol: str, after: OnlineForecaster, bars: Sequence[BarRow]) -> None:
         """Let readers see what the store has."""
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
         self.online = after
@@ -364,10 +367,12 @@ class LiveAssets:
         if found != identity:  # the next snapshot is written as this version does
             self.store.set_fact("identity", identity)
         for symbol, bar in self.store.bars_since_snapshot():
-            online.push(symbol, vars(bar), forecast=False)
+            online.push(symbol, bar._asdict(), forecast=False)
         return online
 
-    def _advanced(self, after: OnlineForecaster, symbol: str, bars: Sequence[Bar]) -> tuple[OnlineForecaster, Columns]:
+    def _advanced(
+        self, after: OnlineForecaster, symbol: str, bars: Sequence[BarRow]
+    ) -> tuple[OnlineForecaster, Columns]:
         """Where all assets stand after the bars that follow, and the rows that end with that of the first."""
         first: Columns = {}
         after = after.copy()
@@ -385,7 +390,7 @@ class LiveAssets:
             self._require_past(bar.datetime, where)
             self._require_on_grid(bar.datetime, before, where)
             try:
-                after.push(symbol, vars(bar), forecast=False)
+                after.push(symbol, bar._asdict(), forecast=False)
             except UserError as error:
                 raise DataError(**details_of(error) | {"where": where}) from error
             first = first or after.streams[symbol].columns

@@ -11,6 +11,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import ensure_folder
 from vaiom.forecast.bars import moment_of, seconds_of
-from vaiom.serve.schemas import Bar, RefusalError, SettledForecast
+from vaiom.serve.schemas import BarRow, RefusalError, SettledForecast
 
 FILE_NAME = "live.sqlite"
 
@@ -71,6 +72,7 @@ class Store:
         self.path, self.model = ensure_folder(folder) / FILE_NAME, model
         self.num_since_snapshot = 0
         self._lock, self._inside = threading.RLock(), False
+        self._writer = ThreadPoolExecutor(1, "disk")
         try:
             # What is written inside `with self._db` is one transaction.
             self._db = sqlite3.connect(self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0)
@@ -90,6 +92,7 @@ class Store:
             ) from error
 
     def close(self) -> None:
+        self._writer.shutdown()
         with self._lock:
             self._db.close()
 
@@ -102,7 +105,13 @@ class Store:
         with self.transaction("what the service knows could not be stored"):
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
-    def append(self, bars: Sequence[tuple[str, Bar]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
+    def begin_append(
+        self, bars: Sequence[tuple[str, BarRow]], settled: Sequence[tuple[str, SettledForecast]]
+    ) -> Future[None]:
+        """`append` in another thread, so that the wait for the disk can be used."""
+        return self._writer.submit(self.append, bars, settled)
+
+    def append(self, bars: Sequence[tuple[str, BarRow]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
         """Bars and settled forecasts with their symbols, all or none; on the disk when this returns."""
         settled_rows = [(symbol, self.model, *_row(each)) for symbol, each in settled]
         with self.transaction("the bars could not be stored, and none was taken"):
@@ -110,7 +119,7 @@ class Store:
             self._db.executemany(_INSERT_SETTLED, settled_rows)
         self.num_since_snapshot += len(bars)
 
-    def put_snapshot(self, states: dict[str, dict[str, Any]], brought: Sequence[tuple[str, Bar]] = ()) -> None:
+    def put_snapshot(self, states: dict[str, dict[str, Any]], brought: Sequence[tuple[str, BarRow]] = ()) -> None:
         """Record the state of every asset after the last bar; with the last bars that a folder brought, as the seed."""
         rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
         with self.transaction("where the assets stand could not be stored"):
@@ -161,14 +170,14 @@ class Store:
         """By symbol, the state that was last recorded."""
         return {symbol: json.loads(state) for symbol, state in self._rows("SELECT symbol, state FROM snapshots")}
 
-    def bars_since_snapshot(self) -> list[tuple[str, Bar]]:
+    def bars_since_snapshot(self) -> list[tuple[str, BarRow]]:
         """Symbols and bars in the order of their arrival."""
         query = f"SELECT symbol, {_BAR} FROM bars WHERE arrival > ? ORDER BY arrival"
         found = [(symbol, _bar(row)) for symbol, *row in self._rows(query, self.fact("snapshot") or 0)]
         self.num_since_snapshot = len(found)
         return found
 
-    def last_bars(self, symbol: str, number: int) -> list[Bar]:
+    def last_bars(self, symbol: str, number: int) -> list[BarRow]:
         """Oldest first."""
         query = f"SELECT {_BAR} FROM bars WHERE symbol = ? ORDER BY stamp DESC LIMIT ?"
         return [_bar(row) for row in self._rows(query, symbol, number)][::-1]
@@ -186,8 +195,8 @@ class Store:
         for fact in ("seed", "snapshot"):
             self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', ({last}))")
 
-    def _insert(self, bars: Sequence[tuple[str, Bar]]) -> None:
-        rows = [(symbol, seconds_of(bar.datetime), *bar.as_row()[1:]) for symbol, bar in bars]
+    def _insert(self, bars: Sequence[tuple[str, BarRow]]) -> None:
+        rows = [(symbol, seconds_of(bar.datetime), *bar[1:]) for symbol, bar in bars]
         self._db.executemany(_INSERT_BAR, rows)
 
     @contextmanager
@@ -210,8 +219,8 @@ class Store:
             return self._db.execute(query, values).fetchall()
 
 
-def _bar(row: Sequence[Any]) -> Bar:
-    return Bar.of((moment_of(row[0]), *row[1:]))
+def _bar(row: Sequence[Any]) -> BarRow:
+    return BarRow(moment_of(row[0]), *row[1:])
 
 
 def _row(each: SettledForecast) -> tuple[Any, ...]:
