@@ -194,7 +194,7 @@ def test_a_cut_that_fails_removes_nothing(tiny: TinyRun, tmp_path: Path, monkeyp
     """Also where the disk fails only when what is left is read again."""
     assets = live(tiny, tmp_path)
     assets.bring_in(tiny.bars, 0)
-    assets.push("EURUSD", [Bar(**each) for each in tiny.later["EURUSD"][:3]])
+    assets.push("EURUSD", [bar_row(**each) for each in tiny.later["EURUSD"][:3]])
     before = assets.store.last_bars("EURUSD", 9_999)
 
     def fails(*_: Any) -> None:
