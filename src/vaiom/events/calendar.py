@@ -28,6 +28,7 @@ LAST_SECOND = np.iinfo(np.uint32).max
 
 _SECONDS_PER_DAY = 86_400
 WEEK = 7 * _SECONDS_PER_DAY
+_EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 _FEWEST_WEEKS = 2
 _OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
 
@@ -47,6 +48,12 @@ def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     # Clipping never happens; it spares the check of every index.
     out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
     out[:, by_day.shape[1] :] = by_time.take(of_day, axis=0, mode="clip")
+
+
+def place_in_week(seconds: npt.NDArray[np.int64], step: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The number of the week, which starts on Monday, and of the slot of `step` seconds in it; also of one stamp."""
+    week, second = divmod(seconds + _EPOCH_WEEKDAY * _SECONDS_PER_DAY, WEEK)
+    return week, second // step
 
 
 def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArray[np.float32]:
@@ -94,7 +101,7 @@ def _days() -> Table:
         np.clip(years.astype(np.int64) - 30, 0, MAX_YEARS_SINCE_2000),  # NumPy counts years from 1970
         months.astype(np.int64) % 12 + 1,
         (dates - months).astype(np.int64) + 1,
-        (dates.astype(np.int64) + 3) % 7,  # 1970-01-01 was a Thursday; Monday is 0
+        (dates.astype(np.int64) + _EPOCH_WEEKDAY) % 7,
         (dates - years).astype(np.int64) + 1,
     )
     fields = np.stack(columns, axis=1).astype(np.int16)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from vaiom.codec import Stored, stored, to_json
 from vaiom.errors import ConfigError, DataError
+from vaiom.events.calendar import WEEK, place_in_week
 from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import Floats, ReturnShape
 from vaiom.events.fields import MASK_BITS, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag
@@ -31,7 +32,6 @@ HORIZONS = (4, 8, 24)
 MOST_BARS = 1_000
 _ZERO = 1e-10
 """A sum of returns that is smaller comes back to its first price but for rounding: no price has such a tick."""
-_WEEK, _MONDAY = 7 * 86_400, 4 * 86_400  # 1970-01-01 was a Thursday
 _SLOT_PRIOR = 100.0
 """Events of the whole asset that count in each of its hours of the week."""
 
@@ -56,7 +56,7 @@ class Horizon:
     def __post_init__(self) -> None:
         if not (np.diff(self.edges) > 0).all() or len(self.edges) != NUM_RETURN_BUCKETS + 1:
             raise ValueError(f"{NUM_RETURN_BUCKETS} return buckets")
-        if self.slot_scale.shape != (len(self.zero_share), _WEEK // step_seconds(self.timeframe)):
+        if self.slot_scale.shape != (len(self.zero_share), WEEK // step_seconds(self.timeframe)):
             raise ValueError("a scale for each asset and slot of the week")
         if not (self.bars >= 1 and (self.slot_scale > 0).all() and np.isfinite(self.slot_scale).all()):
             raise ValueError("a horizon without sense")
@@ -69,7 +69,7 @@ class Horizon:
 
 def of_next_bar(tokenizer: Tokenizer) -> Horizon:
     """The next bar as a horizon: everything is the tokenizer's, and the scale is sigma20 itself."""
-    shares, slots = tokenizer.zero_share, _WEEK // step_seconds(tokenizer.timeframe)
+    shares, slots = tokenizer.zero_share, WEEK // step_seconds(tokenizer.timeframe)
     return Horizon(
         bars=1,
         timeframe=tokenizer.timeframe,
@@ -82,8 +82,7 @@ def of_next_bar(tokenizer: Tokenizer) -> Horizon:
 
 def slot_of_week(seconds: npt.NDArray[Any], timeframe: str) -> Ints:
     """Which bar of the week each stamp is, from Monday on, on the stored clock."""
-    within: Ints = (seconds.astype(np.int64) - _MONDAY) % _WEEK // step_seconds(timeframe)
-    return within
+    return place_in_week(seconds.astype(np.int64), step_seconds(timeframe))[1]
 
 
 def next_sum(corpus: Corpus, bars: int) -> Floats:
@@ -135,7 +134,7 @@ def fit_horizon(corpus: Corpus, bars: int) -> Horizon:
 
 
 def slots_of_week(corpus: Corpus) -> int:
-    return _WEEK // step_seconds(corpus.tokenizer.timeframe)
+    return WEEK // step_seconds(corpus.tokenizer.timeframe)
 
 
 def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int]) -> Floats:

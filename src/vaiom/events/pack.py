@@ -34,10 +34,7 @@ def pack(path: Path, file: Path) -> int:
     """Write a corpus folder into one file; returns the file's size in bytes."""
     if file.is_dir():
         raise DataError("this is a folder, not a file", where=file, fix=f"name a file in it: {file / 'corpus.zip'}")
-    corpus = open_corpus(path)
-    folder = corpus.manifest["folder"]
-    names = [MANIFEST_NAME, TOKENIZER_NAME, f"{folder}/{STATE_NAME}"]
-    names += [f"{folder}/{name}.npy" for name in corpus.manifest["arrays"]]
+    names = _declared_sizes(dict(open_corpus(path).manifest))
     with atomic_file(file) as staged, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
             # A fixed date makes the packed bytes a function of the corpus alone.

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import DataError
+from vaiom.events.calendar import WEEK, place_in_week
 
 SHORT_SPAN = 20
 LONG_SPAN = 120
@@ -44,9 +45,6 @@ LONG_SERIES = 256
 MOST_MISSING = 10_000_000
 """Rows without a value in a row: more than any history has."""
 
-_DAY = 86_400
-_WEEK = 7 * _DAY
-_EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday; weeks start on Monday
 _NEVER = -(10**6)  # a week long before any that can be stored
 _SLOT_ALPHA = 2 / (SLOT_WEEKS + 1)
 
@@ -95,13 +93,13 @@ class Slots:
     @classmethod
     def empty(cls, num_quantities: int, step: int) -> Slots:
         """The table before the first row, for a timeframe of `step` seconds."""
-        shape = (num_quantities, _WEEK // step)
+        shape = (num_quantities, WEEK // step)
         return cls(level=np.zeros(shape), count=np.zeros(shape, np.int64), last_week=np.full(shape, _NEVER))
 
     @property
     def step(self) -> int:
         """Seconds of a slot."""
-        return _WEEK // int(self.level.shape[1])
+        return WEEK // int(self.level.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -353,8 +351,7 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
     fed. The coming slot is the first after the row's own, in the order of the week, that was fed lately: after
     Friday's last bar it is Sunday's first, also in the weeks after a change to or from summer time has moved both.
     """
-    week, second_of_week = divmod(seconds + _EPOCH_WEEKDAY * _DAY, _WEEK)
-    slot = second_of_week // state.step
+    week, slot = place_in_week(seconds, state.step)
     if not _many(seconds):
         return _run_bar(int(week), int(slot), values, state)
     coming, own_prev = np.empty_like(values), np.empty_like(values)
