@@ -6,7 +6,6 @@ Train, never refitted) and "Supervision Scope".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -158,13 +157,13 @@ def _compare(
     shown: list[tuple[Rows, Rows]] = []
     for symbol, rows in before.asset_slices.items():
         other = after.asset_slices.get(symbol, slice(0, 0))
-        known, now_known = (int((e.timestamps[part] <= cut).sum()) for e, part in ((before, rows), (after, other)))
+        mine, yours = _known_at(before, rows, cut), _known_at(after, other, cut)
+        known, now_known = (len(each["timestamp"][1]) for each in (mine, yours))
         where = f"{symbol}, {what}"
         if not proof.check(known == now_known, f"{where}: {now_known} rows up to the cut instead of {known}"):
             continue
-        mine, yours = (_known_at(events, part.start, known, cut) for events, part in ((before, rows), (after, other)))
-        for (name, times, values), (_, _, others) in zip(mine, yours, strict=True):
-            _check_same(proof, values, others, times, f"{where}: {name}")
+        for name, (times, values) in mine.items():
+            _check_same(proof, values, yours[name][1], times, f"{where}: {name}")
         if known >= before.context:
             last = np.arange(max(before.context - 1, known - ROWS_SHOWN), known)
             places = np.union1d(last, rng.integers(before.context - 1, known, ROWS_SHOWN))
@@ -178,21 +177,19 @@ def _compare(
             _check_same(proof, old(ours), new(theirs), before.timestamps[ours], f"{what}: {name} of the row")
 
 
-def _known_at(events: Events, start: int, known: int, cut: np.datetime64) -> Iterator[tuple[str, Array, Array]]:
-    """Name, times and values of everything about an asset, `known` rows from `start` on, that is settled at a cut."""
-    rows = slice(start, start + known)
+def _known_at(events: Events, asset: slice, cut: np.datetime64) -> dict[str, tuple[Array, Array]]:
+    """By name, the times and values of everything about an asset that is settled at a cut."""
+    # Rows are in the order of time, so what is known and settled are the first ones.
+    rows = slice(asset.start, asset.start + int((events.timestamps[asset] <= cut).sum()))
     times, target_times = events.timestamps[rows], events.target_timestamps[rows]
-    yield "timestamp", times, times
-    for name, values in events.known.items():
-        yield name, times, values[rows]
-    # Rows are in the order of time, so the settled targets are the first ones.
-    settled = int((target_times <= cut).sum())
-    for name, values in events.targets.items():
-        yield f"target: {name}", target_times, values[start : start + settled]
+    settled = slice(rows.start, rows.start + int((target_times <= cut).sum()))
+    found = {"timestamp": (times, times), **{name: (times, each[rows]) for name, each in events.known.items()}}
+    found |= {f"target: {name}": (target_times, each[settled]) for name, each in events.targets.items()}
     for name, split in events.splits.items():
-        own = np.sort(split[(split >= start) & (split < start + known)])
+        own = np.sort(split[(split >= rows.start) & (split < rows.stop)])
         own = own[events.target_timestamps[own] <= cut]
-        yield f"an event of {name}", events.target_timestamps[own], own - start
+        found[f"an event of {name}"] = events.target_timestamps[own], own - rows.start
+    return found
 
 
 def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -> None:
