@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vaiom.codec import Stored, decode, from_json, stored, to_json
+from vaiom.codec import Stored, decode, from_json, to_json
 from vaiom.errors import CheckpointError, DataError
 
-INNER = Stored(lambda x: x[1:-1], lambda x: [-math.inf, *x, math.inf])
+INNER = Stored("inner_edges", lambda x: x[1:-1], lambda x: [-math.inf, *x, math.inf])
 
 
 class Colour(StrEnum):
@@ -48,8 +48,8 @@ class Everything:
     anything: list[dict[str, Any]]
     values: npt.NDArray[np.float64]
     halves: npt.NDArray[np.float32]
-    edges: Annotated[list[float], INNER] = field(metadata=stored("inner_edges"))
-    hidden: int = field(default=7, metadata=stored(None))
+    edges: Annotated[list[float], INNER]
+    hidden: Annotated[int, Stored(None)] = 7
 
 
 WHOLE = Everything(

@@ -3,11 +3,9 @@
 `to_json` follows the values, `from_json` the annotations; what does not fit raises a `ValueError` that says where, and
 `decode` turns it into an error for users. How a field is stored can be told where it is declared:
 
-    edges: Annotated[dict[str, Edges], Stored(encode=drop_infinities, decode=add_infinities)] = field(
-        metadata=stored("inner_edges")
-    )
+    edges: Annotated[dict[str, Edges], Stored("inner_edges", encode=drop_infinities, decode=add_infinities)]
 
-`stored(None)` leaves a field out. A class with a classmethod `__upgrade__` is given what an earlier version stored.
+`Stored(None)` leaves a field out. A class with a classmethod `__upgrade__` is given what an earlier version stored.
 """
 
 from __future__ import annotations
@@ -28,24 +26,16 @@ from vaiom.errors import ConfigError, DataError, UserError
 
 T = TypeVar("T")
 
-_KEY = "vaiom.codec"
 _NUMPY_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "U": "U"}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """How the JSON value of a field differs from the plain one; put into `Annotated`."""
+    """How a field is stored: under another key than its name, not at all, as another value; put into `Annotated`."""
 
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
-
-
-_AS_IT_IS = Stored(encode=lambda value: value, decode=lambda value: value)
-
-
-def stored(key: str | None) -> dict[str, Any]:
-    """Field metadata: the key under which the field is stored, or None where it is not."""
-    return {_KEY: key}
+    key: str | None = ""
+    encode: Callable[[Any], Any] = lambda value: value
+    decode: Callable[[Any], Any] = lambda value: value
 
 
 @cache
@@ -53,15 +43,15 @@ def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
     """By key of the JSON object: the field's name, its annotation, and whether it must be there."""
     hints, found = get_type_hints(cls, include_extras=True), {}
     for field in dataclasses.fields(cls):
-        key = field.metadata.get(_KEY, field.name)
+        key = _how_stored(hints[field.name]).key
         if key is not None and field.init:
             required = field.default is MISSING and field.default_factory is MISSING
-            found[key] = (field.name, hints[field.name], required)
+            found[key or field.name] = (field.name, hints[field.name], required)
     return found
 
 
 def _how_stored(hint: Any) -> Stored:
-    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Stored)), _AS_IT_IS)
+    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Stored)), Stored())
 
 
 def to_json(value: Any) -> Any:

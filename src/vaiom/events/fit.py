@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom import codec
-from vaiom.codec import Stored, decode, stored
+from vaiom.codec import Stored, decode
 from vaiom.errors import DataError
 from vaiom.events import fields
 from vaiom.events.distribution import PIECES, TAIL_SHAPES, Floats, ReturnShape, Tail
@@ -50,6 +50,7 @@ Edges = npt.NDArray[np.float64]
 
 # JSON cannot hold the infinities.
 _INNER = Stored(
+    "inner_edges",
     encode=lambda edges: {name: values[1:-1] for name, values in edges.items()},
     decode=lambda edges: {name: [-math.inf, *inner, math.inf] for name, inner in edges.items()},
 )
@@ -65,7 +66,7 @@ class Tokenizer:
     classes: tuple[str, ...]
     zero_share: tuple[float, ...]
     """Per symbol, the Train share of otherwise valid targets that are exactly zero."""
-    edges: Annotated[dict[str, Edges], _INNER] = field(metadata=stored("inner_edges"))
+    edges: Annotated[dict[str, Edges], _INNER]
     """With the infinities: of return, gap and vol_regime."""
     return_shape: ReturnShape
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.codec import Stored, stored, to_json
+from vaiom.codec import Stored, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.calendar import WEEK, place_in_week
 from vaiom.events.corpus import Corpus
@@ -36,7 +36,7 @@ _SLOT_PRIOR = 100.0
 """Events of the whole asset that count in each of its hours of the week."""
 
 Ints = npt.NDArray[np.int64]
-_INNER = Stored(encode=lambda edges: edges[1:-1], decode=lambda inner: [-math.inf, *inner, math.inf])
+_INNER = Stored("inner_edges", encode=lambda edges: edges[1:-1], decode=lambda inner: [-math.inf, *inner, math.inf])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +45,7 @@ class Horizon:
 
     bars: int
     timeframe: str
-    edges: Annotated[Edges, _INNER] = field(metadata=stored("inner_edges"))
+    edges: Annotated[Edges, _INNER]
     """(17,) in units of the scale, with the infinities."""
     shape: ReturnShape
     zero_share: tuple[float, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 
-from vaiom.codec import Stored, stored, to_json
+from vaiom.codec import Stored, to_json
 from vaiom.files import Progress
 from vaiom.market.findings import (
     DAY,
@@ -64,7 +64,7 @@ class AssetQuality:
     """Share of rows whose Close equals the one before; None where no two rows can be compared."""
     gaps: Gaps
     clock: Clock
-    findings: tuple[Finding, ...] = field(metadata=stored(None))
+    findings: Annotated[tuple[Finding, ...], Stored(None)]
     """The gravest first. Apart in JSON, where `QualityReport` lists those of all assets together."""
 
 
@@ -164,8 +164,8 @@ def check_stamps(bars: pl.DataFrame, timeframe: int | None) -> tuple[int | None,
 class Closure:
     """A stretch of missing bins, closed hours between them skipped."""
 
-    start: datetime = field(metadata=stored("from"))
-    end: datetime = field(metadata=stored("to"))
+    start: Annotated[datetime, Stored("from")]
+    end: Annotated[datetime, Stored("to")]
     bins: int
     holiday: bool
 
@@ -265,7 +265,7 @@ class Era:
     open_winter: WeekTime
     close_summer: WeekTime
     close_winter: WeekTime
-    follows: str | None = field(metadata=stored("daylight_saving"))
+    follows: Annotated[str | None, Stored("daylight_saving")]
     """Whose daylight saving decides between summer and winter: "US", "EU", or None where no week tells."""
 
     def __str__(self) -> str:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from vaiom.codec import decode, override, parse_value, stored, to_json, to_toml
+from vaiom.codec import Stored, decode, override, parse_value, to_json, to_toml
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Checkpoint
@@ -117,7 +117,7 @@ class Experiment:
     """A model and how it is trained, under a name."""
 
     name: str
-    about: str = field(default="", metadata=stored(None))
+    about: Annotated[str, Stored(None)] = ""
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
