@@ -142,7 +142,13 @@ class Module:
         return f"{node.arg}{annotation}{_default(self._text(default)) if default else ''}"
 
     def _text(self, node: ast.AST | None) -> str:
-        """As it stands in the source, on one line."""
+        """As it stands in the source, on one line; how a field is stored is nothing that a caller needs."""
+        if (
+            isinstance(node, ast.Subscript)
+            and self._text(node.value) == "Annotated"
+            and isinstance(node.slice, ast.Tuple)
+        ):
+            node = node.slice.elts[0]
         return "" if node is None else " ".join((ast.get_source_segment(self.source, node) or "").split())
 
 
