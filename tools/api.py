@@ -27,6 +27,7 @@ CONTENTS: dict[str, dict[str, Sequence[str]]] = {
     "The whole job": {"vaiom": ["simulate", "build_corpus", "train", "fit_baselines", "evaluate", "audit"]},
     "Prices": {
         "vaiom.market.imports": ["import_files"],
+        "vaiom.market.formats.table": ["Options"],
         "vaiom.market.download": ["download"],
         "vaiom.market.resample": ["resample_folder", "resample"],
         "vaiom.market.check": ["check_folder", "check_bars", "QualityReport", "AssetQuality"],
