@@ -228,19 +228,17 @@ def vocabulary_sizes(num_assets: int, num_classes: int, num_gap_buckets: int, nu
 # From series to columns.
 
 
-def paper_columns(series: Series) -> dict[str, npt.NDArray[Any]]:
-    """What a row keeps of the paper's fields, not yet stored: float64, undefined values NaN, and the flags."""
-    columns = {field.column or field.name: field.formula(series) for field in _PAPER if field.formula}
+def columns_of(series: Series) -> dict[str, npt.NDArray[Any]]:
+    """What a row keeps: of the paper's fields float64, undefined values NaN, and flags; the extra fields as stored."""
+    columns: dict[str, Any] = {field.column or field.name: field.formula(series) for field in _PAPER if field.formula}
     flags = ~series.clean * BAD_RETURN | ~series.clean_gap * BAD_GAP
     for name, bit in MASK_BITS.items():
         flags |= MASKS[name](series) * bit
-    return {"timestamp": series.bars.seconds, **columns, "log_ret": series.log_ret, "flags": flags}
-
-
-def own_columns(series: Series) -> dict[str, npt.NDArray[Any]]:
-    """The stored columns of the extra fields that the asset's own bars give."""
-    values = [field.formula(series) for field in _OWN if field.formula]
-    return dict(zip(OWN_FIELDS, to_half(np.array(values)), strict=True))
+    columns |= {"timestamp": series.bars.seconds, "log_ret": series.log_ret, "flags": flags}
+    if series.slots:  # what the extra fields are made of
+        values = [field.formula(series) for field in _OWN if field.formula]
+        columns |= zip(OWN_FIELDS, to_half(np.array(values)), strict=True)
+    return columns
 
 
 def stored(columns: Columns) -> dict[str, npt.NDArray[Any]]:

@@ -64,9 +64,7 @@ def blocks_of(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetSta
         many = isinstance(bars.seconds, np.ndarray)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             series = Series(bars.part(slice(start, start + fields.BLOCK_ROWS)) if many else bars, state)
-            columns, state = fields.paper_columns(series), series.after
-            if state.slots is not None:
-                columns |= fields.own_columns(series)
+            columns, state = fields.columns_of(series), series.after
         yield columns, state
 
 
