@@ -86,6 +86,11 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
     ),
     "cut line": ("EURUSD.csv", HEADER + GOOD + "2019-02-04 00:01,1.1,1.2", r"line 3[\s\S]*Low None"),
     "prose": ("EURUSD.txt", "File Status Report\n", "not a file of bars"),
+    "prose with commas": (
+        "EURUSD.txt",
+        "Dear all, hello\nthis is, as ever, no table, you see\n",
+        "'Datetime' is missing",
+    ),
     "binary": ("EURUSD.csv", b"\x89HDF\0\0,\0\0", "not a file of bars"),
     "cut bi5": (BI5, candles_bi5(some_bars(), DAY)[:-9], "truncated"),
     "negative record": (BI5, candles_bi5([(DAY, 0, 1.1, 1.0, 1.1, 5.0)], DAY), "record 1"),

@@ -183,7 +183,7 @@ def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
     if "\0" in head or delimiter not in head:
         expected = "a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns"
         raise file.error("not a file of bars", expected=expected, got=repr(head[:80]))
-    names, symbol = _split_cells(head, delimiter), None
+    names, symbol, line = _split_cells(head, delimiter), None, head
     if has_header := not names[0][:1].isdigit():
         line, at = next(lines)
         tickers = _split_cells(line, delimiter)
@@ -197,8 +197,9 @@ def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
         names = [f"{name} ({at + 1})" if name in taken[: at + 1] else name for at, name in enumerate(names)]
     else:
         names = [str(place) for place in range(1, len(names) + 1)]
-    frame = _read_rows(file, names, delimiter, data[at:], first_line=1 + data.count(b"\n", 0, at))
-    layout, roles = _recognise(file, frame, delimiter, options, has_header=has_header)
+    first_line, cells = 1 + data.count(b"\n", 0, at), _split_cells(line, delimiter)
+    layout, roles = _recognise(file, names, cells, delimiter, options, None if has_header else first_line)
+    frame = _read_rows(file, names, delimiter, data[at:], first_line)
     told = {"format": layout.tool, "fixed_point": layout.fixed_point} if layout else {"format": "table"}
     return RawTable(file=file, frame=frame, roles=roles, symbol=symbol, **told)
 
@@ -218,11 +219,10 @@ def _rows_of_json(file: Origin, data: bytes) -> bytes:
 
 
 def _recognise(
-    file: Origin, frame: pl.DataFrame, delimiter: str, options: Options, *, has_header: bool
+    file: Origin, names: list[str], first: list[str], delimiter: str, options: Options, unnamed_at: int | None
 ) -> tuple[Layout | None, Roles]:
-    """The tool's layout and the roles of the columns; columns without names are never guessed."""
-    names, format = frame.columns[1:], options.format
-    first = [cell or "" for row in frame[:1].iter_rows() for cell in row[1:]]
+    """The tool's layout and the roles of the columns; those without names, from a line on, are never guessed."""
+    format, has_header = options.format, unnamed_at is None
     header, row = "\n".join(names), delimiter + "\n".join(first)
     for layout in () if options.columns or format == "table" else LAYOUTS:
         # What the user calls Dukascopy's may have any header.
@@ -238,7 +238,7 @@ def _recognise(
     if not has_header and not options.columns:
         raise file.error(
             "the columns have no names",
-            row=next(iter(frame[ROW]), None),
+            row=unnamed_at,
             expected="a header line, or a file of " + ", ".join(FORMATS[1:-1]),
             got=shown,
             fix="say which is which by number: --column Datetime=1 --column Open=2 ...",
