@@ -356,10 +356,7 @@ def _model_file(path: Path) -> Path:
     exported = sorted(path.glob(f"*{EXPORTED_SUFFIX}")) if path.is_dir() else []
     if len(exported) == 1:
         return exported[0]
-    raise CheckpointError(
-        "no model to load here",
-        where=path,
-        expected=f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file",
-        got=f"{len(exported)} exported files" if exported else "neither",
-        fix="`vaiom train` makes a run, `vaiom models` lists packaged ones; name the file where there are several",
-    )
+    expected = f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file"
+    got = f"{len(exported)} exported files" if exported else "neither"
+    fix = "`vaiom train` makes a run, `vaiom models` lists packaged ones; name the file where there are several"
+    raise CheckpointError("no model to load here", where=path, expected=expected, got=got, fix=fix)

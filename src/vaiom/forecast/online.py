@@ -169,12 +169,10 @@ class OnlineForecaster:
         checked = {symbol: live_bar(bar, symbol) for symbol, bar in bars.items()}
         stamps = {symbol: moment_of(int(bar.seconds)) for symbol, bar in checked.items()}
         if len({*stamps.values()}) > 1:
-            raise DataError(
-                "the bars are of several stamps",
-                expected="one bar of each asset, all of one stamp",
-                got=", ".join(str(stamp) for stamp in sorted({*stamps.values()})),
-                fix="push the stamps in order",
-            )
+            expected = "one bar of each asset, all of one stamp"
+            got = ", ".join(str(stamp) for stamp in sorted({*stamps.values()}))
+            fix = "push the stamps in order"
+            raise DataError("the bars are of several stamps", expected=expected, got=got, fix=fix)
         self._advance(checked, stamps)
         return self.forecast_many([symbol for symbol in bars if self.ready(symbol)], now=now) if forecast else {}
 
@@ -281,13 +279,9 @@ class OnlineForecaster:
         """Go on from a state that a forecaster with the same tokenizer, context and fields left."""
         for name, ours in self._identity().items():
             if value.get(name) != ours and not (name == "version" and value.get(name) in _OLDER_VERSIONS):
-                raise DataError(
-                    "this state is of another model",
-                    where=name,
-                    expected=ours,
-                    got=value.get(name),
-                    fix="push the history of each asset again",
-                )
+                got = value.get(name)
+                fix = "push the history of each asset again"
+                raise DataError("this state is of another model", where=name, expected=ours, got=got, fix=fix)
         self.streams = {
             symbol: AssetStream.from_json(stream, self.forecaster) for symbol, stream in value["assets"].items()
         }

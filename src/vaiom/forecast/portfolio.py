@@ -54,12 +54,9 @@ def state_after(
         series[symbol] = series_of(dists, at.zero_share[meta[0]], last)
     stamps = np.concatenate([own for own, _, _ in series.values()])
     if before is None and len(series) > 1 and len(np.unique(stamps)) == len(stamps):
-        raise DataError(
-            "the assets have no bar in common",
-            where=", ".join(series),
-            expected="bars of one clock that overlap",
-            fix="bring their bars to one clock (vaiom data import --shift), or bring in longer histories",
-        )
+        expected = "bars of one clock that overlap"
+        fix = "bring their bars to one clock (vaiom data import --shift), or bring in longer histories"
+        raise DataError("the assets have no bar in common", where=", ".join(series), expected=expected, fix=fix)
     return (before or fit.begin()).after_all(series)
 
 

@@ -46,11 +46,9 @@ class Window:
 
     def require_scale(self) -> None:
         if not self.columns["sigma20"][-1] > 0:
-            raise DataError(
-                "there is no scale to forecast with: no close of this history moved",
-                where=f"bars of {self.symbol}",
-                fix="bring in a longer history",
-            )
+            where = f"bars of {self.symbol}"
+            fix = "bring in a longer history"
+            raise DataError("there is no scale to forecast with: no close of this history moved", where=where, fix=fix)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

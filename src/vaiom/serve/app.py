@@ -171,12 +171,9 @@ class Service:
     async def cut(self, symbol: schemas.Symbol, after: schemas.Stamp) -> schemas.CutAnswer:
         """Remove the bars of a live asset after a moment, and what they settled. Needs an API key in any case."""
         if not self.config.api_keys:
-            raise RefusalError(
-                401,
-                "bars are removed where API keys are in use",
-                expected="a service that was started with --api-key-file",
-                fix="stop the service and run `vaiom state`",
-            )
+            expected = "a service that was started with --api-key-file"
+            fix = "stop the service and run `vaiom state`"
+            raise RefusalError(401, "bars are removed where API keys are in use", expected=expected, fix=fix)
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:

@@ -60,13 +60,9 @@ class RateLimit:
             del self.clients[next(iter(self.clients))]
         if refused:
             wait = int((1 - tokens) / self.per_second) + 1
-            raise RefusalError(
-                429,
-                problem,
-                expected=f"{round(60 * self.per_second)} a minute",
-                retry_after=wait,
-                fix=f"wait {wait} s; push bars of one asset in one request",
-            )
+            expected = f"{round(60 * self.per_second)} a minute"
+            fix = f"wait {wait} s; push bars of one asset in one request"
+            raise RefusalError(429, problem, expected=expected, retry_after=wait, fix=fix)
 
 
 class LimitMiddleware:
@@ -112,13 +108,9 @@ class LimitMiddleware:
         """A browser names the host of its page: no stranger's page may have a name that leads here (DNS rebinding)."""
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         if self.config.hosts is not None and host and not self._is_own(host):
-            raise RefusalError(
-                421,
-                "the request is for another host",
-                expected="an address, or " + ", ".join(sorted(self.hosts)),
-                got=host,
-                fix="start the service with --allow-host and this name, if it is the service's own",
-            )
+            expected = "an address, or " + ", ".join(sorted(self.hosts))
+            fix = "start the service with --allow-host and this name, if it is the service's own"
+            raise RefusalError(421, "the request is for another host", expected=expected, got=host, fix=fix)
 
     def _is_own(self, host: str) -> bool:
         name, bracket, _ = host.lower().removeprefix("[").partition("]")
@@ -138,12 +130,9 @@ class LimitMiddleware:
             self.wrong_keys.take(client, 0, "too many wrong keys")
             if not any(hmac.compare_digest(given, key.encode()) for key in self.config.api_keys):
                 self.wrong_keys.take(client, 1 if given else 0)
-                raise RefusalError(
-                    401,
-                    "a valid API key is needed",
-                    expected="the header Authorization: Bearer KEY, or X-API-Key: KEY",
-                    got="another key" if given else "no key",
-                )
+                expected = "the header Authorization: Bearer KEY, or X-API-Key: KEY"
+                got = "another key" if given else "no key"
+                raise RefusalError(401, "a valid API key is needed", expected=expected, got=got)
             client = given.decode()
         if self.rate:
             self.rate.take(client)
@@ -172,10 +161,6 @@ class LimitMiddleware:
 
     def _require_size(self, size: int) -> None:
         if size > self.config.max_body:
-            raise RefusalError(
-                413,
-                "the request is too large",
-                expected=f"{self.config.max_body} bytes at most",
-                got=f"{size} bytes or more",
-                fix="send fewer bars; a forecast needs no more than the model's context and some for its scales",
-            )
+            expected = f"{self.config.max_body} bytes at most"
+            fix = "send fewer bars; a forecast needs no more than the model's context and some for its scales"
+            raise RefusalError(413, "the request is too large", expected=expected, got=f"{size} bytes or more", fix=fix)

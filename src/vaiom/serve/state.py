@@ -95,13 +95,8 @@ class LiveAssets:
 
     def require(self, symbol: str) -> None:
         if symbol not in self.symbols:
-            raise RefusalError(
-                404,
-                "no such live asset",
-                expected=", ".join(self.symbols),
-                got=symbol,
-                fix="send its bars to POST /v1/forecast, or start the service with a bar folder that has it",
-            )
+            fix = "send its bars to POST /v1/forecast, or start the service with a bar folder that has it"
+            raise RefusalError(404, "no such live asset", expected=", ".join(self.symbols), got=symbol, fix=fix)
 
     def forecast(self, symbol: str) -> ReturnDistribution | None:
         """The forecast after the last bar, if it has been made and nothing that it read has changed since."""
@@ -399,13 +394,9 @@ class LiveAssets:
     def _require_past(self, stamp: datetime, where: str) -> None:
         latest = self.clock() + CLOCK_ALLOWANCE
         if stamp > latest:
-            raise DataError(
-                "a bar of the future",
-                where=where,
-                expected=f"a bar from before {latest.isoformat(timespec='seconds')}, by the clock of this machine",
-                got=stamp.isoformat(),
-                fix="correct the stamp, or the clock of the machine",
-            )
+            expected = f"a bar from before {latest.isoformat(timespec='seconds')}, by the clock of this machine"
+            fix = "correct the stamp, or the clock of the machine"
+            raise DataError("a bar of the future", where=where, expected=expected, got=stamp.isoformat(), fix=fix)
 
     def _require_on_grid(self, stamp: datetime, stream: AssetStream | None, where: str) -> None:
         """Bars begin where the asset's last ones did, or an hour off where summer time moves longer ones."""
@@ -414,10 +405,7 @@ class LiveAssets:
         if stream is None or (seconds_of(stamp) - stream.seconds) % step in allowed:
             return
         if allowed.isdisjoint(((seconds_of(stamp) - stream.columns["timestamp"].astype(np.int64)) % step).tolist()):
-            raise DataError(
-                "a bar between the stamps of its asset",
-                where=where,
-                expected=f"a stamp whole {self.forecaster.tokenizer.timeframe} bars from {stream.last.isoformat()}",
-                got=stamp.isoformat(),
-                fix="resample the bars as those before; DELETE .../bars?after= removes wrong ones that were taken",
-            )
+            expected = f"a stamp whole {self.forecaster.tokenizer.timeframe} bars from {stream.last.isoformat()}"
+            got = stamp.isoformat()
+            fix = "resample the bars as those before; DELETE .../bars?after= removes wrong ones that were taken"
+            raise DataError("a bar between the stamps of its asset", where=where, expected=expected, got=got, fix=fix)
