@@ -104,25 +104,27 @@ _BAR_NAMES = frozenset(BarRow._fields)
 def _check_columns(value: Any, one_by_one: ValidatorFunctionWrapHandler) -> list[BarRow]:
     """Check many bars column by column; where anything is wrong, one by one, which finds out what and where."""
     try:
-        if len(value) < _MANY or not all(bar.keys() <= _BAR_NAMES for bar in value):
-            raise ValueError
-        stamps = [bar["datetime"] for bar in value]
-        prices = [[bar[name] for bar in value] for name in BarRow._fields[1:-1]]
-        prices.append([bar.get("volume") for bar in value])
-        if not _STAMPS.fullmatch("\n".join(stamps)):
-            raise ValueError
-        columns = [np.array(stamps, "datetime64[s]").tolist()]
-        for column in prices:
-            values = np.array(column, np.float64)
-            if {*map(type, column)} - {float, int, type(None)} or np.isfinite(values).sum() < len(
-                column
-            ) - column.count(None):
-                raise ValueError
-            columns.append([None if value != value else value for value in values.tolist()])
-        rows = list(map(BarRow, *columns))
+        rows = _rows_of(value) if _MANY <= len(value) <= MAX_BARS else []
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         rows = []
     return rows or [BarRow(*vars(bar).values()) for bar in one_by_one(value)]
+
+
+def _rows_of(bars: list[dict[str, Any]]) -> list[BarRow]:
+    """Nothing, or an error, where a bar is not as it should be."""
+    stamps = [bar["datetime"] for bar in bars]
+    lines = "\n".join(stamps)
+    if not _STAMPS.fullmatch(lines) or lines.count("\n") >= len(bars) or any(bar.keys() - _BAR_NAMES for bar in bars):
+        return []
+    columns = [np.array(stamps, "datetime64[s]").tolist()]
+    for name in BarRow._fields[1:]:
+        column = [bar[name] if name != "volume" else bar.get(name) for bar in bars]
+        values = np.array(column, np.float64)
+        missing = len(column) - int(np.isfinite(values).sum())
+        if {*map(type, column)} - {float, int, type(None)} or missing > column.count(None):
+            return []
+        columns.append([None if value != value else value for value in values.tolist()])
+    return list(map(BarRow, *columns))
 
 
 Bars = Annotated[
