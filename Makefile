@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-fuzz check-mutants sbom audit-deps pictures api dist clean
+.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants sbom audit-deps pictures api dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -40,6 +40,12 @@ SEEDS ?= $(shell shuf -i 1-2000000000 -n 5)
 check-random: .venv/installed
 	for seed in $(SEEDS); do echo "seed $$seed"; OMP_NUM_THREADS=1 $(BIN)/pytest -m "hypothesis and not slow and not gpu" \
 	  --hypothesis-profile random --hypothesis-seed $$seed --numprocesses 2 --dist loadfile || exit 1; done
+
+WORKERS ?= $(shell nproc)
+# The service on a simulated machine that fails: first bugs that are planted and must be found, then as it is.
+check-simulation: .venv/installed
+	PYTHONPATH=tests $(BIN)/python -m simulation.run --planted --workers $(WORKERS)
+	PYTHONPATH=tests $(BIN)/python -m simulation.run --histories 10000 --workers $(WORKERS)
 
 # Hundreds of kills in the middle of every command, and a million damaged inputs for every reader.
 check-faults: .venv/installed

@@ -232,6 +232,17 @@ def test_a_cut_that_was_made_is_not_refused(tiny: TinyRun, tmp_path: Path, monke
     asyncio.run(run())
 
 
+def test_forecasts_of_the_past_are_not_kept_of_what_was_forgotten_meanwhile(tiny: TinyRun, tmp_path: Path) -> None:
+    """Also where bars have come again since."""
+    assets = live(tiny, tmp_path)
+    replays = assets.bring_in(tiny.bars, 4)
+    assets.cut("XAUUSD", datetime(1970, 1, 1))
+    assets.push("XAUUSD", [Bar(**each) for each in tiny.later["XAUUSD"][:3]])
+    assets.settle_replays(replays, assets.forecaster.forecast_in_turn([window for window, _ in replays]))
+    assert {symbol: len(settled) for symbol, settled in assets.settled.items() if settled} == {"EURUSD": 4}
+    assets.store.close()
+
+
 def test_a_disk_that_cannot_be_read_is_told_in_words(tiny: TinyRun, tmp_path: Path) -> None:
     assets = live(tiny, tmp_path)
     assets.store._db.close()

@@ -83,6 +83,8 @@ class LiveAssets:
         """By symbol, those that are remembered, oldest first."""
         self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
         self._next_snapshot = SNAPSHOT_EVERY
+        self._brought: set[str] = set()
+        """Assets with the history that a bar folder has just brought."""
         self.online = self._restored()
         for symbol in self.online.streams:
             self._show(symbol, self.online, store.last_bars(symbol, forecaster.context))
@@ -199,6 +201,7 @@ class LiveAssets:
         with self.store.transaction("nothing was removed"):
             removed = self.store.cut([symbol], after)
             anew = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
+        anew._brought = self._brought & anew.online.streams.keys()
         vars(self).update(vars(anew))  # at once, for readers' sake
         self.try_snapshot()
         return removed
@@ -208,7 +211,7 @@ class LiveAssets:
         settled = [
             (dist.symbol, monitor.settle(dist, window.columns, after, self.frequency, replayed=True))
             for (window, after), dist in zip(replays, dists, strict=True)
-            if window.symbol in self.online.streams
+            if window.symbol in self._brought
         ]
         self.store.append([], settled)
         for symbol, each in settled:
@@ -274,6 +277,7 @@ class LiveAssets:
         self.store.put_snapshot(after.to_json()["assets"], brought)
         for symbol, last in bars.items():
             self._show(symbol, after, last)
+        self._brought = {*new}
         return replays
 
     def _replay(self, frames: Mapping[str, pl.DataFrame], backfill: int) -> tuple[OnlineForecaster, list[Replay]]:
