@@ -237,7 +237,7 @@ def test_forecasts_of_the_past_are_not_kept_of_what_was_forgotten_meanwhile(tiny
     assets = live(tiny, tmp_path)
     replays = assets.bring_in(tiny.bars, 4)
     assets.cut("XAUUSD", datetime(1970, 1, 1))
-    assets.push("XAUUSD", [Bar(**each) for each in tiny.later["XAUUSD"][:3]])
+    assets.push("XAUUSD", [bar_row(**each) for each in tiny.later["XAUUSD"][:3]])
     assets.settle_replays(replays, assets.forecaster.forecast_in_turn([window for window, _ in replays]))
     assert {symbol: len(settled) for symbol, settled in assets.settled.items() if settled} == {"EURUSD": 4}
     assets.store.close()

@@ -26,7 +26,16 @@ from unittest.mock import patch
 
 import numpy as np
 
-from simulation.machine import LEDGER_NAME, Connection, Executor, KilledError, LedgerPath, Machine, ViolationError
+from simulation.machine import (
+    LEDGER_NAME,
+    Connection,
+    DiskExecutor,
+    Executor,
+    KilledError,
+    LedgerPath,
+    Machine,
+    ViolationError,
+)
 from simulation.models import CONTEXT, HISTORY, KEY, LEARNED, SYMBOLS, Bar, Model, as_tuple
 from vaiom.errors import UserError
 from vaiom.forecast.bars import moment_of, seconds_of
@@ -180,6 +189,7 @@ class History:
             "os.fsync": lambda descriptor: LedgerPath.machine.fsync(descriptor),
             "sqlite3.connect": partial(sqlite3.connect, factory=Connection),
             "vaiom.serve.app.ThreadPoolExecutor": lambda *_: Executor(self.chance),
+            "vaiom.serve.store.ThreadPoolExecutor": lambda *_: DiskExecutor(),
             "vaiom.serve.app.ForecastLedger": ledger,
             "vaiom.serve.app.LiveAssets": live,
             "vaiom.serve.app.Forecaster.load": lambda *_: self.model.forecaster,

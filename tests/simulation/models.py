@@ -20,7 +20,6 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import OnlineForecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance, save_checkpoint
-from vaiom.model.config import Vocabulary
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve import app, monitor, schemas
 from vaiom.serve.run import ServeConfig
@@ -73,7 +72,7 @@ def make_models(folder: Path) -> None:
     for name, changes in MODELS.items():
         torch.manual_seed(0)
         config = TINY.with_changes(num_layers=1, context=CONTEXT, **changes).model
-        save_checkpoint(folder / f"{name}.safetensors", Vaiom(config, Vocabulary.of(tokenizer)), tokenizer, origin)
+        save_checkpoint(folder / f"{name}.safetensors", Vaiom(config, tokenizer.vocabulary_sizes), tokenizer, origin)
 
 
 def load_model(folder: Path, name: str) -> Model:
