@@ -15,7 +15,7 @@ from vaiom.audit.figures import compare_figures
 from vaiom.audit.proof import Claim, Proof
 from vaiom.evaluation.calibration import calibrate, forecast_tails, score_groups, tail_tests
 from vaiom.evaluation.events_file import ScoredEvents
-from vaiom.evaluation.inference import compare, confidence_set, summarise_seeds
+from vaiom.evaluation.inference import compare, compare_seeds, confidence_set
 from vaiom.evaluation.mixture import mixture_report
 from vaiom.evaluation.scores import bits_by_group, clip_probabilities
 from vaiom.events.distribution import ReturnDistributions
@@ -66,12 +66,11 @@ def test_both_computations_from_bits_agree(seed: int, count: int, num_assets: in
     if found is not None:
         agree(event_figures.confidence_set(events), asdict(found))
     blocks = event_figures.blocks_of(events.bits["model"], event_figures.months_of(events), events.symbols)
-    if len(blocks) > 1:
-        numbers = {key: number for number, key in enumerate(blocks)}
-        block_of = [numbers[key] for key in zip(event_figures.months_of(events), events.symbols, strict=True)]
-        runs = {"a": events.bits["model"], "b": events.bits["markov"]}
-        stored = {"frequency": asdict(summarise_seeds(runs, events.bits["frequency"], np.array(block_of)))}
-        agree({"frequency": event_figures.seeds(events, runs)["frequency"]}, stored)
+    runs = {"a": events.bits["model"], "b": events.bits["markov"]}
+    found = compare_seeds(events, runs)
+    assert (found is not None) == (len(blocks) > 1)
+    if found:
+        agree(event_figures.seeds(events, runs), {name: asdict(each) for name, each in found.items()})
 
 
 @settings(max_examples=15)
