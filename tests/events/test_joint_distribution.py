@@ -85,6 +85,19 @@ def test_forecast_variances_are_met_and_the_inverse_changes_on_its_diagonal_alon
     assert with_variances(matrix, np.diag(matrix)) == pytest.approx(matrix, rel=1e-9)
 
 
+@pytest.mark.parametrize(("size", "spread"), [(11, 1.0), (11, 2.0), (60, 1.0), (60, 6.0)])
+def test_variances_far_from_what_they_were_are_met(size: int, spread: float) -> None:
+    """An hour in which some assets are ten times as wild as they were, and others calm."""
+    drawn = np.random.default_rng(17)
+    for _ in range(5):
+        factors = drawn.standard_normal((size, 3))
+        matrix = correlation_of(factors @ factors.T + np.diag(drawn.uniform(0.1, 2, size)))
+        variances = np.exp(2 * spread * drawn.standard_normal(size))
+        found = with_variances(matrix, variances)
+        assert np.diag(found) == pytest.approx(variances, rel=1e-5)
+        assert np.linalg.eigvalsh(correlation_of(found))[0] > 0
+
+
 def test_a_relation_between_assets_survives_other_volatilities() -> None:
     """C = A + B however volatile A and B are: the correlation of a stamp follows the forecast scales."""
     rng = np.random.default_rng(0)

@@ -223,7 +223,11 @@ def average(matrix: Floats, values: Floats, decay: float) -> Floats:
 def with_variances(covariance: Floats, variances: Floats) -> Floats:
     """The covariance with these variances that is nearest to another: the inverses differ on their diagonals alone."""
     # Newton's method on the convex dual -log det(P + diag d) + d v.
-    precision, added = np.linalg.inv(covariance), np.zeros_like(variances)
+    precision, added, ratios = np.linalg.inv(covariance), np.zeros_like(variances), variances / np.diag(covariance)
+    if np.abs(np.log(ratios)).max() > 1:
+        # From afar it would crawl along the edge of what is positive definite: begin where diagonals dominate.
+        scaled = np.abs(precision) * np.sqrt(np.outer(variances, variances))
+        added = (1 - 2 * np.diag(scaled) + scaled.sum(axis=1)) / variances
 
     def dual(at: Floats) -> float:
         try:
@@ -239,11 +243,11 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
         step = -np.linalg.solve(found * found, slope)
         gain, size = -float(slope @ step), 1.0
         if gain < _TOLERANCE:
-            break
+            return (found + found.T) / 2
         while not (new := dual(added + size * step)) <= value - 0.1 * size * gain and size > _TOLERANCE:
             size /= 2
         added, value = added + size * step, new
-    return (found + found.T) / 2
+    return covariance * np.sqrt(np.outer(ratios, ratios))  # beyond arithmetic: the correlation as it was
 
 
 def correlation_of(covariance: Floats) -> Floats:
