@@ -31,7 +31,7 @@ def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Pa
                 "/v1/forecast", json={"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))}
             )
             assert alone.json()["missing_assets"] == ["XAUUSD"]
-            service.live.snapshot = lambda: None  # type: ignore[method-assign]  # as a crash would leave it
+            service.live.try_snapshot = lambda: None  # type: ignore[method-assign]  # as a crash would leave it
             return answer.json(), json.dumps(service.live.online.to_json())
 
     async def settle() -> dict[str, Any]:

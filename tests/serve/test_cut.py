@@ -272,7 +272,7 @@ def test_the_command_looks_cuts_and_rebuilds(
     assets.push("EURUSD", bars[2:])
     code, _, said = vaiom(state)
     assert (code, "one service holds" in said) == (2, True)
-    assets.snapshot()
+    assets.try_snapshot()
     assets.store.close()
     eurusd, xauusd = shown()
     folder_end, after = (each.isoformat() for each in (tiny.history["EURUSD"]["Datetime"][-1], bars[1].datetime))

@@ -204,7 +204,7 @@ def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path, monkeypatch
                 assert (await push(client, "XAUUSD", bar)).status_code == 200
             history = (await client.get("/v1/assets/XAUUSD/history")).json()
             # As a crash would leave it: what `stop` writes down is not there.
-            monkeypatch.setattr(service.live, "snapshot", lambda: None)
+            monkeypatch.setattr(service.live, "try_snapshot", lambda: None)
             return json.dumps(service.live.online.to_json()), history
 
     whole, shown = asyncio.run(serve(tmp_path / "whole", bars))

@@ -42,23 +42,7 @@ _KEPT_CONTEXTS = 2
 _REMEMBERED = 8
 """Rows that a bar of another asset may come late and change at the price of those rows."""
 _ROOM = 512
-"""Rows that are written, and kept beyond those that are needed, before they are copied."""
-
-
-class _Rows:
-    """Columns that streams write on in, as long as nobody else has; what was written is never changed."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.end = len(columns["timestamp"])
-        self.capacity = self.end + _ROOM
-        self.columns = {name: np.concatenate([each, np.empty(_ROOM, each.dtype)]) for name, each in columns.items()}
-
-    def write(self, columns: Columns, kept: int) -> Columns:
-        """The last rows, after more were written."""
-        start, self.end = self.end, self.end + len(columns["timestamp"])
-        for name, column in self.columns.items():
-            column[start : self.end] = columns[name]
-        return {name: column[start - kept : self.end] for name, column in self.columns.items()}
+"""Rows that are kept beyond those that are needed, before these are copied."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,31 +59,19 @@ class AssetStream:
     """(fields, rows): what rows read of other assets, if the model does; of the last ones it may still be made."""
     memories: list[RowMemory] = field(default_factory=list)
     """What the model remembers after each of the last rows, if it has been asked."""
-    rows: _Rows | None = None
-    """Where the columns lie."""
-    end: int = 0
 
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
 
     def followed_by(self, recursion: AssetState, new: Columns) -> AssetStream:
         """With more rows."""
-        number, rows = len(new["timestamp"]), self.rows
-        if number > _ROOM:
-            rows, columns = None, {name: np.concatenate([self.columns[name], new[name]]) for name in new}
-        else:
-            if rows is None or rows.end != self.end or rows.end + number > rows.capacity:
-                rows = _Rows(self.columns)
-            columns = rows.write(new, len(self))
         return AssetStream(
             recursion=recursion,
-            columns=columns,
-            num_bars=self.num_bars + number,
+            columns={name: np.concatenate([column, new[name]]) for name, column in self.columns.items()},
+            num_bars=self.num_bars + len(new["timestamp"]),
             seconds=int(new["timestamp"][-1]),
             cross=self.cross,
             memories=list(self.memories),
-            rows=rows,
-            end=rows.end if rows else 0,
         )
 
     @property
@@ -321,7 +293,7 @@ class OnlineForecaster:
                 stream = self.streams[symbol]
                 columns = {name: column[rows].copy() for name, column in stream.columns.items()}
                 cross = None if stream.cross is None else stream.cross[:, rows]
-                self.streams = {**self.streams, symbol: replace(stream, columns=columns, cross=cross, rows=None)}
+                self.streams = {**self.streams, symbol: replace(stream, columns=columns, cross=cross)}
 
     def _columns(self) -> dict[str, Columns]:
         return {symbol: stream.columns for symbol, stream in self.streams.items()}

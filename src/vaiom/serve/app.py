@@ -157,7 +157,7 @@ class Service:
             answers: Sequence[Pushed | Exception]
             try:
                 asked = [(symbol, bars) for symbol, bars, _ in pushes]
-                answers = await asyncio.get_running_loop().run_in_executor(self._state, self.live.push_all, asked)
+                answers = await self._in_turn(self.live.push_all, asked)
             except Exception as error:
                 answers = [error] * len(pushes)
             for (*_, future), answer in zip(pushes, answers, strict=True):
@@ -177,8 +177,7 @@ class Service:
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
-            loop = asyncio.get_running_loop()
-            removed = await loop.run_in_executor(self._state, self.live.cut, symbol, after)
+            removed = await self._in_turn(self.live.cut, symbol, after)
             stream = self.live.online.streams.get(symbol)
         await self._make_newest()
         num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
@@ -196,9 +195,8 @@ class Service:
         self._require_ready()
         self.forecaster.at(horizon)
         self.live.require(symbol)
-        loop = asyncio.get_running_loop()
         async with self._locks[symbol]:
-            dist = await loop.run_in_executor(self._state, self.live.seen_at, symbol, now, horizon)
+            dist = await self._in_turn(self.live.seen_at, symbol, now, horizon)
         return schemas.ForecastAnswer.of(dist, beyond, whole=law)
 
     async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
@@ -207,11 +205,10 @@ class Service:
         symbols = list(dict.fromkeys((*body.positions, *body.given)))
         for symbol in symbols:
             self.live.require(symbol)
-        loop = asyncio.get_running_loop()
-        joint = await loop.run_in_executor(self._state, self.live.joint, symbols, body.horizon)
+        joint = await self._in_turn(self.live.joint, symbols, body.horizon)
         rest = joint.given(body.given) if body.given else joint
         positions = {symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given}
-        found = await loop.run_in_executor(None, lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level))
+        found = await asyncio.to_thread(lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level))
         assert joint.as_of is not None
         return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **found)
 
@@ -242,6 +239,10 @@ class Service:
         if not self.is_ready:
             raise RefusalError(503, "the service is starting", retry_after=1, fix="ask again when GET /readyz says 200")
 
+    async def _in_turn(self, function: Callable[..., Made], *inputs: Any) -> Made:
+        """What a function of the live assets gives, one after another in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._state, function, *inputs)
+
     async def run(self, make: Callable[[], Made]) -> Made:
         """What `make` makes of the model, one after another in a thread, unless too many wait."""
         if self._num_waiting >= self.config.max_waiting:
@@ -256,7 +257,7 @@ class Service:
         """The forecasts after the last bars of the live assets that can be made."""
         for symbol in self.live.online.streams:
             try:
-                await asyncio.get_running_loop().run_in_executor(self._state, self.live.newest, symbol)
+                await self._in_turn(self.live.newest, symbol)
             except UserError as error:  # whoever asks for it is told again
                 _log.warning("no forecast of %s: %s", symbol, error)
 
@@ -273,7 +274,6 @@ class Service:
         await self._backfill()
 
     async def _backfill(self) -> None:
-        loop = asyncio.get_running_loop()
         self.replays.sort(key=lambda each: each[0].symbol)
         while self.replays:
             # An asset at a time, in one pass.
@@ -281,7 +281,7 @@ class Service:
             part = [each for each in self.replays if each[0].symbol == last]
             try:
                 dists = await self.run(partial(self.forecaster.forecast_in_turn, [window for window, _ in part]))
-                await loop.run_in_executor(self._state, self.live.settle_replays, part, dists)
+                await self._in_turn(self.live.settle_replays, part, dists)
             except RefusalError as busy:  # clients come first, and a disk may have room again
                 await asyncio.sleep(busy.retry_after or 0)
                 continue

@@ -183,14 +183,10 @@ class LiveAssets:
         online.dependence = beside.dependence
         return joint
 
-    def snapshot(self) -> None:
-        """Write down where every asset stands, so that a start from here replays nothing."""
-        self.store.put_snapshot(self.online.to_json()["assets"])
-
     def try_snapshot(self) -> None:
-        """The bars are stored in any case: without it the next start takes longer."""
+        """Write down where every asset stands; without it the next start takes longer, the bars are stored anyway."""
         try:
-            self.snapshot()
+            self.store.put_snapshot(self.online.to_json()["assets"])
             self._next_snapshot = SNAPSHOT_EVERY
         except RefusalError as error:
             _log.error("%s", error)
