@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants sbom audit-deps pictures api dist clean
+.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants sbom audit-deps docs pictures dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -67,9 +67,11 @@ audit-deps: .venv/installed
 	$(BIN)/pip install --quiet pip-audit
 	$(BIN)/pip-audit
 
-# The API reference, from docstrings.
-api: .venv/installed
-	$(BIN)/python tools/api.py
+# The site in build/site: the tutorial is done step by step first; a dead link or a page that nothing leads to is an error.
+docs: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/cli/test_tutorial.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The README's pictures, from a fresh demo.
 pictures: demo

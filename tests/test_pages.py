@@ -11,8 +11,8 @@ import pytest
 from vaiom.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-GENERATED = {"api.md", "reproduction.md", "LOG.md"}
-PAGES = [*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED)]
+GENERATED = {"reproduction.md", "LOG.md", "fx-1h.md"}
+PAGES = [*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 

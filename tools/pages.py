@@ -1,0 +1,94 @@
+"""What the documentation site has beyond docs/: pages of the checkout's root, the reference of commands, formulas.
+
+Enters: the events of a build by MkDocs, which names this file as its hook. Leaves: pages and HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOT_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+}
+COMMANDS = "commands.md"
+GENERATED = {*ROOT_PAGES.values(), COMMANDS}
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    from mkdocs.structure.files import File
+
+    for source, page in ROOT_PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+    files.append(File.generated(config, COMMANDS, content=commands_page()))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A link to a page of the root leads to its copy; a folder of records is not on the site."""
+    for source, page in ROOT_PAGES.items():
+        markdown = re.sub(rf"\]\((\.\./)*{source}", f"]({page}", markdown)
+    return re.sub(r"\[(\w+)\]\(results\)", r"`docs/\1`", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers draw by themselves."""
+    from html import unescape
+
+    from latex2mathml.converter import convert
+
+    return FORMULA.sub(lambda found: convert(unescape(found[2])), html)
+
+
+def commands_page() -> str:
+    """Every command as `--help` describes it."""
+    from typer.main import get_command
+
+    from vaiom.cli.main import app
+
+    introduction = (
+        "As `--help` says it. Every command that reports has `--json`: one object on stdout, nothing else there."
+    )
+    return "\n\n".join(["# Commands", introduction, *_describe(get_command(app), "vaiom")]) + "\n"
+
+
+def _describe(command: Any, path: str) -> Iterator[str]:
+    subcommands = getattr(command, "commands", {})
+    if subcommands and path != "vaiom":
+        yield f"## {path}\n\n{command.help}"
+    for name, each in subcommands.items():
+        yield from _describe(each, f"{path} {name}")
+    if not subcommands:
+        context = command.make_context(path, [], resilient_parsing=True)
+        words = " ".join(command.collect_usage_pieces(context))
+        yield f"{'###' if path.count(' ') > 1 else '##'} {path}\n\n{command.help}\n\n```\n{path} {words}\n```"
+        rows = [_row(each, context) for each in command.params if not getattr(each, "hidden", False)]
+        if rows:
+            yield "\n".join(["| | default | |", "|---|---|---|", *rows])
+
+
+def _row(parameter: Any, context: Any) -> str:
+    if parameter.param_type_name == "argument":
+        names = f"`{parameter.metavar or parameter.name.upper()}`"
+    else:
+        names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    default = "required" if parameter.required else parameter.get_default(context)
+    shown = "" if default in (None, False, (), []) else str(default)
+    about = " ".join((parameter.help or "").split())
+    return f"| {names} | {_cell(shown)} | {_cell(about)} |"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!`)<([A-Za-z]+)>", r"&lt;\1&gt;", text.replace("|", "\\|"))
