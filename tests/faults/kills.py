@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from faults.commands import Ended, kill_at_random, require_clean, run
@@ -28,6 +30,9 @@ class Tally:
     """Going on without what the refusal asks for was refused, as it should be."""
     failures: list[str] = field(default_factory=list)
 
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
 
 @dataclass(frozen=True)
 class Quiet:
@@ -44,10 +49,12 @@ def quiet_run(stage: Stage, folder: Path) -> Quiet:
     return Quiet(ended, stage.result(folder))
 
 
-def torment(stage: Stage, quiet: Quiet, folder: Path, kills: int, chance: random.Random) -> Tally:
-    """Kill a stage some times, a few in a row, and finish it after each row."""
+def torment(
+    stage: Stage, quiet: Quiet, folder: Path, kills: int, chance: random.Random, until: float = math.inf
+) -> Tally:
+    """Kill a stage some times, a few in a row, and finish it after each row; no row begins after a moment."""
     tally = Tally()
-    while tally.kills < kills:
+    while tally.kills < kills and time.monotonic() < until:
         stage.before(_new(folder))
         again = False
         for _ in range(min(chance.randint(1, MOST_IN_A_ROW), kills - tally.kills)):

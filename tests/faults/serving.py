@@ -7,6 +7,7 @@ and forecast the same to the last digit.
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import signal
@@ -116,10 +117,12 @@ def undisturbed(served: Served, state: Path) -> Undisturbed:
     return Undisturbed(forecasts=forecasts, history=history, start_s=start_s, push_s=push_s)
 
 
-def torment_service(served: Served, quiet: Undisturbed, state: Path, kills: int, chance: random.Random) -> Tally:
-    """Kill a service some times, a few in a row, let it take the rest in peace after each row."""
+def torment_service(
+    served: Served, quiet: Undisturbed, state: Path, kills: int, chance: random.Random, until: float = math.inf
+) -> Tally:
+    """Kill a service some times, a few in a row, let it take the rest in peace after each row, until a moment."""
     tally = Tally()
-    while tally.kills < kills:
+    while tally.kills < kills and time.monotonic() < until:
         _emptied(state)
         clients = [Client(symbol, served.later[symbol]) for symbol in SYMBOLS]
         for _ in range(min(chance.randint(1, MOST_IN_A_ROW), kills - tally.kills)):
