@@ -47,12 +47,12 @@ check-simulation: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -m simulation.run --planted --workers $(WORKERS)
 	PYTHONPATH=tests $(BIN)/python -m simulation.run --histories 10000 --workers $(WORKERS)
 
-# Hundreds of kills in the middle of every command, and a million damaged inputs for every reader.
+# A thousand kills in the middle of every command; ten million damaged inputs, many for every reader.
 check-faults: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m faults.run --kills 200
+	PYTHONPATH=tests $(BIN)/python -m faults.run --kills 1000 --workers $(WORKERS)
 
 check-fuzz: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m fuzz.run --executions 1000000
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --executions 10000000 --least 100000 --workers $(WORKERS)
 
 # Two hundred lines of src broken one at a time: the tests that cover each must notice 95% of them.
 check-mutants: .venv/installed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,19 @@ from strategies import random_bars
 from training.tiny_runs import TINY
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
+from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.events_file import read_events
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.events.dependence import Dependence
+from vaiom.events.horizons import of_next_bar
 from vaiom.events.pack import pack
+from vaiom.files import write_json
 from vaiom.market.folder import write_symbol
+from vaiom.model.checkpoint import load_checkpoint
+from vaiom.model.horizons import FittedHorizons, HorizonHeads, Horizons
+from vaiom.run import Run
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.training.loop import train
 
@@ -27,7 +35,7 @@ CONTEXT = TINY.model.context
 
 
 def make_materials(folder: Path) -> Path:
-    """Bars, corpus, packed corpus, run, scored events, losses, record and truth, below `folder`."""
+    """Bars, corpus, packed corpus, run with all that lies in one, losses, record and truth, below `folder`."""
     torch.set_num_threads(1)
     for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
         write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
@@ -52,5 +60,32 @@ def make_materials(folder: Path) -> Path:
     record.write(folder / "record.json")
     market = MarketConfig(assets=1, bars=600)
     write_market(simulate(market), market, folder / "market")
+    _write_beside(folder / "run")
     (folder / "truth.npz").write_bytes(next((folder / "market").rglob("*.npz")).read_bytes())
     return folder
+
+
+def _write_beside(run: Path) -> None:
+    """What a model knows of horizons and of assets together, made up."""
+    checkpoint, matrix = load_checkpoint(Run(run).best), np.array([[1.0, 0.4], [0.4, 1.0]])
+    fitted = FittedHorizons(
+        checkpoint_sha256=checkpoint.sha256,
+        corpus_sha256="",
+        seed=0,
+        validation_bits={"4": 3.2},
+        fits=(replace(of_next_bar(checkpoint.tokenizer), bars=4),),
+    )
+    Horizons(fitted=fitted, heads=HorizonHeads(checkpoint.config, 1)).save(Run(run).horizons)
+    fit = Dependence(
+        checkpoint_sha256=checkpoint.sha256,
+        symbols=("EURUSD", "XAUUSD"),
+        classes=("FX", "SPOT"),
+        covariance=matrix,
+        correlation=matrix,
+        decay=0.9,
+        shrinkage=0.1,
+        degrees={"1": 8.0, "4": None},
+        references={},
+        num_stamps=1,
+    )
+    write_json(Run(run).dependence, to_json(fit))

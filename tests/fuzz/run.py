@@ -1,13 +1,15 @@
-"""The long fuzzing run: `PYTHONPATH=tests python -m fuzz.run --executions 1000000`.
+"""The long fuzzing run: `PYTHONPATH=tests python -m fuzz.run --executions 10000000`.
 
-Every target runs in a process of its own, so that one that dies, hangs or eats the memory is seen and named. An
-execution is decided by the seed, the target and its number: `--target NAME --only NUMBER` repeats it alone.
+Parts of every target run in processes of their own, so that one that dies, hangs or eats the memory is seen and named.
+An execution is decided by the seed, the target and its number: `--target NAME --only NUMBER` repeats it alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
+import os
 import random
 import resource
 import signal
@@ -26,6 +28,8 @@ from vaiom.errors import UserError
 
 LONGEST_S = 20
 """No single execution may take longer, on a busy machine."""
+TOGETHER = 1_500
+"""Executions of a part for each of a thousand that its target gets: slow ones have small parts."""
 MOST_MEMORY = 2 << 30
 """How much a target may grow beyond what it needed to start."""
 
@@ -41,6 +45,11 @@ class Outcome:
     examples: dict[str, str] = field(default_factory=dict)
     """The first of each kind of crash, by where it came from."""
     seconds: float = 0.0
+
+    def add(self, other: Outcome) -> None:
+        for name in ("executions", "accepted", "refused", "crashes", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.examples |= {kind: example for kind, example in other.examples.items() if kind not in self.examples}
 
 
 class HungError(BaseException):
@@ -113,7 +122,7 @@ def _in_process(folder: Path, name: str, numbers: range, seed: int, deadline: fl
     except EOFError:
         process.join()
         died = f"execution {at.value}: the process ended with code {process.exitcode}"
-        outcome = Outcome(executions=max(at.value + 1, 0), crashes=1, examples={"died": died})
+        outcome = Outcome(executions=max(at.value + 1 - numbers.start, 0), crashes=1, examples={"died": died})
     process.join()
     return outcome
 
@@ -124,8 +133,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", action="append", help="this one alone; may be repeated")
     parser.add_argument("--only", type=int, help="this execution alone, in this process; needs --target")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=60.0, help="no target begins an execution after this")
+    parser.add_argument("--least", type=int, default=0, help="executions of each target at least")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=7_200.0, help="no target begins an execution after this")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -138,16 +148,27 @@ def main() -> int:
             return 0
         chosen = options.target or list(known)
         whole = sum(known[each].share for each in chosen)
-        deadline = time.monotonic() + 60 * options.minutes
+        deadline = time.monotonic() + options.seconds
 
-        def work(each: str) -> Outcome:
-            count = -(-options.executions * known[each].share // whole)
-            return _in_process(folder, each, range(count), options.seed, deadline)
+        def work(part: tuple[str, range]) -> Outcome:
+            each, numbers = part
+            if time.monotonic() > deadline:
+                return Outcome()
+            outcome = _in_process(folder, each, numbers, options.seed, deadline)
+            print(f"{each}, from {numbers.start:,}: {outcome.crashes} crashes", file=sys.stderr, flush=True)
+            return outcome
 
-        # The slowest targets have the smallest shares: they begin first.
-        order = sorted(chosen, key=lambda each: known[each].share)
+        parts = []
+        for each in chosen:
+            count = max(options.least, -(-options.executions * known[each].share // whole))
+            size = TOGETHER * known[each].share
+            parts += [(each, range(at, min(at + size, count))) for at in range(0, count, size)]
+        # Parts of one target are apart, so that a limit of time cuts off the last of all.
+        parts.sort(key=lambda part: part[1].start / known[part[0]].share)
+        outcomes = {each: Outcome() for each in chosen}
         with ThreadPoolExecutor(options.workers) as pool:
-            outcomes = dict(zip(order, pool.map(work, order), strict=True))
+            for (each, _), outcome in zip(parts, pool.map(work, parts), strict=True):
+                outcomes[each].add(outcome)
     return _summarise(outcomes)
 
 
@@ -157,11 +178,16 @@ def _summarise(outcomes: dict[str, Outcome]) -> int:
         print(f"| {name} | {each.executions:,} | {each.accepted:,} | {each.refused:,} | {each.crashes} |")
     total = sum(each.executions for each in outcomes.values())
     crashes = sum(each.crashes for each in outcomes.values())
-    seconds = sum(each.seconds for each in outcomes.values())
-    print(f"\n{total:,} executions over {len(outcomes)} readers in {seconds:,.0f} s of work, {crashes} crashes")
     for name, each in outcomes.items():
         for example in each.examples.values():
-            print(f"\n{name}, {example}", file=sys.stderr)
+            print(f"\n{name}, {example}", file=sys.stderr, flush=True)
+    totals = {
+        "executions": total,
+        "readers": len(outcomes),
+        "least": min(each.executions for each in outcomes.values()),
+    }
+    seconds = round(sum(each.seconds for each in outcomes.values()))
+    print(json.dumps({**totals, "crashes": crashes, "seconds_of_work": seconds}))
     return int(crashes > 0)
 
 

@@ -54,6 +54,14 @@ def targets(materials: Path, scratch: Path) -> dict[str, Entry]:
         "packed corpus": (_seed(materials / "corpus.zip"), spoil_bytes, _unpack(scratch / "packed"), 2),
         "checkpoint": (checkpoint, spoil_bytes, _checkpoint(scratch / "a.safetensors"), 4),
         "checkpoint header, sealed": (header, spoil_json, _header(run, scratch / "b.safetensors"), 3),
+        "horizons": (_seed(run / "horizons.safetensors"), spoil_bytes, _horizons(run, scratch / "h1.safetensors"), 4),
+        "horizons header, sealed": (
+            [_metadata(run / "horizons.safetensors")["vaiom"].encode()],
+            spoil_json,
+            _sealed_horizons(run, scratch / "h2.safetensors"),
+            4,
+        ),
+        "dependence": (_seed(run / "dependence.json"), spoil_json, _dependence(run, scratch / "d.json"), 8),
         "training state": (_state_seed(run), spoil_bytes, _state(scratch / "s.safetensors"), 3),
         "run config": (_seed(run / "config.toml"), spoil_text, _config(scratch / "run"), 12),
         "run metrics": (_seed(run / "metrics.jsonl"), spoil_text, _metrics(scratch / "log" / "metrics.jsonl"), 15),
@@ -206,16 +214,52 @@ def _checkpoint(file: Path) -> Callable[[bytes], object]:
 
 
 def _header(run: Path, file: Path) -> Callable[[bytes], object]:
+    return _with_header(run / "best.safetensors", _checkpoint(file))
+
+
+def _with_header(file: Path, load: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    """The tensors of a file under another header, with a checksum that fits."""
     from safetensors.torch import load_file, save
 
-    tensors = load_file(run / "best.safetensors")
-    load = _checkpoint(file)
+    tensors = load_file(file)
 
     def sealed(text: bytes) -> object:
         header = text.decode(errors="replace")
         return load(save(tensors, {"vaiom": header, "vaiom_sha256": sha256_of(header.encode(errors="replace"))}))
 
     return sealed
+
+
+def _horizons(run: Path, file: Path) -> Callable[[bytes], object]:
+    from vaiom.model.checkpoint import load_checkpoint
+    from vaiom.model.horizons import load_horizons
+
+    card = load_checkpoint(run / "best.safetensors")
+    hidden, inputs = np.zeros(card.config.width, np.float32), np.zeros(len(card.config.input_fields), np.float32)
+
+    def use(path: Path) -> object:
+        found = load_horizons(path, card)
+        return [found.probs(hidden, inputs, each.bars) for each in found.fitted.fits]
+
+    return _written(file, use)
+
+
+def _sealed_horizons(run: Path, file: Path) -> Callable[[bytes], object]:
+    return _with_header(run / "horizons.safetensors", _horizons(run, file))
+
+
+def _dependence(run: Path, file: Path) -> Callable[[bytes], object]:
+    from vaiom.events.dependence import Dependence
+    from vaiom.model.checkpoint import load_checkpoint
+
+    sha256 = load_checkpoint(run / "best.safetensors").sha256
+
+    def use(path: Path) -> object:
+        found = Dependence.read(path, sha256)
+        symbols = [*found.symbols, "GBPUSD"]
+        return found.memory, found.begin().correlation(symbols, np.ones(len(symbols)))
+
+    return _written(file, use)
 
 
 def _state_seed(run: Path) -> list[bytes]:

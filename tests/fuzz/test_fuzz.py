@@ -21,8 +21,9 @@ NAMES = (
     *("bar file", "bar manifest", "bi5 candles", "bi5 candles, records", "bi5 path", "bi5 ticks"),
     *("bi5 ticks, records", "checkpoint", "checkpoint header, sealed", "class table", "corpus column"),
     *("corpus look ledger", "corpus manifest", "corpus manifest, sealed", "corpus state, sealed", "date"),
-    *("download ledger", "dukascopy csv", "evaluation", "events npz", "events parquet"),
-    *("forecast ledger", "forecast ledger, sealed", "histdata", "metatrader"),
+    *("dependence", "download ledger", "dukascopy csv", "evaluation", "events npz", "events parquet"),
+    *("forecast ledger", "forecast ledger, sealed", "histdata", "horizons"),
+    *("horizons header, sealed", "metatrader"),
     *("packed corpus", "parquet table", "record", "run config", "run metrics", "setting", "span"),
     *("splits", "stamps", "stored losses", "symbol", "table", "tokenizer, sealed", "training state", "truth", "zip"),
 )
@@ -105,6 +106,11 @@ BROKE = {
     "a tokenizer that is a text": ("tokenizer, sealed", lambda seed: b'"x"\n'),
     "edges that fall": ("tokenizer, sealed", lambda seed: _with(seed, inner_edges={"return": [1, 0]})),
     "a class that is no word": ("tokenizer, sealed", lambda seed: _with(seed, classes=["FX", 3])),
+    "a dependence of one asset twice": ("dependence", lambda seed: _with(seed, symbols=["EURUSD", "EURUSD"])),
+    "a covariance that has no inverse": (
+        "dependence",
+        lambda seed: _with(seed, covariance=[[1.0, 0.4], [0.4, 1e308]]),
+    ),
     "a state without an asset": ("corpus state, sealed", lambda seed: b"{}"),
     "a model of a billion layers": (
         "checkpoint header, sealed",

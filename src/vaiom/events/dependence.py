@@ -77,13 +77,15 @@ class Dependence:
     num_stamps: int
 
     def __post_init__(self) -> None:
-        size = len(self.symbols)
-        if not (len(self.classes) == size and self.covariance.shape == self.correlation.shape == (size, size)):
+        size = len({*self.symbols})
+        sizes = {len(self.symbols), len(self.classes), *self.covariance.shape, *self.correlation.shape}
+        if not (sizes == {size} and self.covariance.ndim == self.correlation.ndim == 2):
             raise ValueError("matrices of another size than the assets")
         if not (0 < self.decay < 1 and 0 < self.shrinkage <= 1 and "1" in self.degrees):
             raise ValueError("parameters without sense")
         for matrix in (self.covariance, self.correlation):
-            if not np.array_equal(matrix, matrix.T) or not np.linalg.eigvalsh(matrix)[0] > 0:
+            values = np.linalg.eigvalsh(matrix)
+            if not np.array_equal(matrix, matrix.T) or not values[0] > _TOLERANCE * values[-1] > 0:
                 raise ValueError("a matrix that is not positive definite")
 
     @classmethod
