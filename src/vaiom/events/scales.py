@@ -40,7 +40,7 @@ LATELY_WEEKS = 4
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
 
-LONG_SERIES = 256
+LONG_SERIES = 2_000
 """A longer series is averaged by Polars, which does the same operations in the same order."""
 MOST_MISSING = 10_000_000
 """Rows without a value in a row: more than any history has."""
