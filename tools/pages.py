@@ -1,12 +1,16 @@
-"""What the documentation site has beyond docs/: pages of the checkout's root, the reference of commands, formulas.
+"""What the documentation site has beyond docs/: pages of the root, notebooks, the reference of commands, formulas.
 
 Enters: the events of a build by MkDocs, which names this file as its hook. Leaves: pages and HTML.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import tempfile
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +25,9 @@ ROOT_PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
+NOTEBOOKS = {path: f"examples/{path.stem}.md" for path in sorted((ROOT / "examples").glob("*.ipynb"))}
 COMMANDS = "commands.md"
-GENERATED = {*ROOT_PAGES.values(), COMMANDS}
+GENERATED = {*ROOT_PAGES.values(), *NOTEBOOKS.values(), COMMANDS}
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -32,6 +37,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in ROOT_PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+    for path, page in NOTEBOOKS.items():
+        files.append(File.generated(config, page, content=notebook_page(path)))
+        files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
     files.append(File.generated(config, COMMANDS, content=commands_page()))
     return files
 
@@ -40,6 +48,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """A link to a page of the root leads to its copy; a folder of records is not on the site."""
     for source, page in ROOT_PAGES.items():
         markdown = re.sub(rf"\]\((\.\./)*{source}", f"]({page}", markdown)
+    markdown = re.sub(r"\]\(\.\./examples/([\w-]+)\.ipynb", r"](examples/\1.md", markdown)
     return re.sub(r"\[(\w+)\]\(results\)", r"`docs/\1`", markdown)
 
 
@@ -50,6 +59,34 @@ def on_page_content(html: str, **_: Any) -> str:
     from latex2mathml.converter import convert
 
     return FORMULA.sub(lambda found: convert(unescape(found[2])), html)
+
+
+def run_notebook(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Kind, text and printed lines of each cell, whose code is run in order in one namespace, in an empty folder."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text, printed = "".join(cell["source"]), io.StringIO()
+            if cell["cell_type"] == "code":
+                with redirect_stdout(printed):
+                    exec(compile(text, path.name, "exec"), names)
+            yield cell["cell_type"], text, printed.getvalue()
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook with what it prints; links of a notebook are as they are where it lies."""
+    parts = []
+    for kind, text, printed in run_notebook(path):
+        parts.append(
+            text.replace(".ipynb)", ".md)").replace("](../docs/", "](../") if kind == "markdown" else _fence(text)
+        )
+        parts += [_fence(printed, "text")] if printed else []
+    parts.append(f"Made by running [{path.name}]({path.name}) when this site was built.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _fence(text: str, language: str = "python") -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
 
 
 def commands_page() -> str:
