@@ -211,13 +211,15 @@ class History:
         Connection.machine = LedgerPath.machine = machine
         if not self.on_record <= machine.on_record:
             raise ViolationError("forecasts that were on record are gone")
+        ended = False
         try:
             ended = machine.loop.run_until_complete(self._live(final))
         except KilledError:
-            ended = False
+            pass
         finally:
+            self.now += timedelta(seconds=machine.loop.time() + self._seeds.expovariate(1 / 3_600))
             self._end_process()
-        self._note("stopped" if ended else "cut off from power" if machine.survivors else "not started")
+        self.events.append("stopped" if ended else machine.death or "not started")
         self.followed |= machine.followed
         self.on_record = machine.on_record
         if machine.survivors is not None:
@@ -225,7 +227,6 @@ class History:
                 path.unlink()
             for name, data in machine.survivors.items():
                 (self.folder / name).write_bytes(data)
-        self.now += timedelta(seconds=machine.loop.time() + self.chance.expovariate(1 / 3_600))
         return ended
 
     def _note(self, words: str) -> None:
@@ -360,6 +361,8 @@ class History:
         await self._change(symbol, Request("cut", after=after), "DELETE", path)
 
     async def _change(self, symbol: str, request: Request, method: str, path: str, body: Any = None) -> int:
+        if self.machine.dead:
+            raise KilledError
         possible = self.possible.get(symbol, Possible())
         possible.ask(request)
         words = (

@@ -120,6 +120,7 @@ class Machine:
         """Files whose names a power cut keeps."""
         self.survivors: dict[str, bytes] | None = None
         self.died = self.loop.create_future()
+        self.death = ""
         self.troubled = False
         self.closing: list[Callable[[], object]] = []
         """What the end of a process does."""
@@ -218,7 +219,8 @@ class Machine:
 
     def _what_is_left(self) -> dict[str, bytes]:
         now = self.files()
-        if self.chance.random() < 0.5:  # a kill: what was written is there
+        self.death = self.chance.choice(["killed", "cut off from power"])
+        if self.death == "killed":  # what was written is there
             return now
         left = {name: self.flushed.get(name, now.get(name, b"")) for name in sorted({*now, *self.flushed})}
         if self.flushed.get(FILE_NAME) != now.get(FILE_NAME):
@@ -268,7 +270,9 @@ class Connection(sqlite3.Connection):
         return self.machine.run_sql(self, partial(super().executemany, sql, *values), sql)  # type: ignore[no-any-return]
 
     def executescript(self, sql: str) -> sqlite3.Cursor:
-        return self.machine.run_sql(self, partial(super().executescript, sql), sql)  # type: ignore[no-any-return]
+        for statement in filter(str.strip, sql.split(";")):
+            self.execute(statement)
+        return self.cursor()
 
     def close(self) -> None:
         self.machine.hook()
