@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants sbom audit-deps docs pictures dist clean
+.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container sbom audit-deps docs pictures dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -58,6 +58,11 @@ check-fuzz: .venv/installed
 check-mutants: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt coverage
 	$(BIN)/python tools/mutants.py --workers $(shell nproc)
+
+# The steps of the Containerfile in a fresh environment, and its service from a read-only tree as a user who owns nothing
+# else. It needs a Python that every user may run: make check-container PYTHON=/usr/bin/python3
+check-container:
+	$(PYTHON) tools/container.py
 
 # The parts of this installation, for whoever must know them; pip-audit asks which are known to be vulnerable.
 sbom: .venv/installed
