@@ -27,9 +27,10 @@ kills: .venv/installed
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
-# docs/reproduction.md, its figure and docs/LOG.md, from docs/results alone.
+# docs/reproduction.md, its figure, docs/LOG.md and the README's results, from docs/results alone.
 reproduce: .venv/installed
 	$(BIN)/python -m reproduction --docs
+	$(BIN)/python tools/pages.py
 
 # Three seeds of a small model on the simulated market: each must close most of the way to the true law.
 check-learning: .venv/installed

@@ -75,3 +75,14 @@ def test_a_table_keeps_its_columns() -> None:
 def test_links_out_of_docs_lead_to_their_copies_on_the_site() -> None:
     said = PAGES["on_page_markdown"]("[a](../CONTRIBUTING.md) [b](CHANGELOG.md#now) from [results](results)")
     assert said == "[a](contributing.md) [b](changelog.md#now) from `docs/results`"
+
+
+def test_results_of_the_readme_are_those_of_the_page_of_all_tables() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme == PAGES["with_results"](readme), "run `python tools/pages.py`"
+    shown = PAGES["RESULTS"].search(readme)
+    assert shown
+    rows = [line.split(" | ") for line in shown[0].splitlines()[2:]]
+    assert len(rows) == len(PAGES["SHOWN"])
+    losses = [float(row[1].strip("*")) for row in rows]
+    assert losses[-1] == min(losses)  # the text says that `best` is better

@@ -1,6 +1,7 @@
 """What the documentation site has beyond docs/: pages of the root, notebooks, the reference of commands, formulas.
 
-Enters: the events of a build by MkDocs, which names this file as its hook. Leaves: pages and HTML.
+Enters: the events of a build by MkDocs, which names this file as its hook. Leaves: pages and HTML. As a program it
+writes the results of README.md again, from the page of all tables.
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ ROOT_PAGES = {
 NOTEBOOKS = {path: f"examples/{path.stem}.md" for path in sorted((ROOT / "examples").glob("*.ipynb"))}
 COMMANDS = "commands.md"
 GENERATED = {*ROOT_PAGES.values(), *NOTEBOOKS.values(), COMMANDS}
+RESULTS = re.compile(r"(?<=-->\n)[^<]*(?=<!-- /results -->)")
+SHOWN = {
+    "frequency": "Frequency: how often each bucket came",
+    "garch_t": "GARCH, Student-t",
+    "hour_of_week": "Hour of the week",
+    "lightgbm": "LightGBM, the paper's main baseline",
+    "gru": "GRU",
+    "lightgbm_extra": "LightGBM on lags and extra fields",
+    "main, mean of seeds": "**`main`**, the paper's model",
+    "best, mean of seeds": "**`best`**, ours",
+}
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -89,6 +101,22 @@ def _fence(text: str, language: str = "python") -> str:
     return f"```{language}\n{text.rstrip()}\n```"
 
 
+def results_table() -> str:
+    """Some rows of the page of all tables, which is made from the records: bits on each period."""
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    section = page.partition("## All baselines in one table\n")[2].partition("\n## ")[0]
+    lines = [re.split(r" *\| *", line.strip("| ")) for line in section.splitlines() if line.startswith("|")]
+    bits = [at for at, head in enumerate(lines[0]) if head.endswith("events")]
+    by_name = {line[0].replace("\\_", "_").strip("*"): [line[at] for at in bits] for line in lines}
+    rows = [["", *(lines[0][at].partition(",")[0] for at in bits)], ["---", *("---:" for _ in bits)]]
+    rows += [[label, *by_name[name]] for name, label in SHOWN.items()]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def with_results(readme: str) -> str:
+    return RESULTS.sub(results_table().replace("\\", r"\\"), readme)
+
+
 def commands_page() -> str:
     """Every command as `--help` describes it."""
     from typer.main import get_command
@@ -129,3 +157,7 @@ def _row(parameter: Any, context: Any) -> str:
 
 def _cell(text: str) -> str:
     return re.sub(r"(?<!`)<([A-Za-z]+)>", r"&lt;\1&gt;", text.replace("|", "\\|"))
+
+
+if __name__ == "__main__":
+    (ROOT / "README.md").write_text(with_results((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
