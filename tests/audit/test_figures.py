@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 import torch
 
 from training.tiny_runs import TINY
-from vaiom.audit.figures import prove_figures
+from vaiom.audit.figures import _compare_page, prove_figures
 from vaiom.audit.pipeline import Rescorer
-from vaiom.audit.proof import PASSED, Proof
+from vaiom.audit.proof import FAILED, PASSED, Proof
+from vaiom.codec import to_json
+from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.horizons import HorizonScore
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.corpus import open_corpus
 from vaiom.events.fields import CROSS_FIELDS
@@ -198,7 +202,9 @@ def test_an_old_file_without_forecasts_is_scored_again(spoiled: Path, monkeypatc
         assert any(left_out in note for note in proof.notes)
     # A new file has them.
     file.write_text(json.dumps(stored | {"ledger_sha256": "0"}))
-    assert proof_of(spoiled).findings == ["validation: the forecasts were taken out of the events file"]
+    found = proof_of(spoiled).findings
+    assert found[0].startswith("validation.sample.num_assets: the file says None")
+    assert found[-1] == "validation: the forecasts were taken out of the events file"
 
 
 def test_what_is_left_out_is_named(reported: Path, spoiled: Path) -> None:
@@ -233,3 +239,76 @@ def test_the_page_shows_what_the_files_say(spoiled: Path) -> None:
     assert len(found) == len(says)
     assert all(any(each in finding for finding in found) for each in says)
     assert "the model needs 2.1000" in found[0]
+
+
+HEADLINE = '<section id="headline"'
+PAGES = {
+    "a section twice": lambda page: page.replace(HEADLINE, f"{HEADLINE}>Two bits!</section>{HEADLINE}"),
+    "another top": lambda page: f'<h1>Two bits!</h1><section id="top"{page}',
+    "every figure": lambda page: page.replace("</svg>", "<text>two bits</text></svg>"),
+    "a command": lambda page: page.replace("<pre>vaiom train", "<pre>vaiom train GAINS TWO BITS"),
+    "a hidden look": lambda page: re.sub("were scored .*? times", "were <!-- could not be read --> scored once", page),
+    "other bytes": lambda page: page + "\udcff",
+}
+
+
+def test_no_part_of_the_page_is_overlooked(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, corpus = Run(spoiled / "seed17").report, open_corpus(spoiled / "corpus")
+    honest = page.read_text()
+    monkeypatch.setattr("vaiom.audit.figures.render", lambda contents: honest)  # drawn once
+    for how, change in PAGES.items():
+        assert change(honest) != honest, how
+        page.write_bytes(change(honest).encode(errors="surrogateescape"))
+        proof = Proof(claim=prove_figures)
+        _compare_page(proof, spoiled / "seed17", corpus)
+        assert proof.verdict == FAILED, how
+
+
+def test_a_page_that_was_written_without_its_corpus_is_compared(spoiled: Path) -> None:
+    keep_only(spoiled, "validation")
+    run = spoiled / "seed17"
+    config = Run(run).config.read_text()
+    Run(run).config.write_text(config.replace(str(Run(run).corpus_path()), "/gone/<away>"))
+    write_report(run)
+    Run(run).config.write_text(config)
+    assert "The corpus could not be read" in Run(run).report.read_text()
+    assert proof_of(spoiled).findings == []
+    text = Run(run).report.read_text()
+    Run(run).report.write_text(text.replace("How often Test was looked at", "How seldom Test was looked at"))
+    assert "How seldom" in proof_of(spoiled).findings[0]
+
+
+def test_caveats_horizons_and_the_ledger_are_not_left_out(spoiled: Path) -> None:
+    file = keep_only(spoiled, "validation")
+    stored = json.loads(file.read_text())
+    score = HorizonScore(
+        bars=4,
+        num_events=9,
+        zero_share=0.0,
+        bits={"model": 1.0},
+        gains={},
+        not_fitted=[],
+        wider=1.0,
+        variance_of_steps=1.0,
+        variance_realised=1.0,
+        quantiles={},
+    )
+    changes = {
+        "caveats: 1 entries": {"caveats": []},
+        "sample.num_assets: the file says None": {"sample": None},
+        "the evaluation names no ledger": {"ledger_sha256": None},
+        "horizons.safetensors is gone": {"horizons": [to_json(score)]},
+    }
+    for says, change in changes.items():
+        file.write_text(json.dumps(stored | change))
+        assert any(says in finding for finding in proof_of(spoiled).findings), says
+
+
+@pytest.mark.parametrize(
+    "change", [{"bits": 3}, {"seeds": {"x": 1}}, {"horizons": [{}]}, {"looks": "2"}, {"baselines": 3}]
+)
+def test_what_is_no_evaluation_is_refused(spoiled: Path, change: dict[str, Any]) -> None:
+    file = keep_only(spoiled, "validation")
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(DataError, match="not an evaluation"):
+        proof_of(spoiled)

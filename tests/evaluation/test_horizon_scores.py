@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -91,6 +92,15 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(judged: tuple[Path, Pat
     events = read_events(run, name)
     write_events(run, name, replace(events, bits={**events.bits, "model": events.bits["model"] - 0.002}))
     assert prove_horizons(run, rescorer).verdict == FAILED
+    # Wider forecasts beside the true losses; a horizon that no head was taught.
+    assert events.probs is not None
+    write_events(run, name, replace(events, probs=np.roll(events.probs, 8, axis=1)))
+    assert any("a probability differs" in finding for finding in prove_horizons(run, rescorer).findings)
+    write_events(run, name, events)
+    file = Run(run).evaluation("test-h1")
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps(stored | {"horizons": [{**stored["horizons"][0], "bars": 99}, *stored["horizons"]]}))
+    assert any("horizons [99, " in finding for finding in prove_horizons(run, rescorer).findings)
 
 
 def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from html import unescape
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,14 @@ from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
 from vaiom.baselines.store import load_fit
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
-from vaiom.evaluation.evaluate import compare_tests, figures_of_events, figures_of_forecasts, share_of_zeros
+from vaiom.evaluation.evaluate import (
+    Evaluation,
+    caveats_of,
+    compare_tests,
+    figures_of_events,
+    figures_of_forecasts,
+    share_of_zeros,
+)
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
@@ -61,6 +69,9 @@ CHANGED_RETURNS = 200
 """Returns that are changed to see which targets follow."""
 CHANGING = ("quality", "provenance")
 """Sections of a report that say what the corpus is now."""
+NO_CORPUS = re.compile("<p>The corpus could not be read, so this part is missing: (.*?). <code>")
+PATHS = re.compile(r"(\bvaiom \w+|--corpus|--out) (&#39;.*?&#39;|\S+)")
+"""Where files lay when the page was written, in its commands."""
 
 
 @claim(
@@ -76,6 +87,7 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
         return
     fit = cache(partial(_fitted, rescorer, baselines))
     for split in splits:
+        Evaluation.read(run, split)  # refuses what is none; an old one lacks what is filled in there
         stored, events = read_json(Run(run).evaluation(split)), read_events(run, split)
         named = list(stored.get("bits") or ())
         proof.check(named == list(events.bits), f"{split}: the file names {named}, the events {list(events.bits)}")
@@ -85,8 +97,10 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
             continue
         rows = np.array(found, np.int64)
         figures = figures_of_events(corpus, rows, events)
+        figures["caveats"] = caveats_of(figures["sample"], origin.purpose)
+        old = stored.get("ledger_sha256") is None
         for name in ("sample", "confidence_set"):  # which version 0.1, or machines without `arch`, do not have
-            if stored.get(name) is None or figures[name] is None:
+            if (old or name != "sample") and None in (stored.get(name), figures[name]):
                 proof.notes.append(f"{split}: not compared: {name}")
                 del figures[name]
         if stored.get("corpus_sha256") == corpus.sha256:
@@ -96,10 +110,14 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
         figures |= _compared_with_others(proof, run, split, stored, events)
         compare_figures(proof, to_json(figures), stored, split)
         _compare_forecasts(proof, run, rescorer, rows, split, stored, events)
+        taught = not stored.get("horizons") or Run(run).horizons.is_file()
+        proof.check(taught, f"{split}: figures of horizons, and {Run(run).horizons.name} is gone (vaiom horizons)")
         for name in (each for each in events.bits if each != MODEL):
             if (fitted := fit(name, stored.get("baselines"))) is None:
                 proof.notes.append(f"{split}: {name} was not computed again (--baselines fits those that are named)")
                 continue
+            if name not in baselines:
+                proof.notes.append(f"{split}: {name} by its stored fit, not fitted again (--baselines {name} does)")
             again = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
             largest = np.abs(again - events.bits[name]).max(initial=0)
             otherwise = f"{split}: {name} gives an event {largest:.1e} bits more or fewer than the file"
@@ -163,6 +181,8 @@ def _compare_forecasts(
     otherwise = f"{split}: losses that are not the checkpoint's: {largest:.1e} bits off, {mean:+.1e} in the mean"
     proof.check(rounding.explains(difference), otherwise, len(chosen))
     if events.probs is not None:
+        named = stored.get("ledger_sha256") is not None
+        proof.check(named, f"{split}: the evaluation names no ledger, as all that come with forecasts do")
         own = np.abs(event_bits(events.probs, events.buckets) - events.bits[MODEL]).max(initial=0)
         proof.check(own <= SAME_BITS, f"{split}: losses and probabilities of the events disagree", len(rows))
         moved = float(np.abs(events.probs[chosen] - probs).max(initial=0))
@@ -207,7 +227,7 @@ def _compare_page(proof: Proof, run: Path, corpus: Corpus) -> None:
     if not Run(run).report.is_file():
         proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
         return
-    page, heads = Run(run).report.read_text(), ledger_heads(corpus)
+    page, heads = Run(run).report.read_text(errors="replace"), ledger_heads(corpus)
     # Looks that came after the page are not on it.
     head = next((each for each in reversed(heads) if each in page), heads[-1])
     try:
@@ -215,34 +235,34 @@ def _compare_page(proof: Proof, run: Path, corpus: Corpus) -> None:
     except UserError as error:
         proof.check(False, f"{REPORT_NAME} cannot be of these files: {error.problem}")
         return
+    if problem := NO_CORPUS.search(page):
+        contents = replace(contents, corpus=None, corpus_problem=unescape(problem[1]), ledger_sha256=None)
     (ours, drawn), (theirs, shown) = _parts(render(contents)), _parts(page)
-    same = ours.keys() == theirs.keys() and len(drawn) == len(shown)
+    same = [name for name, _ in ours] == [name for name, _ in theirs] and len(drawn) == len(shown)
     if not proof.check(same, f"{REPORT_NAME} has other sections or figures than `vaiom report` writes"):
         return
-    grown = corpus.sha256 != contents.checkpoint.provenance.corpus_sha256 or "could not be read" in theirs["quality"]
-    for name, text in ours.items():
+    grown = not problem and corpus.sha256 != contents.checkpoint.provenance.corpus_sha256
+    for (name, text), (_, their_text) in zip(ours, theirs, strict=True):
         if grown and name in CHANGING:
             proof.notes.append(f"{REPORT_NAME}, {name}: not compared, the corpus is not what it was for the page")
             continue
-        pairs = zip_longest(text.splitlines(), theirs[name].splitlines(), fillvalue="")
+        pairs = zip_longest(text.splitlines(), their_text.splitlines(), fillvalue="")
         other = next((pair for pair in pairs if pair[0] != pair[1]), None)
         says = f"{REPORT_NAME}, {name}: says {other and other[1][:200]!r}, the files {other and other[0][:200]!r}"
         otherwise = f"{says}; a page of another version is written again by `vaiom report`"
         proof.check(other is None, otherwise, text.count("\n") + 1)
     other_figures = [number for number, pair in enumerate(zip(drawn, shown, strict=True), 1) if pair[0] != pair[1]]
-    if len(other_figures) < len(drawn):
-        proof.check(not other_figures, f"{REPORT_NAME}: other figures: {other_figures}", len(drawn))
-    else:
-        proof.notes.append(f"{REPORT_NAME}: figures not compared, another version of matplotlib drew them")
+    otherwise = f"{REPORT_NAME}: other figures: {other_figures}; of another matplotlib they are drawn again"
+    proof.check(not other_figures, f"{otherwise} by `vaiom report`", len(drawn))
 
 
-def _parts(page: str) -> tuple[dict[str, str], list[str]]:
-    """The text of each section of a page, without the paths in its commands, and its figures."""
+def _parts(page: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Each section of a page with its text, without the paths in its commands, and its figures."""
     figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     text = re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
-    text = re.sub(r"<pre>.*?</pre>", lambda found: re.sub(r"\bvaiom .*", "", found[0]), text, flags=re.DOTALL)
+    text = re.sub(r"<pre>.*?</pre>", lambda found: PATHS.sub(r"\1", found[0]), text, flags=re.DOTALL)
     first, *rest = re.split(r'<section id="(\w+)"', text)
-    return {"top": first, **dict(zip(rest[::2], rest[1::2], strict=True))}, figures
+    return [("top", first), *zip(rest[::2], rest[1::2], strict=True)], figures
 
 
 @claim(
@@ -262,6 +282,8 @@ def prove_horizons(proof: Proof, run: Path, rescorer: Rescorer) -> None:
         if not scores:
             proof.notes.append(f"{split}: the evaluation has no horizons")
             continue
+        named = [each["bars"] for each in stored["horizons"]]
+        proof.check(named == list(views), f"{split}: horizons {named}, the heads are of {list(views)}")
         fits, unseal = stored.get("baselines"), split if split == SEALED else None
         known = Path(fits) if fits and Path(fits).is_dir() else None
         for each in judge_horizons(rescorer.model, horizons, corpus, split, baselines=known, unseal=unseal):
@@ -271,9 +293,13 @@ def prove_horizons(proof: Proof, run: Path, rescorer: Rescorer) -> None:
             same = bars in scores and all(
                 np.array_equal(getattr(events, name), getattr(each.events, name)) for name in columns
             )
-            if not proof.check(same, f"{where}: other events or outcomes than those of the split", len(each.rows)):
+            whole = same and events.probs is not None
+            if not proof.check(whole, f"{where}: other events or outcomes than those of the split", len(each.rows)):
                 continue
-            rows = each.rows
+            assert events.probs is not None
+            assert each.events.probs is not None
+            rows, moved = each.rows, float(np.abs(events.probs - each.events.probs).max())
+            proof.check(moved <= HORIZON_FIGURE, f"{where}: a probability differs by {moved:.1e} from the heads'")
             compare_figures(proof, to_json(figures_of_horizon(view, rows, events)), scores[bars], where)
             again = to_json(each.score)
             for name in ("wider", "variance_of_steps", "variance_realised"):

@@ -185,7 +185,10 @@ def prove_selection(proof: Proof, corpus: Corpus, rescorer: Rescorer | None = No
             names = ", ".join(f"{name} ({times})" if times > 1 else name for name, times in models.items())
             proof.notes.append(f"{split}: scored {models.total()} times, by {names}")
     proof.notes.append(f"{len(looks)} looks in the ledger, SHA-256 {heads[-1]}" if looks else "no look is recorded")
+    if unchained := sum(look.previous is None for look in looks):
+        proof.notes.append(f"{unchained} looks are older than the chain: nothing shows whether there were more")
     if rescorer is not None and run is not None:
+        proof.notes.append("what a training has read is shown by training again (--repeat --full), not here")
         _check_log(proof, run, rescorer.model)
         _check_validation(proof, run, rescorer)
         _check_looks(proof, corpus, run, rescorer.model, looks, heads)

@@ -191,7 +191,7 @@ def evaluate_run(
         looks=looks,
         all_tests=_all_tests(run, corpus.splits.test_names, split, checkpoint.sha256, events),
         seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
-        caveats=_caveats(figures["sample"], checkpoint.provenance.purpose),
+        caveats=caveats_of(figures["sample"], checkpoint.provenance.purpose),
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
         precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
         baselines=str(baselines) if baselines else None,
@@ -283,7 +283,7 @@ def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) ->
     return compare(join_events([read_events(run, split) for split in tests], predictors))
 
 
-def _caveats(sample: SampleSize, purpose: str) -> list[str]:
+def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
     """What limits the figures of this split, in words."""
     out = ["The model is a refit, for use and not for evidence."] if purpose == USE else []
     if sample.num_months == 1:
