@@ -29,7 +29,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src/vaiom")
-COPIED = ("src", "tests", "reproduction", "benchmarks", "tools", "docs", "pyproject.toml", "Makefile", "README.md")
+COPIED = (
+    *(
+        "src",
+        "tests",
+        "reproduction",
+        "benchmarks",
+        "tools",
+        "docs",
+        "examples",
+        "monitoring",
+        "pyproject.toml",
+        "Makefile",
+    ),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE", "constraints.txt"),
+    *("mkdocs.yml", "Containerfile", "compose.yaml", ".dockerignore"),
+)
 MARKERS = "not slow and not gpu and not kills"
 ELSEWHERE = {Path("src/vaiom/model/attention_gpu.py")}
 """Lines that only a GPU runs, which has tests of its own."""
