@@ -17,9 +17,11 @@ from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.experiments.refit import fit_horizons
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import PRICE_COLUMNS
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.horizons import load_horizons
 from vaiom.run import Run
+from vaiom.simulate.market import MarketConfig, simulate
 
 HORIZONS = (4, 8)
 
@@ -92,6 +94,25 @@ def test_ranges_grow(further: TinyRun, frames: dict[str, pl.DataFrame]) -> None:
         low, high = forecaster.predict_all(frames["XAUUSD"], "XAUUSD", horizon=horizon).distributions.interval(0.9)
         spans.append(high - low)
     assert (np.diff(spans, axis=0) > 0).all()
+
+
+@pytest.mark.parametrize("number", [1, 2, 8])
+@pytest.mark.parametrize("damage", ["no move", "no price"])
+def test_a_masked_bar_at_the_end_leaves_a_sane_forecast(damage: str, number: int) -> None:
+    """The packaged model after bars that no Train target follows: wider or narrower, never absurd."""
+    config = MarketConfig(assets=1, bars=1_300)
+    [market] = simulate(config).values()
+    names = list(PRICE_COLUMNS)
+    last = market.bars[-number - 1, "Close"] if damage == "no move" else None
+    prices = [
+        pl.when(pl.int_range(pl.len()) < pl.len() - number).then(name).otherwise(last).alias(name) for name in names
+    ]
+    forecaster, bars = Forecaster.pretrained(), market.bars.with_columns(prices)
+    for horizon in forecaster.horizons:
+        before, after = (forecaster.predict(each, "EURUSD", horizon=horizon) for each in (bars[:-number], bars))
+        (low, high), (lowest, highest) = before.interval(0.9), after.interval(0.9)
+        assert lowest < 0 < highest
+        assert (high - low) / 3 < highest - lowest < 3 * (high - low)
 
 
 def test_a_horizon_nobody_trained(further: TinyRun, frames: dict[str, pl.DataFrame], tiny: TinyRun) -> None:

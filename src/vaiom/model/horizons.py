@@ -26,6 +26,8 @@ from vaiom.model.vaiom import INPUT_LIMIT
 
 FORMAT, FORMAT_VERSION = "vaiom-horizons", 1
 WIDTH = 256
+LEAST_SPREAD = 1e-3
+"""Added to the standard deviation of each field."""
 
 
 class HorizonHeads(nn.Module):
@@ -42,7 +44,9 @@ class HorizonHeads(nn.Module):
 
     def forward(self, h_ND: Tensor, x_NF: Tensor) -> Tensor:
         x_NF = x_NF[..., : self.num_fields].float().clamp(-INPUT_LIMIT, INPUT_LIMIT)
-        own = (x_NF - self.get_buffer("centre")) / self.get_buffer("spread")
+        spread = self.get_buffer("spread")
+        # What never changed on Train tells nothing: masks are set on rows that no target follows there.
+        own = torch.where(spread > 2 * LEAST_SPREAD, (x_NF - self.get_buffer("centre")) / spread, 0.0)
         hidden = dropout(gelu(self.first(torch.cat([h_ND.float(), own], dim=-1))), self.rate, self.training)
         log_probs: Tensor = self.second(hidden).unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
         return log_probs

@@ -22,7 +22,7 @@ from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.files import Progress
 from vaiom.model.checkpoint import Checkpoint
 from vaiom.model.config import class_of
-from vaiom.model.horizons import FittedHorizons, HorizonHeads, Horizons
+from vaiom.model.horizons import LEAST_SPREAD, FittedHorizons, HorizonHeads, Horizons
 from vaiom.training.scoring import hidden_states
 from vaiom.training.windows import Rows
 
@@ -95,7 +95,7 @@ def _learn(heads: HorizonHeads, train: Known, held_out: Known, seed: int) -> tup
             heads.second.bias.view(classes.shape[1], -1)[place] = (seen / seen.sum()).log()
         own = inputs[:, : heads.num_fields].float()
         heads.get_buffer("centre").copy_(own.mean(dim=0))
-        heads.get_buffer("spread").copy_(own.std(dim=0) + 1e-3)
+        heads.get_buffer("spread").copy_(own.std(dim=0) + LEAST_SPREAD)
     mean, best, least = copy.deepcopy(heads).eval(), copy.deepcopy(heads).eval(), math.inf
     batch = min(max(EPOCHS * len(hidden) // STEPS, BATCHES[0]), BATCHES[1], len(hidden))
     every = max(1, len(hidden) // batch // CHECKS)
