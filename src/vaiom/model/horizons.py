@@ -46,7 +46,7 @@ class HorizonHeads(nn.Module):
         x_NF = x_NF[..., : self.num_fields].float().clamp(-INPUT_LIMIT, INPUT_LIMIT)
         spread = self.get_buffer("spread")
         # What never changed on Train tells nothing: masks are set on rows that no target follows there.
-        own = torch.where(spread > 2 * LEAST_SPREAD, (x_NF - self.get_buffer("centre")) / spread, 0.0)
+        own = torch.where(spread > 1.01 * LEAST_SPREAD, (x_NF - self.get_buffer("centre")) / spread, 0.0)
         hidden = dropout(gelu(self.first(torch.cat([h_ND.float(), own], dim=-1))), self.rate, self.training)
         log_probs: Tensor = self.second(hidden).unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
         return log_probs
