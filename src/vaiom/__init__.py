@@ -1,7 +1,7 @@
 """VAIOM: the distribution of the next volatility-normalised return, from continuous market events.
 
-The whole job from Python: `read_bars` or `simulate`, `build_corpus`, `train`, `fit_baselines`, `evaluate`, `audit`,
-`Forecaster`. Rooms are imported when they are used, so that `import vaiom` costs nothing and needs no heavy library.
+The whole job from Python: `read_bars` or `simulate`, `build_corpus`, `train`, `fit_baselines`, `evaluate`, `score`,
+`audit`, `Forecaster`. Rooms are imported when used, so that `import vaiom` costs nothing and needs no heavy library.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vaiom.audit.proof import Proof
     from vaiom.evaluation.evaluate import Evaluation
+    from vaiom.evaluation.forecasts import score
     from vaiom.events.corpus import Corpus, open_corpus
     from vaiom.events.splits import SplitConfig
     from vaiom.forecast.distribution import ReturnDistribution
@@ -39,10 +40,12 @@ _LAZY = {
     "SplitConfig": "vaiom.events.splits",
     "open_corpus": "vaiom.events.corpus",
     "read_bars": "vaiom.market.folder",
+    "score": "vaiom.evaluation.forecasts",
 }
 __all__ = [
     "Corpus", "Forecaster", "ReturnDistribution", "SplitConfig", "__version__", "audit", "build_corpus", "evaluate",
-    "fit_baselines", "open_corpus", "read_bars", "simulate", "train",
+    "fit_baselines", "open_corpus", "read_bars", "score", "simulate",
+    "train",
 ]  # fmt: skip
 
 

@@ -1,11 +1,11 @@
-"""`vaiom baselines`, `evaluate`, `report` and `audit`: what a run is worth, and why that can be believed."""
+"""`vaiom baselines`, `evaluate`, `score`, `report` and `audit`: what a run is worth, and why that can be believed."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Sp
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run, find_run
+
+if TYPE_CHECKING:
+    from vaiom.evaluation.evaluate import Evaluation
 
 _WIDTH, _NARROW = 80, 5
 """Columns of a screen, and of the first table of an evaluation that go onto it."""
@@ -75,8 +78,6 @@ def evaluate(
 ) -> Answer:
     """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
     from vaiom.evaluation.evaluate import evaluate_run
-    from vaiom.report.contents import period_of
-    from vaiom.report.results import describe, describe_states, notes_of, tables_of
 
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     with progress_bar(f"scoring {split}") as progress:
@@ -91,25 +92,52 @@ def evaluate(
             device=device,
             progress=progress,
         )
-    tables = tables_of(found, split)
-    notes = ["", *notes_of(found)]
+    made = f"{found.experiment}, seed {found.seed}, step {found.step:,}"
+    where = f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it."
+    return _judged(found, opened, [made], where, every=every)
+
+
+@answers
+def score(
+    forecasts: Annotated[Path, typer.Argument(metavar="FORECASTS", help="Parquet or CSV, as docs/scoring.md says.")],
+    corpus: Annotated[Path, typer.Option(help="A corpus folder.")],
+    split: Split = "validation",
+    name: Annotated[str | None, typer.Option(help="What to call them; else the file's name.")] = None,
+    against: Annotated[Path | None, typer.Option(help="A run that was evaluated on this split.")] = None,
+    baselines: Annotated[Path | None, typer.Option(help="From `vaiom baselines`; three quick ones always.")] = None,
+    context: Annotated[int, typer.Option(help="Rows of history an event must have, as the baselines'.")] = 512,
+    unseal: Unseal = None,
+    every: Annotated[bool, typer.Option("--all", help="Every table, some of them wide.")] = False,
+) -> Answer:
+    """Score anybody's forecasts (probabilities, quantiles or samples) on the events that a model is judged on."""
+    opened, name = vaiom.open_corpus(corpus), name or forecasts.name.partition(".")[0]
+    others = {"against": against, "baselines": baselines}
+    found = vaiom.score(forecasts, opened, split, name=name, context=context, unseal=unseal, **others)
+    return _judged(found, opened, [], name=name, every=every)
+
+
+def _judged(
+    found: Evaluation, corpus: vaiom.Corpus, about: list[str], *notes: str, name: str | None = None, every: bool
+) -> Answer:
+    """An evaluation of a model or of what has a `name`: in sentences, tables and further notes."""
+    from vaiom.report.contents import period_of
+    from vaiom.report.results import describe, describe_states, notes_of, tables_of
+
+    tables, told = tables_of(found, found.split, name or "model"), ["", *notes_of(found)]
     if found.mixture:
-        notes.append(describe_states(found.mixture))
+        told.append(describe_states(found.mixture))
     if found.looks is not None:
         times = "once, now" if found.looks == 1 else f"{found.looks} times, this one included"
-        notes.append(f"This split of this corpus was looked at {times}.")
-    notes.append(f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it.")
+        told.append(f"This split of this corpus was looked at {times}.")
     shown = [table for part in tables if part not in ("calibration_by", "all_tests") for table in tables[part]]
     if not every:  # what the first look needs, in 80 columns
-        first, *_ = tables["headline"]
-        shown = [replace(first, columns=first.columns[:_NARROW], rows=[row[:_NARROW] for row in first.rows])]
+        top, *_ = tables["headline"]
+        shown = [replace(top, columns=top.columns[:_NARROW], rows=[row[:_NARROW] for row in top.rows])]
         shown += tables["calibration"][:1]
-    sentences = [describe(found, period_of(opened.splits, split)), *notes]
-    wrapped = [fill(each, _WIDTH, break_long_words=False) for each in sentences]
-    made = f"{found.experiment}, seed {found.seed}, step {found.step:,}"
-    return Answer(
-        json=asdict(found), shown=[wrapped[0], made, *shown, *(tables["all_tests"] if every else [])], notes=wrapped[1:]
-    )
+    verdict = describe(found, period_of(corpus.splits, found.split), name or "the model")
+    first, *wrapped = [fill(each, _WIDTH, break_long_words=False) for each in (verdict, *told, *notes)]
+    shown += tables["all_tests"] if every else []
+    return Answer(json=asdict(found), shown=[first, *about, *shown], notes=wrapped)
 
 
 @answers

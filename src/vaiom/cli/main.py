@@ -25,7 +25,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(corpus.app, name="corpus")
 for command in (
     *(run.demo, run.run, train.experiments, train.train, train.refit, train.horizons, train.dependence),
-    *(evaluate.baselines, evaluate.evaluate, evaluate.report, evaluate.audit),
+    *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),
     *(
         forecast.forecast,
         forecast.models,

@@ -113,7 +113,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
-        return f"<Evaluation of {self.experiment} on {self.split}, {self.num_events:,} events, bits: {bits}>"
+        return f"<{type(self).__name__} of {self.experiment} on {self.split}, {self.num_events:,} events, bits: {bits}>"
 
     @classmethod
     def read(cls, run: Path, split: str, checkpoint_sha256: str | None = None) -> Self:
@@ -233,13 +233,15 @@ def figures_of_events(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[
 
 
 def figures_of_forecasts(
-    model: ModelPredictor, corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents
+    model: ModelPredictor | None, corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents
 ) -> dict[str, Any]:
-    """Calibration and backtests, overall and by what is known before the return, and the use of latent states."""
+    """Calibration and backtests, overall and by what is known before the return; of a model its latent states too."""
     labels = _labels(corpus, rows, events)
     known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}
     served, log_ret = served_distributions(corpus, rows, probs), corpus.log_ret_next[rows].astype(np.float64)
     figures = judge_forecasts(served, probs, events.buckets, log_ret, events.symbols, known)
+    if model is None:
+        return {**figures, "mixture": None}
     alone = score_alone(model, corpus, rows, events.buckets)
     return {**figures, "mixture": diagnose_mixture(model, corpus, rows), "bits_alone": alone}
 

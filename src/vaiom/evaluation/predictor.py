@@ -56,10 +56,7 @@ class ModelPredictor:
 
 def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: str | None = None) -> Rows:
     """Row numbers of a split's events with the history that a model needs; `unseal` must name a sealed split."""
-    allowed = (VALIDATION, *corpus.splits.test_names, SEALED)
-    if split not in allowed:
-        raise ConfigError("this split is not held out", expected=", ".join(allowed), got=split)
-    rows = _rows_of(corpus, split, checkpoint.model.config.history, unseal)
+    rows = rows_of(corpus, split, checkpoint.model.config.history, unseal)
     # Before the tokenizers are compared: a refit has another one and would be refused for the lesser reason.
     origin = checkpoint.provenance
     trained = SplitConfig.from_json(origin.splits)
@@ -81,8 +78,11 @@ def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: 
     return rows
 
 
-def _rows_of(corpus: Corpus, split: str, context: int, unseal: str | None) -> Rows:
+def rows_of(corpus: Corpus, split: str, context: int, unseal: str | None, *, heldout: bool = True) -> Rows:
     """The events of a split, of which there must be some; `unseal` must name a sealed one."""
+    allowed = (VALIDATION, *corpus.splits.test_names, SEALED)
+    if heldout and split not in allowed:
+        raise ConfigError("this split is not held out", expected=", ".join(allowed), got=split)
     if unseal is not None and unseal != split:
         raise ConfigError("--unseal must name the split that is scored", expected=SEALED, got=unseal)
     rows = corpus.endpoints(split, context, unseal=unseal == SEALED)
@@ -134,7 +134,7 @@ def score_baselines(
     if split == BUFFER:
         others = ", ".join(name for name in corpus.splits.names if name != split)
         raise ConfigError("the buffer is never scored", expected=others)
-    rows, opened = _rows_of(corpus, split, context, unseal), unseal == SEALED
+    rows, opened = rows_of(corpus, split, context, unseal, heldout=False), unseal == SEALED
     if losses_file(out, split, corpus.horizon).exists():  # another corpus's folder is refused before anything is fitted
         load_losses(out, corpus, split, context, unseal=opened)
     bits = {}

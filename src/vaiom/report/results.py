@@ -138,14 +138,14 @@ def headline_tables(contents: RunContents) -> list[Table]:
     return [table for each in tables for table in each["headline"]] + together[-1:]
 
 
-def tables_of(found: Evaluation, label: str) -> dict[str, list[Table]]:
-    """Every table of an evaluation by the part that it belongs to; `label` says which split it is."""
+def tables_of(found: Evaluation, label: str, own: str = MODEL) -> dict[str, list[Table]]:
+    """Every table of an evaluation by the part that it belongs to; `label` says which split, `own` whose it is."""
     together, mixture = sorted(found.all_tests or [], key=at("gain.gain_bits")), found.mixture
     risk = f"{label}: value at risk and expected shortfall"
     tables = {
-        "headline": [_likelihood(found, label), _tests(found, label)],
+        "headline": [_likelihood(found, label, own), _tests(found, label)],
         "all_tests": [Table.of("All test splits together: paired gain", _TOGETHER, together)] if together else [],
-        "groups": _groups(found, label),
+        "groups": _groups(found, label, own),
         "seeds": [Table.of(f"{label}: seeds together", _SEEDS, found.seeds.items())] if found.seeds else [],
         "calibration": [_calibration(found, label), Table.of(risk, _BACKTESTS, found.backtests)],
         "calibration_by": [],
@@ -189,13 +189,13 @@ def describe_states(mixture: MixtureReport) -> str:
     )
 
 
-def _likelihood(found: Evaluation, label: str) -> Table:
+def _likelihood(found: Evaluation, label: str, own: str) -> Table:
     """Bits of every predictor, best first, and the model's gain over it with its asset-month interval."""
     gains = {each.baseline: [column.take(each) for column in _GAIN] for each in found.against}
     order = sorted(found.bits, key=lambda name: found.bits[name])
     cost = Column("bits/event", bits, about="Mean of minus log2 of the probability given to the bucket that came")
     caption = f"{label}, {count(found.num_events)} events: bits per event and paired gain"
-    rows = [[name, found.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
+    rows = [[own if name == MODEL else name, found.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
     return Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)}))
 
 
@@ -208,10 +208,10 @@ def _tests(found: Evaluation, label: str) -> Table:
     return Table.of(f"{label}: tails, months and tests", [*_TESTS, in_set], ranked)
 
 
-def _groups(found: Evaluation, label: str) -> list[Table]:
+def _groups(found: Evaluation, label: str, own: str) -> list[Table]:
     """Bits by asset and gains by month."""
     baselines = [name for name in found.bits if name != MODEL]
-    by_asset = [Column("asset"), Column("events", count), *(Column(name, bits) for name in found.bits)]
+    by_asset = [Column("asset"), Column("events", count), *(Column(name, bits) for name in (own, *baselines))]
     by_month = [Column("month"), Column("events", count), *(Column(name, signed) for name in baselines)]
     costs = [[each.group, each.num_events, *each.bits.values()] for each in found.by["asset"]]
     gains = [
@@ -335,11 +335,11 @@ def limits(contents: RunContents) -> list[str]:
     return out
 
 
-def describe(found: Evaluation, period: str) -> str:
+def describe(found: Evaluation, period: str, who: str = "the model") -> str:
     """What was found in a period, in a sentence or two."""
     ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
     start = (
-        f"On {period} ({found.split}, {count(found.num_events)} events) the model needs "
+        f"On {period} ({found.split}, {count(found.num_events)} events) {who} needs "
         f"{bits(found.bits['model'])} bits per event"
     )
     if not ranked:

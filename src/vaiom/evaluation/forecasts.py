@@ -1,0 +1,233 @@
+"""Forecasts of anybody, judged on our events as a model is: read, checked, turned into bucket probabilities, scored.
+
+What a table must hold and by which rules it becomes probabilities, `docs/scoring.md` says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from vaiom.baselines.base import Floats, Rows, count_targets, smooth
+from vaiom.baselines.registry import PLAIN, baseline
+from vaiom.baselines.store import load_losses
+from vaiom.errors import DataError
+from vaiom.evaluation.evaluate import Evaluation, caveats_of, figures_of_events, figures_of_forecasts, share_of_zeros
+from vaiom.evaluation.events_file import MODEL, read_events, score_events
+from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.predictor import rows_of
+from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, open_corpus
+from vaiom.events.distribution import ReturnShape, Tail
+from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.events.fit import bucket_of
+from vaiom.events.splits import SEALED, TRAIN, VALIDATION
+from vaiom.files import sha256_of
+from vaiom.market.folder import read_parquet
+from vaiom.market.stamps import parse_stamps
+from vaiom.market.timeframes import step_seconds
+from vaiom.run import find_run
+
+# What columns are called, and the fewest of them; the first form that a table has is taken.
+FORMS = {
+    "probabilities": (r"p(?:rob_)?([1-9]|1[0-6])", NUM_RETURN_BUCKETS),
+    "quantiles": (r"q?(0?\.\d*[1-9]\d*)", 3),
+    "samples": (r"s(?:ample)?(\d*)", 1),
+}
+SUM_TOLERANCE = 1e-4
+PRIOR_SAMPLES = NUM_RETURN_BUCKETS / 2  # of Train's shares: Jeffreys' weight, half a sample in each bucket
+MOVES, FEW_MISSED = (1, -1, 2, -2, 3, -3), 3  # bars that stamps or clocks may be off; fewer stamps cannot tell
+
+Stamps = npt.NDArray[np.datetime64]
+
+
+class ForecastSource(Protocol):
+    """For those who would rather compute forecasts than write a file."""
+
+    def forecast(self, corpus: Corpus, rows: Rows) -> Any:
+        """A table with the columns of a file: the return after each of these rows, from the rows up to it."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ForecastScore(Evaluation):
+    """Forecasts judged as a model: `experiment` is their name, the checkpoint's hash that of their probabilities."""
+
+    form: str
+    num_missing: int
+    """Events of the split without a forecast, or without a loss of the run: they are not scored."""
+
+
+def score(
+    forecasts: Any,
+    corpus: Corpus | str | Path,
+    split: str = VALIDATION,
+    *,
+    name: str = "forecasts",
+    against: str | Path | None = None,
+    baselines: str | Path | None = None,
+    context: int = DEFAULT_CONTEXT,
+    unseal: str | None = None,
+) -> ForecastScore:
+    """Score a file, a table or a `ForecastSource` beside baselines and a run on the events that all of them have."""
+    corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
+    events = rows_of(corpus, split, context, unseal)
+    table = forecasts.forecast(corpus, events) if hasattr(forecasts, "forecast") else forecasts
+    table = _read_file(Path(table)) if isinstance(table, str | Path) else pl.DataFrame(table)
+    rows, form, values = _read_forecasts(table, corpus, events)
+    common, losses = np.intersect1d(events, rows), {}
+    stored = load_losses(Path(baselines), corpus, split, context, unseal=unseal == SEALED) if baselines else {}
+    if against is not None:
+        run, run_bits = find_run(Path(against)), np.full(len(corpus), np.nan)
+        theirs = read_events(run, split)
+        place = find_rows(corpus, theirs.symbols, theirs.target_times) - 1
+        if (place < 0).any() or (corpus.target_return[place] != theirs.buckets).any():
+            fix = f"vaiom evaluate {run} --corpus {corpus.path} --split {split}"
+            raise DataError("the run was scored on other events than the corpus has", where=run, fix=fix)
+        run_bits[place] = theirs.bits[MODEL]
+        common = common[np.isfinite(run_bits[common])]
+        losses = {f"run {run.name}": run_bits[common]}
+    if not len(common):
+        expected = f"some of {len(events):,} events, the first after the bar of {corpus.timestamps[events[0]]}"
+        raise DataError("no forecast belongs to an event of the split", expected=expected)
+    losses |= losses_of([baseline(each) for each in PLAIN if each not in stored], corpus, common, context)
+    losses |= {each: bits[np.isin(events, common)] for each, bits in stored.items()}
+    probs, missing = _bucket_probabilities(rows, form, values, corpus, common, context), len(events) - len(common)
+    # Whatever can be refused has been: from here on it is a look.
+    digest = sha256_of(probs.tobytes())
+    looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
+    judged = score_events(corpus, common, {MODEL: event_bits(probs, corpus.target_return[common]), **losses})
+    figures = figures_of_events(corpus, common, judged) | figures_of_forecasts(None, corpus, common, probs, judged)
+    share, unused = missing / len(events), (~np.isin(rows, events)).sum()
+    told = f"{missing:,} of the {len(events):,} events of the split ({share:.2%}) are missing and not scored; "
+    told += f"{unused:,} lines of the table, which holds {form}, belong to no event of it."
+    what: dict[str, Any] = {
+        "split": split,
+        "run": name,
+        "experiment": name,
+        "checkpoint_sha256": digest,
+        "looks": looks,
+    }
+    what |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "zero_share": share_of_zeros(corpus, split)}
+    what |= {"caveats": [told, *caveats_of(figures["sample"], "")], "form": form, "num_missing": missing}
+    return ForecastScore(**what, **figures, seed=0, step=0, all_tests=None, seeds=None)
+
+
+def find_rows(corpus: Corpus, symbols: npt.NDArray[Any], stamps: Stamps) -> Rows:
+    """The rows of the bars with these symbols and stamps, far below 0 where there is none."""
+    out = np.full(len(symbols), np.iinfo(np.int32).min, np.int64)
+    for symbol, inside in corpus.asset_slices.items():
+        own, known = np.flatnonzero(symbols == symbol), corpus.timestamps[inside]
+        place = np.minimum(np.searchsorted(known, stamps[own]), len(known) - 1)
+        hit = known[place] == stamps[own]
+        out[own[hit]] = inside.start + place[hit]
+    return out
+
+
+def quantile_buckets(levels: Sequence[float], quantiles: Floats, bounds: Floats, shape: ReturnShape) -> Floats:
+    """Probabilities (n, K) between bounds (n, K - 1) of distributions with these quantiles (n, L), in log returns."""
+    below = np.stack([np.interp(*each, levels) for each in zip(bounds, quantiles, strict=True)])
+    low, high = (levels[0], -1, shape.lower, 0, 1), (1 - levels[-1], 1, shape.upper, -1, -2)
+    for mass, sign, tail, outer, inner in (low, high):
+        excess = sign * (bounds - quantiles[:, [outer]])
+        slope = (levels[outer] - levels[inner]) / (quantiles[:, [outer]] - quantiles[:, [inner]])
+        # Train's shape of the tail, with the scale that lets the density go on as it was.
+        beyond = mass * Tail(scale=1.0, shape=tail.shape).survival(np.maximum(excess, 0) * slope / mass)
+        below = np.where(excess > 0, beyond if sign < 0 else 1 - beyond, below)
+    return np.diff(np.pad(below, ((0, 0), (1, 1)), constant_values=(0.0, 1.0)), axis=1)
+
+
+def _bucket_probabilities(
+    lines: Rows, form: str, table: pl.DataFrame, corpus: Corpus, rows: Rows, context: int
+) -> Floats:
+    """(n, K) after these rows, from the lines of a table and the rows that they belong to."""
+    used, edges, sigma = np.isin(lines, rows), corpus.edges["return"], corpus.sigma20[rows]
+    at, values = np.searchsorted(rows, lines[used]), table.to_numpy()[used]
+    if form == "samples":
+        line, column = np.nonzero(values)
+        counts = np.zeros((len(rows), NUM_RETURN_BUCKETS))
+        np.add.at(counts, (at[line], bucket_of(edges, values[line, column] / sigma[at[line]]) - 1), 1.0)
+        counts += PRIOR_SAMPLES * smooth(count_targets(corpus, corpus.endpoints(TRAIN, context)))
+        return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+    values = values[np.argsort(at)]
+    if form == "quantiles":
+        levels = [float(each) for each in table.columns]
+        return quantile_buckets(levels, values, edges[1:-1] * sigma[:, None], corpus.return_shape)
+    return values
+
+
+def _read_file(file: Path) -> pl.DataFrame:
+    """Parquet by its name, or CSV, packed or not."""
+    if file.suffix == ".parquet":
+        return read_parquet(file, file)
+    try:
+        return pl.read_csv(file, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError) as error:
+        got = str(error).splitlines()[0]
+        raise DataError("not readable as forecasts", where=file, expected="Parquet or CSV", got=got) from error
+
+
+def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:
+    """The row of the corpus after which each line forecasts, the form of the forecasts, and themselves by level."""
+    matches = {form: [re.fullmatch(pattern, each) for each in frame.columns] for form, (pattern, _) in FORMS.items()}
+    named = {form: {match[1]: match[0] for match in found if match} for form, found in matches.items()}
+    form = next((form for form, (_, fewest) in FORMS.items() if len(named[form]) >= fewest), "")
+    times = [each for each in ("time", "target_time") if each in frame.columns]
+    if "symbol" not in frame.columns or not times or not form:
+        expected = "symbol; time or target_time; p1 to p16, quantiles such as q0.05, sample, or s1, s2 and so on"
+        raise DataError("not a table of forecasts", expected=expected, got=", ".join(frame.columns))
+    ordered = sorted(named[form], key=lambda each: float(each or 0))
+    table = frame.select(pl.col(named[form][each]).cast(pl.Float64, strict=False).alias(each) for each in ordered)
+    values = table.to_numpy()
+    _refuse("a forecast is not a finite number", ~np.isfinite(values).all(axis=1), values)
+    if form == "probabilities":
+        wrong = (np.abs(values.sum(axis=1) - 1) > SUM_TOLERANCE) | (values < 0).any(axis=1)
+        _refuse("probabilities do not sum to one, or are negative", wrong, values)
+    if form == "quantiles":
+        _refuse("quantiles cross or coincide", (values[:, 1:] <= values[:, :-1]).any(axis=1), values)
+    symbols = frame["symbol"].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
+    _refuse("the corpus does not have this symbol", ~np.isin(symbols, [*corpus.asset_slices]), symbols[:, None])
+    stamps = [parse_stamps(frame[each], lambda line: f"line {line + 1}", utc=True).to_numpy() for each in times]
+    ahead = int(times[0] == "target_time")
+    rows = find_rows(corpus, symbols, stamps[0]) - ahead
+    keys = np.stack([symbols, *(each.astype(np.str_) for each in stamps)], axis=1)
+    if len(times) == 2:
+        target = find_rows(corpus, symbols, stamps[1]) - 1
+        _refuse("a forecast was made after its target began", stamps[0] >= stamps[1], keys)
+        _refuse("a forecast is of another bar than the next", (target >= 0) & (target != rows), keys)
+    if "" not in ordered:  # samples have as many lines as they like
+        _refuse("an event is forecast more than once", pl.DataFrame(keys[:, :2]).is_duplicated().to_numpy(), keys)
+    _require_in_place(corpus, symbols, stamps[0], events + ahead)
+    return rows, form, table
+
+
+def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any]) -> None:
+    """Refuse the table if any of its lines is marked, and show the first."""
+    if lines.any():
+        first = int(lines.argmax())
+        got = f"{lines.sum():,} of {len(lines):,} lines, the first: {', '.join(map(str, shown[first].tolist()))}"
+        raise DataError(problem, where=f"line {first + 1}", got=got)
+
+
+def _require_in_place(corpus: Corpus, symbols: npt.NDArray[Any], stamps: Stamps, bars: Rows) -> None:
+    """Refuse stamps that fit these bars, or bars at all, only if they are all moved alike."""
+    rows, step = find_rows(corpus, symbols, stamps), np.timedelta64(step_seconds(corpus.tokenizer.timeframe), "s")
+    moved = [(late, find_rows(corpus, symbols, stamps - late * step)) for late in MOVES]
+    for usable in (bars, np.arange(len(corpus))):
+        hits = np.isin(rows, usable)
+        # Before its first hit and after its last a table may just be longer than the split.
+        inside = (stamps >= stamps[hits].min()) & (stamps <= stamps[hits].max()) if hits.any() else ~hits
+        missed = int((inside & ~hits).sum())
+        for late, found in [*moved, (1, rows - 1), (-1, rows + 1)]:
+            left = int((inside & ~np.isin(found, usable)).sum())
+            if missed >= FEW_MISSED and 10 * left <= missed:
+                problem = f"the stamps are shifted: they fit {abs(late)} bar(s) {'earlier' if late > 0 else 'later'}"
+                expected = "in time the start of the last known bar, in target_time that of the bar after it"
+                got = f"{missed:,} stamps on no event, {left:,} if all are moved so"
+                raise DataError(problem, expected=expected, got=got)
