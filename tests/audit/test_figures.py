@@ -91,6 +91,14 @@ def test_what_was_left_alone_passes_in_full(reported: Path) -> None:
     assert not any("not recomputed" in note for note in proof.notes)
 
 
+def test_seeds_that_were_moved_together_are_found_beside_each_other(reported: Path, spoiled: Path) -> None:
+    file = keep_only(spoiled, "validation")
+    file.write_text(file.read_text().replace(str(reported), "/where/they/lay"))
+    proof = proof_of(spoiled)
+    assert proof.findings == []
+    assert not any("not recomputed" in note for note in proof.notes)
+
+
 @pytest.mark.parametrize("split", ["validation", "test-h2"])
 def test_no_number_of_an_evaluation_can_be_changed(spoiled: Path, split: str, all_findings: None) -> None:
     """All at once: each must be named. Validation has the seeds, the last test all tests together."""

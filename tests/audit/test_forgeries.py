@@ -165,7 +165,7 @@ FORGERIES: dict[Callable[[Path], None], tuple[str, list[Any], str]] = {
     select_on_test: ("seed29", [], "its events cost"),
     remove_what_was_better: ("seed29", [], "metrics.jsonl"),
     remove_an_evaluation: ("seed17", [], "its evaluation is gone"),
-    forget_a_rejected_seed: ("corpus", [], "lines before it were changed or removed"),
+    forget_a_rejected_seed: ("corpus", [], "ledger, line 3: lines before it were changed or removed"),
     take_another_model: ("seed17", ["--repeat", "--full"], "the run's own best.safetensors is another"),
     forget_it_and_mend_the_chain: ("seed17", [], "evaluated on another ledger"),
 }

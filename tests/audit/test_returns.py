@@ -64,3 +64,13 @@ def test_days_follow_each_other_around_the_world() -> None:
         symbol: Returns(86_400 * np.arange(300), each) for symbol, each in zip(("US500", "JP225"), moves, strict=True)
     }
     assert prove_lead_lag(days).verdict == NOT_RUN
+
+
+def test_an_asset_that_follows_itself_is_ahead_of_nobody() -> None:
+    """What is reported is between assets; a price that trends says nothing of the clocks."""
+    own, other = np.random.default_rng(7).normal(size=(2, ROWS))
+    trending = np.convolve(own, np.ones(8), "same")
+    proof = prove_lead_lag({"EURUSD": returns_of(trending), "XAUUSD": returns_of(other)})
+    assert proof.verdict == PASSED
+    largest = float(proof.notes[-1].removeprefix("largest correlation ").split()[0])
+    assert largest < 0.4

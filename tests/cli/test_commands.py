@@ -146,15 +146,16 @@ def test_import_says_what_it_changed(vaiom: Vaiom, tmp_path: Path) -> None:
 
 def test_check_reports_what_it_finds(vaiom: Vaiom, tmp_path: Path, market: Path) -> None:
     bars = read_bars(market)["SIM01USD"]
-    wrong = bars.with_columns(High=pl.when(pl.col("Datetime") == bars["Datetime"][900]).then(0.1).otherwise("High"))
+    stamps = bars["Datetime"][900, 901]
+    wrong = bars.with_columns(High=pl.when(pl.col("Datetime").is_in(stamps.implode())).then(0.1).otherwise("High"))
     write_symbol(tmp_path, "EURUSD", wrong)
     answer = vaiom("data", "check", tmp_path, "--json").json()
     [found] = [finding for finding in answer["findings"] if finding["kind"] == "ohlc_sense"]
-    assert (found["symbol"], found["count"], len(found["examples"])) == ("EURUSD", 1, 1)
+    assert (found["symbol"], found["count"], len(found["examples"])) == ("EURUSD", 2, 2)
     assert {row["split"] for row in answer["splits"]} >= {"train", "validation", "test-h1", "test-h2"}
     shown = vaiom("data", "check", tmp_path)
     assert "ohlc_sense" in shown.out
-    assert found["examples"][0] in shown.out
+    assert [each in shown.out for each in found["examples"]] == [True, False]  # the first of them
 
 
 def test_an_asset_with_few_train_events_is_named(vaiom: Vaiom, tmp_path: Path) -> None:
@@ -317,6 +318,10 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(open_corpus(tmp_path / "demo" / "corpus").endpoints("validation")) > 0
     for words in ("the model needs", "frequency", "markov", "oracle"):
         assert words in ran.out
+    rows = [line.split() for line in ran.out.splitlines()]
+    gains = {row[0]: (float(row[1]), float(row[2])) for row in rows if row and row[0] in ("frequency", "oracle")}
+    assert gains["frequency"][1] == 0
+    assert gains["oracle"][1] == pytest.approx(gains["frequency"][0] - gains["oracle"][0], abs=2e-4)
     lines = (ran.out + ran.err[ran.err.index("\nThe model closed") :]).replace(str(tmp_path), "runs").splitlines()
     assert sum(1 + len(line) // 80 for line in lines) <= 25
     assert ran.err.count("  vaiom ") == 5

@@ -20,16 +20,18 @@ from vaiom.audit.proof import FAILED, PASSED
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
+from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
 from vaiom.evaluation.events_file import read_events, write_events
-from vaiom.evaluation.horizons import events_name, root_of_time
+from vaiom.evaluation.horizons import events_name, figures_of_horizon, root_of_time
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits
+from vaiom.events import horizons as events_horizons
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.horizons import at_horizon
+from vaiom.events.horizons import at_horizon, next_sum
 from vaiom.events.splits import SplitConfig
 from vaiom.experiments.refit import fit_horizons
 from vaiom.market.folder import read_bars
@@ -82,7 +84,9 @@ def test_the_report_tells_of_horizons(judged: tuple[Path, Path], tmp_path: Path)
     assert second.rows[0][-1] == "garch_t, garch_t_seasonal, lightgbm_lags"
 
 
-def test_an_audit_makes_it_again_and_finds_a_better_loss(judged: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_audit_makes_it_again_and_finds_a_better_loss(
+    judged: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, corpus = tmp_path / "run", open_corpus(judged[1])
     shutil.copytree(judged[0], run)
     rescorer = Rescorer(ModelPredictor.load(Run(run).best, "cpu"), corpus, rescore=None, seed=1)
@@ -101,6 +105,19 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(judged: tuple[Path, Pat
     stored = json.loads(file.read_text())
     file.write_text(json.dumps(stored | {"horizons": [{**stored["horizons"][0], "bars": 99}, *stored["horizons"]]}))
     assert any("horizons [99, " in finding for finding in prove_horizons(run, rescorer).findings)
+    # A worse baseline, with the figures that follow from it.
+    view, worse = (
+        at_horizon(corpus, BARS),
+        replace(events, bits=events.bits | {"frequency": events.bits["frequency"] + 1}),
+    )
+    write_events(run, name, worse)
+    figures = to_json(figures_of_horizon(view, view.endpoints("test-h1", 16), worse))
+    file.write_text(json.dumps(stored | {"horizons": [stored["horizons"][0] | figures]}))
+    [finding] = prove_horizons(run, rescorer).findings
+    assert "frequency gives an event 1.0e+00 bits more" in finding
+    # Targets that begin a bar too late.
+    monkeypatch.setattr(events_horizons, "next_sum", lambda corpus, bars: np.roll(next_sum(corpus, bars), -1))
+    assert any("targets of other bars than the next" in finding for finding in prove_horizons(run, rescorer).findings)
 
 
 def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:

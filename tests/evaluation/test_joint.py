@@ -16,6 +16,8 @@ from simulated_market import TINY_SPLITS, TinyRuns
 
 from vaiom.audit.leakage import prove_dependence
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
+from vaiom.baselines.store import fit_or_load
+from vaiom.baselines.volatility import GarchT
 from vaiom.codec import from_json, to_json
 from vaiom.evaluation import joint
 from vaiom.evaluation.joint import (
@@ -89,12 +91,13 @@ def dependence_bits(oracle: Oracle, rows: dict[str, np.ndarray], num_nodes: int 
 
 
 def test_the_joint_law_reaches_most_of_the_oracles_bits(
-    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, corpus, oracle = world
     monkeypatch.setattr(joint, "DRAWS", 100)
     monkeypatch.setattr(joint, "HISTORY", 100)
-    found = judge_joint(model, corpus, "validation", fit)
+    fit_or_load(GarchT(), corpus, model.checkpoint.config.history, tmp_path)
+    found = judge_joint(model, corpus, "validation", fit, tmp_path)
     assert found is not None
     assert from_json(JointEvaluation, to_json(found)) == found
     times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code("validation")]
@@ -108,7 +111,12 @@ def test_the_joint_law_reaches_most_of_the_oracles_bits(
     gains = {each.against: each.gain_bits for each in found.copulas}
     assert gains["independence"] == pytest.approx(found.bits)
     assert len(found.portfolios) == 24
-    assert 0.005 < np.mean([each.exceedance_rate for each in found.portfolios if each.level == 0.95]) < 0.12
+    at_95 = [each for each in found.portfolios if each.level == 0.95]
+    assert 0.005 < np.mean([each.exceedance_rate for each in at_95]) < 0.12
+    [garch] = {risk.against for each in at_95 for risk in each.against} - {"historical_simulation", "ewma_covariance"}
+    theirs = [risk.exceedance_rate for each in at_95 for risk in each.against if risk.against == garch]
+    assert garch == "garch_t_constant_correlation"
+    assert 0.005 < np.mean(theirs) < 0.12
 
 
 def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:
@@ -149,6 +157,13 @@ def test_the_true_risk_has_the_least_fissler_ziegel_loss() -> None:
 
     for factor in ([0.9, 1.0], [1.1, 1.0], [1.0, 0.9], [1.0, 1.1]):
         assert mean(true) < mean(true * factor)
+
+
+def test_a_mean_counts_every_stamp_once_and_independence_as_one_more() -> None:
+    values = np.random.default_rng(1).standard_normal((7, 3))
+    products = [np.outer(each, each) for each in values]
+    first = np.diag(np.diagonal(np.mean(products, axis=0)))
+    np.testing.assert_allclose(joint._mean(values), np.mean([first, *products], axis=0))
 
 
 def test_portfolios_are_what_their_names_say() -> None:

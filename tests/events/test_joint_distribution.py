@@ -237,6 +237,8 @@ def test_a_single_position_has_the_risk_of_its_distribution() -> None:
         exact = -1e6 * math.expm1(law.marginal("A1").quantile(1 - level))
         estimate = portfolio.value_at_risk(level)
         assert estimate == pytest.approx(exact, abs=4 * estimate.standard_error)
+    assert portfolio.value_at_risk() == portfolio.value_at_risk(0.99)
+    assert portfolio.expected_shortfall() == portfolio.expected_shortfall(0.99)
     short = law.portfolio({"A1": -1e6}).value_at_risk(0.99)
     assert short == pytest.approx(1e6 * math.expm1(law.marginal("A1").quantile(0.99)), abs=4 * short.standard_error)
 

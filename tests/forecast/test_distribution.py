@@ -228,6 +228,7 @@ def test_a_forecast_draws_itself() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     ax = distribution(np.ones(16)).plot()
+    assert ax.get_title().startswith("EURUSD, bar of 2025-03-03 11:00")
     assert "non-zero" in ax.get_ylabel()
     assert len(ax.lines) == 3
 

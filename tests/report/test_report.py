@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from judged_runs import BASELINES, Judged, Page
+from judged_runs import BASELINES, CONTEXT, Judged, Page
 
 from vaiom.cli.main import main
 from vaiom.evaluation.ledger import LEDGER_NAME
 from vaiom.report.contents import read_run
+from vaiom.report.figures import calibration
 from vaiom.report.page import write_report
 from vaiom.report.results import headline_tables
 from vaiom.report.tables import bits, count, interval, signed
@@ -121,6 +123,19 @@ def test_every_figure_says_in_words_what_it_shows(text: str, judged: Judged) -> 
     assert f"step {best.step}, has {bits(best.validation_bits)}" in pictures["training-figure"]["aria-label"]
 
 
+def test_the_band_of_the_histogram_holds_what_chance_does(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a calibrated model's bins, 95 in 100 lie in it."""
+    drawn: list[Any] = []
+    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda figure, name, alt: drawn.append(figure))
+    split = read_run(judged.run).splits[0]
+    calibration(split)
+    band, found = drawn[0].axes[0].patches[0], split.evaluation.calibration
+    bins, events = len(found.pit_histogram), found.pit.num_events
+    shares = np.random.default_rng(0).multinomial(events, np.full(bins, 1 / bins), 5_000) * bins / events
+    inside = (shares >= band.get_y()) & (shares <= band.get_y() + band.get_height())
+    assert inside.mean() == pytest.approx(0.95, abs=0.01)
+
+
 def test_nothing_comes_from_outside(text: str) -> None:
     assert not re.search(r"https?://|//\w|@import|url\((?!#)", text)
     page = Page(text)
@@ -164,6 +179,8 @@ def test_provenance_names_everything(text: str, judged: Judged) -> None:
     assert "scored 2 times" in text
     for look in looks:
         assert look["when"].replace("T", " ").removesuffix("+00:00") in text
+    names = f"--only {','.join(BASELINES)} --context {CONTEXT}"
+    assert f"vaiom baselines {judged.corpus} --out baselines {names} --split test-h1\n" in text
     assert f"vaiom evaluate {judged.run} --corpus {judged.corpus} --split test-h1 --baselines baselines" in text
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from judged_runs import Judged
 
 from vaiom.evaluation.inference import BlockBootstrap, Interval, PairedComparison
-from vaiom.report.contents import RunContents, read_run
+from vaiom.report.contents import RunContents, period_label, read_run
 from vaiom.report.results import headline, verdict
 
 
@@ -94,3 +95,17 @@ def test_the_title_says_what_was_found(
     judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]], says: str
 ) -> None:
     assert headline(with_gains(judged, gains)).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says"),
+    [
+        ("2025-01-01", "2025-07-01", "2025H1"),
+        ("2025-07-01", "2026-01-01", "2025H2"),
+        ("2025-01-01", "2026-01-01", "2025"),
+        ("2025-04-01", "2025-10-01", "2025-04-01 to 2025-09-30"),
+        ("2025-01-01", "2025-01-20", "2025-01-01 to 2025-01-19"),
+    ],
+)
+def test_a_period_is_named_as_people_write_it(start: str, end: str, says: str) -> None:
+    assert period_label(datetime.fromisoformat(start), datetime.fromisoformat(end)) == says

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from vaiom.cli.main import main
 from vaiom.errors import DataError
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
+from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.serve.app import Service
 from vaiom.serve.schemas import RefusalError
 from vaiom.serve.state import LiveAssets
@@ -81,6 +83,22 @@ def test_the_grid_is_the_assets_own(tiny: TinyRun, tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("later", "code"), [(48, 200), (47, 200), (49, 200), (46, 422)])
+def test_longer_bars_may_move_with_summer_time(tiny: TinyRun, tmp_path: Path, later: int, code: int) -> None:
+    """Four-hour bars that follow New York's clock are an hour off after one of its changes."""
+    trained, file = load_checkpoint(tiny.run / "best.safetensors"), tmp_path / "model.safetensors"
+    save_checkpoint(file, trained.model, replace(trained.tokenizer, timeframe="4h"), trained.provenance)
+    bars = as_json(random_bars(31, start=datetime(2024, 3, 4, 2), step=timedelta(hours=4)))
+    stamp = datetime.fromisoformat(bars[29]["datetime"]) + timedelta(hours=later)
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path / "state", run=file)) as (client, _):
+            assert (await push(client, *bars[:30])).status_code == 200
+            assert (await push(client, moved(bars[30], stamp))).status_code == code
+
+    asyncio.run(run())
+
+
 def test_a_folder_with_bars_of_the_future_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(60, start=datetime(2098, 1, 1)))
     with pytest.raises(DataError, match="future") as refused:
@@ -107,7 +125,11 @@ def test_bars_are_cut_and_what_is_left_is_as_if_they_had_never_come(
                 await remove(client)
             history = (await client.get("/v1/assets/EURUSD/history", headers=KEY)).json()
             forecast = (await client.get("/v1/assets/EURUSD/forecast", headers=KEY)).json()
-            return json.dumps(service.live.online.to_json()), history, forecast
+            left = json.dumps(service.live.online.to_json())
+            forgotten = await client.delete("/v1/assets/EURUSD/bars?after=1970-01-01T00:00:00", headers=KEY)
+            stored = {"symbol": "EURUSD", "removed": CONTEXT + 7, "num_bars": 0, "as_of": None}
+            assert forgotten.json() == stored
+            return left, history, forecast
 
     async def remove(client: httpx.AsyncClient) -> None:
         url = f"/v1/assets/EURUSD/bars?after={after}"
@@ -282,6 +304,10 @@ def test_the_command_looks_cuts_and_rebuilds(
     assert (code, "no longer stored" in said, shown()) == (2, True, [eurusd, xauusd])
     assert vaiom(state, "--after", after)[0] == 0
     assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after, "scored": 1}, xauusd]
+    again = live(tiny, state)
+    again.try_snapshot()
+    assert again.store.num_since_snapshot == 0
+    again.store.close()
     assert vaiom(state, "--rebuild")[0] == 0
     again = live(tiny, state)
     assert again.store.num_since_snapshot == 2

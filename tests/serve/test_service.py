@@ -57,6 +57,24 @@ def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: P
     assert answer["as_of"] == ours.as_of.isoformat()
 
 
+def test_the_whole_distribution_is_told_on_request(tiny: TinyRun, tmp_path: Path) -> None:
+    ours = Forecaster.load(tiny.run).predict(tiny.history["EURUSD"], "EURUSD")
+
+    async def ask() -> tuple[Any, Any]:
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, _):
+            route = "/v1/assets/EURUSD/forecast"
+            return (await client.get(route)).json(), (await client.get(f"{route}?law=true")).json()
+
+    short, whole = asyncio.run(ask())
+    assert short["law"] is None
+    law = whole["law"]
+    x = np.linspace(law["knots"][0], law["knots"][-1], 99)
+    np.testing.assert_allclose(np.interp(x, law["knots"], law["cumulative"]), ours.cdf(x), atol=1e-5)
+    shape, in_scales = law["lower"]["shape"], 2 * ours.sigma / law["lower"]["scale"]
+    share = (1 + shape * in_scales) ** (-1 / shape) if shape else math.exp(-in_scales)
+    assert law["cumulative"][0] * share == pytest.approx(ours.cdf(law["knots"][0] - 2 * ours.sigma), abs=1e-5)
+
+
 def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(tiny: TinyRun, tmp_path: Path) -> None:
     bodies = [
         {"symbol": SYMBOLS[n % 2], "bars": as_json(tiny.history[SYMBOLS[n % 2]].slice(n * 7, 40 + 5 * (n % 3)))}

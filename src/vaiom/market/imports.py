@@ -152,8 +152,6 @@ def _require_sense(options: Options) -> None:
     if options.columns and options.format not in ("auto", "table"):
         got = f"--format {options.format}"
         raise ConfigError("a column map is for tables only", expected="--format table", got=got)
-    if options.symbol is not None and "*" not in options.symbol:
-        folder.check_symbol(options.symbol)
     if options.start is not None and options.start.tzinfo is not None:
         raise ConfigError("the start must not carry an offset", expected="YYYY-MM-DD", got=options.start)
     if options.price_scale is not None and not 0 < options.price_scale < float("inf"):

@@ -39,7 +39,7 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
     changed = [
         [symbol, name.replace("_", " "), number]
         for symbol, entry in entries
-        for name, number in {"flat_dropped": entry.get("flat_dropped", 0), **entry.get("repairs", {})}.items()
+        for name, number in {"flat_dropped": entry.get("flat_dropped"), **entry.get("repairs", {})}.items()
         if number
     ]
     columns = [Column("asset"), Column("rows", count), Column("first"), Column("last")]
