@@ -48,6 +48,15 @@ COPIED = (
 MARKERS = "not slow and not gpu and not kills"
 ELSEWHERE = {Path("src/vaiom/model/attention_gpu.py")}
 """Lines that only a GPU runs, which has tests of its own."""
+STARTUP = "import coverage\n\ncoverage.process_startup()\n"
+SUBPROCESSES = """[run]
+source = {source}
+data_file = {folder}/lines
+parallel = true
+sigterm = true
+context = ${{MUTANTS_TEST}}
+"""
+"""How coverage looks at what a test starts; files of data have the test's own as their context."""
 LONGEST_S = 900
 """For the tests of one break; a break that makes them hang is caught."""
 SWAPPED: dict[type[ast.AST], str] = {
@@ -183,6 +192,8 @@ class Lines:
         self.coverage = Coverage(data_file=str(folder / f"lines.{os.getpid()}"), source=[str(ROOT / PACKAGE)])
         self.folder = folder
         self.facts: dict[str, Any] = {"seconds": defaultdict(float), "failed": []}
+        os.environ["COVERAGE_PROCESS_START"] = str(folder / "subprocesses.ini")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "startup"), os.environ["PYTHONPATH"]])
         self.coverage.start()
 
     @pytest.hookimpl(wrapper=True)
@@ -190,6 +201,7 @@ class Lines:
         began = time.monotonic()
         file = item.nodeid.partition("::")[0]
         self.coverage.switch_context(file)
+        os.environ["MUTANTS_TEST"] = file
         try:
             return (yield)
         finally:
@@ -230,15 +242,16 @@ def measure(
     folder: Path, workers: int, tests: list[str]
 ) -> tuple[dict[str, dict[int, list[str]]], dict[str, float], list[str]]:
     """Run all tests once: for each line of each file the test files that run it, their seconds, and what failed."""
-    from coverage import CoverageData
+    from coverage import Coverage
 
+    (folder / "startup").mkdir()
+    (folder / "startup/sitecustomize.py").write_text(STARTUP)
+    (folder / "subprocesses.ini").write_text(SUBPROCESSES.format(source=ROOT / PACKAGE, folder=folder))
     words = ["-p", "mutants", "-n", str(workers), "--dist", "loadfile", *tests]
     run_tests(ROOT, words, MUTANTS_LINES=str(folder))
-    data = CoverageData(str(folder / "all"))
-    for each in folder.glob("lines.*"):
-        part = CoverageData(str(each))
-        part.read()
-        data.update(part)
+    coverage = Coverage(data_file=str(folder / "lines"))
+    coverage.combine([str(folder)])
+    data = coverage.get_data()
     lines = {str(Path(file).relative_to(ROOT)): data.contexts_by_lineno(file) for file in data.measured_files()}
     seconds, failed = defaultdict[str, float](float), list[str]()
     for each in folder.glob("facts.*.json"):
