@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from vaiom import __version__
+from vaiom.cli.console import user_errors
 from vaiom.events.corpus import open_corpus
 
 PROGRAM = Path(sys.executable).with_name("vaiom")
@@ -67,3 +68,12 @@ def test_a_narrow_terminal_cuts_no_number_and_no_sentence(market: Path, corpus: 
     assert "…" not in seen
     assert all(f"{count:,}" in seen for count in events.values())
     assert "…" not in run_on_terminal("data", "check", market, columns=60)
+
+
+def test_a_folder_in_the_place_of_a_file_is_the_users_to_move(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, user_errors("vaiom"):
+        tmp_path.open("ab")
+    assert ended.value.code == 2
+    assert str(tmp_path) in capsys.readouterr().err

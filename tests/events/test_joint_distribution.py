@@ -250,6 +250,9 @@ def test_what_nobody_can_answer_is_refused() -> None:
             law.portfolio(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="nothing is left"):
         law.given(dict.fromkeys(law.symbols, 0.0))
+    for figure in (lambda: law.given({"A0": 1_000.0}), lambda: law.portfolio({"A0": -1e200})):
+        with pytest.raises(ConfigError, match="must be a finite number"):
+            figure()
     with pytest.raises(ConfigError, match="yes or no"):
         law.prob(lambda r: r["A0"])
     with pytest.raises(ConfigError, match="risk level"):

@@ -158,3 +158,22 @@ def test_a_line_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
     ledger.settle(entry)
     assert len([*read_ledger(ledger.file)]) == 2
     ledger.close()
+
+
+def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
+    """What is written to a file without a name is lost, and so is what another file in its place says."""
+    ledger = written(tmp_path / "ledger.jsonl", 1)
+    (tmp_path / "ledger.jsonl").rename(tmp_path / "elsewhere.jsonl")
+    with pytest.raises(FileNotFoundError):
+        written_again(ledger)
+    (tmp_path / "ledger.jsonl").write_bytes(b"")
+    with pytest.raises(OSError, match="another file"):
+        written_again(ledger)
+    (tmp_path / "elsewhere.jsonl").rename(tmp_path / "ledger.jsonl")
+    written_again(ledger)
+    assert ledger.head == sha256_of((tmp_path / "ledger.jsonl").read_bytes())
+    ledger.close()
+
+
+def written_again(ledger: ForecastLedger) -> None:
+    ledger.settle(Settlement(symbol="EURUSD", as_of=NOW, target_time=NOW, model_bits=None, frequency_bits=None))

@@ -207,6 +207,11 @@ def test_old_and_masked_last_bars_are_stale(forecaster: Forecaster) -> None:
     assert f"stale since {old.stale_since}" in repr(old)
     assert any(note.startswith(f"stale since {old.stale_since}") for note in old.notes)
     assert forecaster.predict(bars, "EURUSD").stale  # by the clock
+    early = forecaster.predict(bars, "EURUSD", now=last - timedelta(hours=16))
+    assert (
+        early.notes[0] == f"ahead of time: the last bar is of {last}, and it is {last - timedelta(hours=16):%F %H:%M}"
+    )
+    assert not any("ahead" in note for note in forecaster.predict(bars, "EURUSD", now=last - timedelta(hours=15)).notes)
     repeated = changed(bars, -1, Close=bars["Close"][-2])
     masked = forecaster.predict(repeated, "EURUSD")
     assert masked.stale

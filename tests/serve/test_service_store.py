@@ -7,7 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from serve_runs import TinyRun, config_of
 
+from vaiom.errors import DataError
+from vaiom.serve.app import Service
 from vaiom.serve.schemas import BarRow, RefusalError
 from vaiom.serve.store import FILE_NAME, Store
 
@@ -72,3 +75,29 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
     assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
+
+
+DAMAGES = {
+    "PRAGMA user_version = 2": "a newer vaiom wrote this state",
+    "UPDATE snapshots SET state = '{}'": "the stored state is damaged",
+    "UPDATE snapshots SET state = 'x'": "the stored state is damaged",
+    "UPDATE facts SET value = 'x'": "the stored state is damaged",
+    "UPDATE bars SET stamp = stamp + 99999999999999": "the stored state is damaged",
+}
+
+
+def test_a_state_that_cannot_be_read_is_refused_with_the_way_out(tiny: TinyRun, tmp_path: Path) -> None:
+    service = Service(config_of(tiny, tmp_path, bars=tiny.bars))
+    service.live.try_snapshot()
+    service.store.close()
+    whole = (tmp_path / FILE_NAME).read_bytes()
+    for damage, says in DAMAGES.items():
+        (tmp_path / FILE_NAME).write_bytes(whole)
+        database = sqlite3.connect(tmp_path / FILE_NAME)
+        database.executescript(damage)
+        database.commit()
+        database.close()
+        with pytest.raises(DataError, match=says):
+            Service(config_of(tiny, tmp_path))
+        for file in tmp_path.iterdir():
+            file.unlink()

@@ -42,7 +42,10 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
 
 # A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
-_USERS_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_USERS_ERRNOS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR),
+)
 _SPAN = re.compile(r"([+-]?\d{1,8})\s*(min|m|h|d)")
 _SPAN_UNITS = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from vaiom.errors import ConfigError
 from vaiom.events.dependence import LEAST_TAIL, correlation_of, pit_of, scores_of
 from vaiom.events.distribution import BucketDistribution, Floats
+from vaiom.events.scales import MAX_LOG_MOVE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 DRAWS = 20_000
 SHOWN_LEVELS = (0.01, 0.05, 0.5, 0.95, 0.99)
 
+_MOST_MONEY = 1e100
 _NEAR = 0.1
 """Draws this share of the tail away from the value at risk say who contributes to it."""
 
@@ -157,7 +159,7 @@ class JointDistribution:
 
     def given(self, returns: Mapping[str, float]) -> JointDistribution:
         """The other assets, given the log returns of some."""
-        values = _finite(returns, "a log return")
+        values = _finite(returns, "a log return", MAX_LOG_MOVE)
         known, rest = self._at(list(values)), [at for at, each in enumerate(self.symbols) if each not in values]
         if not rest:
             raise ConfigError("nothing is left to forecast", expected="a return of some of the assets, not of all")
@@ -179,7 +181,7 @@ class JointDistribution:
 
     def portfolio(self, positions: Mapping[str, float], n: int = DRAWS, seed: int = 0) -> Portfolio:
         """Profit and loss of amounts of money in some of the assets, short where negative."""
-        amounts = _finite(positions, "an amount of money")
+        amounts = _finite(positions, "an amount of money", _MOST_MONEY)
         at = self._at(list(amounts))
         profits = np.array(list(amounts.values())) * np.expm1(self.sample(n, seed)[:, at])
         return Portfolio(positions=amounts, profits=profits, notes=self.notes)
@@ -301,11 +303,12 @@ def _levels_of(scores: Floats, degrees: float | None) -> Floats:
     return np.asarray(ndtr(scores) if degrees is None else stdtr(degrees, scores))
 
 
-def _finite(values: Mapping[str, float], what: str) -> dict[str, float]:
-    """Numbers by symbol, of which there must be some."""
+def _finite(values: Mapping[str, float], what: str, most: float) -> dict[str, float]:
+    """Numbers by symbol, of which there must be some, none of them beyond what the figures can hold."""
     for symbol, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-            raise ConfigError(f"{what} must be a finite number", where=symbol, got=value)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not abs(value) <= most:
+            expected = f"from {-most:g} to {most:g}"
+            raise ConfigError(f"{what} must be a finite number", where=symbol, expected=expected, got=value)
     if not values:
         raise ConfigError(f"{what} is needed", expected='{"EURUSD": number}', got="none")
     return {symbol: float(value) for symbol, value in values.items()}

@@ -29,6 +29,8 @@ from vaiom.market.timeframes import timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
 """The first bar whose row can be unmasked."""
+CLOCK_ALLOWANCE = timedelta(hours=15)
+"""Bars may lie this far ahead of UTC: no zone is more than 14 hours ahead, and a clock may be wrong by some minutes."""
 
 _CHECKED_STEPS = 2_000
 _STAMP_NAMES = ("timestamp", "time", "date")

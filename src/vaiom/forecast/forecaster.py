@@ -24,7 +24,15 @@ from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, inputs_of
 from vaiom.events.horizons import Horizon, of_next_bar
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
-from vaiom.forecast.bars import MIN_BARS, check_bars, is_pandas, moment_of, split_assets, utc_now
+from vaiom.forecast.bars import (
+    CLOCK_ALLOWANCE,
+    MIN_BARS,
+    check_bars,
+    is_pandas,
+    moment_of,
+    split_assets,
+    utc_now,
+)
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
 from vaiom.forecast.paths import ReturnPaths, sample_paths
@@ -301,6 +309,8 @@ class Forecaster:
         old = now is not None and now > stale_since
         if old:
             notes.append(f"stale since {stale_since}: no bar of {coming} has come")
+        if now is not None and as_of > now + CLOCK_ALLOWANCE:
+            notes.append(f"ahead of time: the last bar is of {as_of}, and it is {now:%Y-%m-%d %H:%M}")
         if unknown:
             notes.append("unknown asset: the model never saw it and treats it as an average one")
         if missing:

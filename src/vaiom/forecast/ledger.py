@@ -129,6 +129,8 @@ class ForecastLedger:
     def _append(self, kind: str, entry: Entry) -> None:
         time = self.clock().isoformat(timespec="seconds")
         line = (json.dumps({"time": time, "kind": kind, **to_json(entry), "previous": self.head}) + "\n").encode()
+        if not os.path.samestat(self.file.stat(), os.fstat(self._stream.fileno())):
+            raise OSError(errno.ESTALE, "another file is in its place", str(self.file))
         if self._torn:
             self._cut_off_rest()
         self._torn = True

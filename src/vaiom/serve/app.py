@@ -76,7 +76,11 @@ class Service:
         self.model_card = schemas.ModelCard.of(self.forecaster)
         self.store = Store(config.state, self.forecaster.card.sha256)
         self.ledger = ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
-        self.live = LiveAssets(self.forecaster, self.store, config.alert_bits, self.ledger)
+        try:
+            self.live = LiveAssets(self.forecaster, self.store, config.alert_bits, self.ledger)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            fix = "have it computed again from the stored bars (vaiom state DIR --rebuild), or choose another --state"
+            raise DataError("the stored state is damaged", where=self.store.path, got=repr(error), fix=fix) from error
         self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
         """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
         self.posted = PostedHistories(self.forecaster)

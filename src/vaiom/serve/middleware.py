@@ -140,7 +140,7 @@ class LimitMiddleware:
     async def _receive_body(self, scope: Scope, receive: Receive) -> Receive:
         """Wait for the whole body, within the limits; the application then gets it at once."""
         declared = dict(scope["headers"]).get(b"content-length", b"")
-        self._require_size(int(declared) if declared.isdigit() else 0)
+        self._require_size(int(declared[:18]) if declared.isdigit() else 0)
         body, last = bytearray(), None
         try:
             async with asyncio.timeout(self.config.body_seconds):

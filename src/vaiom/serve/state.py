@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -26,7 +26,7 @@ from vaiom.errors import DataError, UserError
 from vaiom.events.fields import MASK_BITS
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import bars_of
-from vaiom.forecast.bars import seconds_of, utc_now
+from vaiom.forecast.bars import CLOCK_ALLOWANCE, seconds_of, utc_now
 from vaiom.forecast.distribution import ReturnDistribution, to_dicts
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger, Settlement
@@ -42,8 +42,6 @@ Replay = tuple[Window, Columns]
 """What was known before a bar of a history, and the rows that end with its own."""
 SNAPSHOT_EVERY = 1_000
 """Bars between two snapshots: a restart replays no more than these."""
-CLOCK_ALLOWANCE = timedelta(hours=15)
-"""Bars may lie this far ahead of UTC: no zone is more than 14 hours ahead, and a clock may be wrong by some minutes."""
 
 _HOUR = 3_600
 _log = logging.getLogger("vaiom.serve")

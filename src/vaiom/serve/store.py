@@ -38,11 +38,12 @@ CREATE TABLE IF NOT EXISTS scored (
 ) WITHOUT ROWID;
 """
 # A file from before there were seeds has those of its last snapshot: bars from before a folder's end were not kept.
-_SEED_OLD_FILE = """
+_VERSION = 1
+_SEED_OLD_FILE = f"""
 BEGIN IMMEDIATE;
 INSERT OR IGNORE INTO seeds SELECT * FROM snapshots;
 INSERT OR IGNORE INTO facts SELECT 'seed', value FROM facts WHERE name = 'snapshot';
-PRAGMA user_version = 1;
+PRAGMA user_version = {_VERSION};
 COMMIT;
 """
 _LAST_ARRIVAL = "(SELECT CAST(coalesce(max(arrival), 0) AS TEXT) FROM bars)"
@@ -81,8 +82,13 @@ class Store:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(f"{_TABLES} BEGIN IMMEDIATE; COMMIT;")
-            if self._db.execute("PRAGMA user_version").fetchone() == (0,):
+            [version] = self._db.execute("PRAGMA user_version").fetchone()
+            if version == 0:
                 self._db.executescript(_SEED_OLD_FILE)
+            elif version > _VERSION:
+                self._db.close()
+                fix = "install the newer vaiom, or choose another --state"
+                raise DataError("a newer vaiom wrote this state", where=self.path, fix=fix)
         except sqlite3.OperationalError as error:
             fix = "one service holds a state folder at a time: stop the other, or choose another --state"
             raise ConfigError("the state folder cannot be opened", where=self.path, got=str(error), fix=fix) from error
