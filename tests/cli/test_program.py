@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from vaiom import __version__
 from vaiom.cli.console import user_errors
 from vaiom.events.corpus import open_corpus
