@@ -68,6 +68,14 @@ def test_files_that_cannot_be_imported(vaiom: Vaiom, tmp_path: Path, case: str) 
     assert listing(tmp_path) == before
 
 
+def test_a_symbol_that_leads_out_of_the_folder_is_refused(vaiom: Vaiom, tmp_path: Path) -> None:
+    (tmp_path / "EURUSD.csv").write_text(HEADER + FIRST)
+    before = listing(tmp_path)
+    ran = vaiom("data", "import", tmp_path / "EURUSD.csv", "--symbol", "../EURUSD", "--out", tmp_path / "out")
+    require_refusal(ran, "not usable as a symbol", "'../EURUSD'")
+    assert listing(tmp_path) == before
+
+
 def test_a_bad_file_leaves_a_bar_folder_as_it_was(vaiom: Vaiom, tmp_path: Path) -> None:
     good, bad = tmp_path / "EURUSD.csv", tmp_path / "GBPUSD.csv"
     good.write_text(HEADER + FIRST)
