@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.audit.pipeline import Rescorer, Rows, find_rows
+from vaiom.audit.pipeline import Rescorer, Rows
 from vaiom.audit.proof import QUICK_BASELINES, Proof, claim
 from vaiom.baselines.base import Baseline
 from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
@@ -37,7 +37,7 @@ from vaiom.evaluation.evaluate import (
     figures_of_forecasts,
     share_of_zeros,
 )
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, find_rows, read_events
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.joint import judge_joint
@@ -91,11 +91,9 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
         stored, events = read_json(Run(run).evaluation(split)), read_events(run, split)
         named = list(stored.get("bits") or ())
         proof.check(named == list(events.bits), f"{split}: the file names {named}, the events {list(events.bits)}")
-        keys = zip(events.symbols.tolist(), events.target_times.tolist(), strict=True)
-        found = find_rows(corpus, corpus.target_timestamps, keys)
-        if not proof.check(None not in found, f"{split}: events that the corpus does not have"):
+        rows = find_rows(corpus, corpus.target_timestamps, events.symbols, events.target_times)
+        if not proof.check(bool((rows >= 0).all()), f"{split}: events that the corpus does not have"):
             continue
-        rows = np.array(found, np.int64)
         figures = figures_of_events(corpus, rows, events)
         figures["caveats"] = caveats_of(figures["sample"], origin.purpose)
         old = stored.get("ledger_sha256") is None

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vaiom.audit.pipeline import find_rows
 from vaiom.audit.proof import Proof, claim
 from vaiom.baselines.base import Rows
 from vaiom.baselines.registry import baseline
 from vaiom.errors import DataError
+from vaiom.evaluation.events_file import find_rows
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, losses_of
 from vaiom.events.build import CorpusConfig, corpus_in_memory
@@ -42,8 +42,9 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
     forecasts, settled = _in_order(proof, file, model.checkpoint.sha256)
     corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
-    rows_of_keys = find_rows(corpus, corpus.timestamps, forecasts)
-    found = {row: key for row, key in zip(rows_of_keys, forecasts, strict=True) if row is not None}
+    symbols, stamps = np.array([key[0] for key in forecasts], np.str_), [key[1] for key in forecasts]
+    places = find_rows(corpus, corpus.timestamps, symbols, np.array(stamps, "datetime64[us]"))
+    found = {int(row): key for row, key in zip(places, forecasts, strict=True) if row >= 0}
     absent = f"{len(forecasts) - len(found)} forecasts are of bars that the folder does not have"
     proof.check(len(found) == len(forecasts), absent)
     rows = np.array(sorted(found), np.int64)

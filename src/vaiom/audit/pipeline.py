@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -216,17 +216,6 @@ class Rescorer:
             mean_bits=FARTHER * float(max(means)),
             probability=FARTHEST * max(float(np.abs(np.exp(now) - np.exp(other)).max()) for other in others),
         )
-
-
-def find_rows(
-    corpus: Corpus, stamps: npt.NDArray[np.datetime64], keys: Iterable[tuple[str, datetime]]
-) -> list[int | None]:
-    """The row of each asset and time among the `stamps` of all rows; None where there is none."""
-    row_of = {
-        symbol: {time: row for row, time in enumerate(stamps[rows].tolist(), start=rows.start)}
-        for symbol, rows in corpus.asset_slices.items()
-    }
-    return [row_of.get(symbol, {}).get(time) for symbol, time in keys]
 
 
 def widest_model(context: int = DEFAULT_CONTEXT) -> ModelConfig:

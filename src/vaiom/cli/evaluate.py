@@ -124,8 +124,7 @@ def _judged(
     from vaiom.report.results import describe, describe_states, notes_of, tables_of
 
     tables, told = tables_of(found, found.split, name or "model"), ["", *notes_of(found)]
-    if found.mixture:
-        told.append(describe_states(found.mixture))
+    told += [describe_states(found.mixture)] if found.mixture else []
     if found.looks is not None:
         times = "once, now" if found.looks == 1 else f"{found.looks} times, this one included"
         told.append(f"This split of this corpus was looked at {times}.")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
 from vaiom.errors import DataError
-from vaiom.evaluation.scores import Buckets
+from vaiom.evaluation.scores import Buckets, Labels
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
@@ -24,6 +24,7 @@ from vaiom.run import Run
 
 MODEL = "model"
 
+Times = npt.NDArray[np.datetime64]
 _PROB_PREFIX = "prob_"
 _COLUMNS = ("symbol", "target_time", "bucket", BITS_PREFIX + MODEL)
 
@@ -33,7 +34,7 @@ class ScoredEvents:
     """The events of a split in the order of the corpus, (n,) each; `bits` has the model first."""
 
     symbols: npt.NDArray[np.str_]
-    target_times: npt.NDArray[np.datetime64]
+    target_times: Times
     buckets: Buckets
     bits: dict[str, Floats]
     probs: Floats | None = None
@@ -70,6 +71,17 @@ def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats]) -> ScoredE
         buckets=corpus.target_return[rows],
         bits=bits,
     )
+
+
+def find_rows(corpus: Corpus, known: Times, symbols: Labels, stamps: Times) -> npt.NDArray[np.int64]:
+    """The row of each symbol and stamp among the stamps `known` of all rows, far below 0 where there is none."""
+    out = np.full(len(symbols), np.iinfo(np.int32).min, np.int64)
+    for symbol, inside in corpus.asset_slices.items():
+        own, times = np.flatnonzero(symbols == symbol), known[inside]
+        place = np.minimum(np.searchsorted(times, stamps[own]), len(times) - 1)
+        hit = times[place] == stamps[own]
+        out[own[hit]] = inside.start + place[hit]
+    return out
 
 
 def join_events(parts: Sequence[ScoredEvents], predictors: Sequence[str]) -> ScoredEvents:

@@ -20,7 +20,7 @@ from vaiom.baselines.registry import PLAIN, baseline
 from vaiom.baselines.store import load_losses
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import Evaluation, caveats_of, figures_of_events, figures_of_forecasts, share_of_zeros
-from vaiom.evaluation.events_file import MODEL, read_events, score_events
+from vaiom.evaluation.events_file import MODEL, Times, find_rows, read_events, score_events
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import rows_of
 from vaiom.evaluation.scores import event_bits, losses_of
@@ -30,7 +30,7 @@ from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.fit import bucket_of
 from vaiom.events.splits import SEALED, TRAIN, VALIDATION
 from vaiom.files import sha256_of
-from vaiom.market.folder import read_parquet
+from vaiom.market.folder import read_parquet, readable_parquet
 from vaiom.market.stamps import parse_stamps
 from vaiom.market.timeframes import step_seconds
 from vaiom.run import find_run
@@ -39,13 +39,11 @@ from vaiom.run import find_run
 FORMS = {
     "probabilities": (r"p(?:rob_)?([1-9]|1[0-6])", NUM_RETURN_BUCKETS),
     "quantiles": (r"q?(0?\.\d*[1-9]\d*)", 3),
-    "samples": (r"s(?:ample)?(\d*)", 1),
+    "samples": (r"s(?:ample|(\d+))", 1),
 }
 SUM_TOLERANCE = 1e-4
 PRIOR_SAMPLES = NUM_RETURN_BUCKETS / 2  # of Train's shares: Jeffreys' weight, half a sample in each bucket
 MOVES, FEW_MISSED = (1, -1, 2, -2, 3, -3), 3  # bars that stamps or clocks may be off; fewer stamps cannot tell
-
-Stamps = npt.NDArray[np.datetime64]
 
 
 class ForecastSource(Protocol):
@@ -86,7 +84,7 @@ def score(
     if against is not None:
         run, run_bits = find_run(Path(against)), np.full(len(corpus), np.nan)
         theirs = read_events(run, split)
-        place = find_rows(corpus, theirs.symbols, theirs.target_times) - 1
+        place = find_rows(corpus, corpus.target_timestamps, theirs.symbols, theirs.target_times)
         if (place < 0).any() or (corpus.target_return[place] != theirs.buckets).any():
             fix = f"vaiom evaluate {run} --corpus {corpus.path} --split {split}"
             raise DataError("the run was scored on other events than the corpus has", where=run, fix=fix)
@@ -98,7 +96,7 @@ def score(
         raise DataError("no forecast belongs to an event of the split", expected=expected)
     losses |= losses_of([baseline(each) for each in PLAIN if each not in stored], corpus, common, context)
     losses |= {each: bits[np.isin(events, common)] for each, bits in stored.items()}
-    probs, missing = _bucket_probabilities(rows, form, values, corpus, common, context), len(events) - len(common)
+    probs, missing = _probabilities(rows, form, values, corpus, common, context), len(events) - len(common)
     # Whatever can be refused has been: from here on it is a look.
     digest = sha256_of(probs.tobytes())
     looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
@@ -107,27 +105,10 @@ def score(
     share, unused = missing / len(events), (~np.isin(rows, events)).sum()
     told = f"{missing:,} of the {len(events):,} events of the split ({share:.2%}) are missing and not scored; "
     told += f"{unused:,} lines of the table, which holds {form}, belong to no event of it."
-    what: dict[str, Any] = {
-        "split": split,
-        "run": name,
-        "experiment": name,
-        "checkpoint_sha256": digest,
-        "looks": looks,
-    }
+    what: dict[str, Any] = {"split": split, "run": name, "experiment": name, "checkpoint_sha256": digest}
     what |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "zero_share": share_of_zeros(corpus, split)}
     what |= {"caveats": [told, *caveats_of(figures["sample"], "")], "form": form, "num_missing": missing}
-    return ForecastScore(**what, **figures, seed=0, step=0, all_tests=None, seeds=None)
-
-
-def find_rows(corpus: Corpus, symbols: npt.NDArray[Any], stamps: Stamps) -> Rows:
-    """The rows of the bars with these symbols and stamps, far below 0 where there is none."""
-    out = np.full(len(symbols), np.iinfo(np.int32).min, np.int64)
-    for symbol, inside in corpus.asset_slices.items():
-        own, known = np.flatnonzero(symbols == symbol), corpus.timestamps[inside]
-        place = np.minimum(np.searchsorted(known, stamps[own]), len(known) - 1)
-        hit = known[place] == stamps[own]
-        out[own[hit]] = inside.start + place[hit]
-    return out
+    return ForecastScore(**what, **figures, looks=looks, seed=0, step=0, all_tests=None, seeds=None)
 
 
 def quantile_buckets(levels: Sequence[float], quantiles: Floats, bounds: Floats, shape: ReturnShape) -> Floats:
@@ -143,9 +124,7 @@ def quantile_buckets(levels: Sequence[float], quantiles: Floats, bounds: Floats,
     return np.diff(np.pad(below, ((0, 0), (1, 1)), constant_values=(0.0, 1.0)), axis=1)
 
 
-def _bucket_probabilities(
-    lines: Rows, form: str, table: pl.DataFrame, corpus: Corpus, rows: Rows, context: int
-) -> Floats:
+def _probabilities(lines: Rows, form: str, table: pl.DataFrame, corpus: Corpus, rows: Rows, context: int) -> Floats:
     """(n, K) after these rows, from the lines of a table and the rows that they belong to."""
     used, edges, sigma = np.isin(lines, rows), corpus.edges["return"], corpus.sigma20[rows]
     at, values = np.searchsorted(rows, lines[used]), table.to_numpy()[used]
@@ -166,19 +145,17 @@ def _read_file(file: Path) -> pl.DataFrame:
     """Parquet by its name, or CSV, packed or not."""
     if file.suffix == ".parquet":
         return read_parquet(file, file)
-    try:
+    with readable_parquet(file, "CSV"):
         return pl.read_csv(file, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, MemoryError) as error:
-        got = str(error).splitlines()[0]
-        raise DataError("not readable as forecasts", where=file, expected="Parquet or CSV", got=got) from error
 
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:
     """The row of the corpus after which each line forecasts, the form of the forecasts, and themselves by level."""
     matches = {form: [re.fullmatch(pattern, each) for each in frame.columns] for form, (pattern, _) in FORMS.items()}
-    named = {form: {match[1]: match[0] for match in found if match} for form, found in matches.items()}
+    named = {form: {match[1] or "": match[0] for match in found if match} for form, found in matches.items()}
     form = next((form for form, (_, fewest) in FORMS.items() if len(named[form]) >= fewest), "")
-    times = [each for each in ("time", "target_time") if each in frame.columns]
+    known = {"time": corpus.timestamps, "target_time": corpus.target_timestamps}
+    times = [each for each in known if each in frame.columns]
     if "symbol" not in frame.columns or not times or not form:
         expected = "symbol; time or target_time; p1 to p16, quantiles such as q0.05, sample, or s1, s2 and so on"
         raise DataError("not a table of forecasts", expected=expected, got=", ".join(frame.columns))
@@ -193,18 +170,20 @@ def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[
         _refuse("quantiles cross or coincide", (values[:, 1:] <= values[:, :-1]).any(axis=1), values)
     symbols = frame["symbol"].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
     _refuse("the corpus does not have this symbol", ~np.isin(symbols, [*corpus.asset_slices]), symbols[:, None])
-    stamps = [parse_stamps(frame[each], lambda line: f"line {line + 1}", utc=True).to_numpy() for each in times]
-    ahead = int(times[0] == "target_time")
-    rows = find_rows(corpus, symbols, stamps[0]) - ahead
+    parsed = [parse_stamps(frame[each], lambda line: f"line {line + 1}", utc=True) for each in times]
+    stamps: list[Times] = [each.to_numpy() for each in parsed]
+    rows = [find_rows(corpus, known[each], symbols, own) for each, own in zip(times, stamps, strict=True)]
     keys = np.stack([symbols, *(each.astype(np.str_) for each in stamps)], axis=1)
     if len(times) == 2:
-        target = find_rows(corpus, symbols, stamps[1]) - 1
         _refuse("a forecast was made after its target began", stamps[0] >= stamps[1], keys)
-        _refuse("a forecast is of another bar than the next", (target >= 0) & (target != rows), keys)
+        _refuse("a forecast is of another bar than the next", (rows[1] >= 0) & (rows[1] != rows[0]), keys)
     if "" not in ordered:  # samples have as many lines as they like
         _refuse("an event is forecast more than once", pl.DataFrame(keys[:, :2]).is_duplicated().to_numpy(), keys)
-    _require_in_place(corpus, symbols, stamps[0], events + ahead)
-    return rows, form, table
+    step = np.timedelta64(step_seconds(corpus.tokenizer.timeframe), "s")
+    moved = [(late, find_rows(corpus, known[times[0]], symbols, stamps[0] - late * step)) for late in MOVES]
+    for usable in (events, np.arange(len(corpus))):
+        _require_in_place(stamps[0], rows[0], [*moved, (1, rows[0] - 1), (-1, rows[0] + 1)], usable)
+    return rows[0], form, table
 
 
 def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any]) -> None:
@@ -215,19 +194,15 @@ def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any]) -> None:
         raise DataError(problem, where=f"line {first + 1}", got=got)
 
 
-def _require_in_place(corpus: Corpus, symbols: npt.NDArray[Any], stamps: Stamps, bars: Rows) -> None:
-    """Refuse stamps that fit these bars, or bars at all, only if they are all moved alike."""
-    rows, step = find_rows(corpus, symbols, stamps), np.timedelta64(step_seconds(corpus.tokenizer.timeframe), "s")
-    moved = [(late, find_rows(corpus, symbols, stamps - late * step)) for late in MOVES]
-    for usable in (bars, np.arange(len(corpus))):
-        hits = np.isin(rows, usable)
-        # Before its first hit and after its last a table may just be longer than the split.
-        inside = (stamps >= stamps[hits].min()) & (stamps <= stamps[hits].max()) if hits.any() else ~hits
-        missed = int((inside & ~hits).sum())
-        for late, found in [*moved, (1, rows - 1), (-1, rows + 1)]:
-            left = int((inside & ~np.isin(found, usable)).sum())
-            if missed >= FEW_MISSED and 10 * left <= missed:
-                problem = f"the stamps are shifted: they fit {abs(late)} bar(s) {'earlier' if late > 0 else 'later'}"
-                expected = "in time the start of the last known bar, in target_time that of the bar after it"
-                got = f"{missed:,} stamps on no event, {left:,} if all are moved so"
-                raise DataError(problem, expected=expected, got=got)
+def _require_in_place(stamps: Times, rows: Rows, moved: list[tuple[int, Rows]], usable: Rows) -> None:
+    """Refuse stamps whose rows are usable only if they are all moved alike; `moved` has the rows by bars moved."""
+    hits = np.isin(rows, usable)
+    # Before its first hit and after its last a table may just be longer than the split.
+    inside = (stamps >= stamps[hits].min()) & (stamps <= stamps[hits].max()) if hits.any() else ~hits
+    missed = int((inside & ~hits).sum())
+    for late, found in moved:
+        left = int((inside & ~np.isin(found, usable)).sum())
+        if missed >= FEW_MISSED and 10 * left <= missed:
+            problem = f"the stamps are shifted: they fit {abs(late)} bar(s) {'earlier' if late > 0 else 'later'}"
+            expected = "in time the start of the last known bar, in target_time that of the bar after it"
+            raise DataError(problem, expected=expected, got=f"{missed:,} stamps on no event, {left:,} if moved so")

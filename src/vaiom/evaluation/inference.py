@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vaiom.baselines.base import Floats
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import MODEL, ScoredEvents
+from vaiom.evaluation.events_file import MODEL, ScoredEvents, Times
 from vaiom.evaluation.scores import Labels, tail_masks
 
 REPLICATES = 10_000
@@ -28,7 +28,6 @@ _DRAWS_AT_ONCE = 4_000_000
 
 Interval = tuple[float, float]
 Blocks = npt.NDArray[np.integer]
-Times = npt.NDArray[np.datetime64]
 
 
 @dataclass(frozen=True, kw_only=True)

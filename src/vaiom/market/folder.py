@@ -95,18 +95,18 @@ def symbols_in(folder: Path) -> list[str]:
 
 
 @contextmanager
-def readable_parquet(where: object) -> Iterator[None]:
-    """Turn what Parquet readers raise over damage, panics among it, into an error that names the file."""
+def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
+    """Turn what readers raise over damage, panics among it, into an error that names the file."""
     import pyarrow as pa
 
     polars = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError("no such file", where=where, expected="a Parquet file of bars") from error
+        raise DataError("no such file", where=where, expected=f"a {kind} file") from error
     except (pa.ArrowException, UnicodeDecodeError, *polars, OSError, MemoryError) as error:
         got = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError("not readable as Parquet", where=where, got=got) from error
+        raise DataError(f"not readable as {kind}", where=where, got=got) from error
 
 
 def read_parquet(source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None) -> pl.DataFrame:
