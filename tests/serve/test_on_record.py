@@ -178,3 +178,17 @@ def test_a_line_that_was_changed_breaks_the_chain(
     (proof,) = json.loads(capsys.readouterr().out)["proofs"]
     assert (ended.value.code, proof["verdict"]) == (1, "failed")
     assert "line 5 is none of those" in proof["findings"][0]
+
+
+def test_what_cannot_be_made_again_is_no_evidence(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:
+    """Better forecasts, said to have been made before another asset's bars came; the clock says that they came late."""
+
+    def change(number: int, value: dict[str, Any]) -> dict[str, Any]:
+        early = {**value, "time": "2020-01-01T00:00:00"}
+        return {**better(number, early), "missing_assets": ["GBPUSD"]} if number < 26 and "probs" in value else early
+
+    assert any("recorded after their bar" in note for note in prove_ledger(ledger, tiny.run, grown).notes)
+    proof = prove_ledger(rewritten(ledger, tmp_path / "absent.jsonl", change), tiny.run, grown)
+    assert "12 of 26 forecasts made again" in proof.notes[0]
+    assert "over 10 bars" in proof.notes[1]
+    assert not any("recorded after their bar" in note for note in proof.notes)

@@ -5,6 +5,7 @@ When a line was written only others can witness: publish the hash, or have it si
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.fields import INVALID, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SplitConfig
 from vaiom.files import sha256_file
+from vaiom.forecast.bars import CLOCK_ALLOWANCE
 from vaiom.forecast.ledger import Commitment, Settlement, e_value, read_ledger
 from vaiom.run import Run
 
@@ -40,7 +42,7 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
     tokenizer, origin = model.checkpoint.tokenizer, model.checkpoint.provenance
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
-    forecasts, settled = _in_order(proof, file, model.checkpoint.sha256)
+    forecasts, settled, num_late = _in_order(proof, file, model.checkpoint.sha256)
     corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
     symbols, stamps = np.array([key[0] for key in forecasts], np.str_), [key[1] for key in forecasts]
     places = find_rows(corpus, corpus.timestamps, symbols, np.array(stamps, "datetime64[us]"))
@@ -49,16 +51,18 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     proof.check(len(found) == len(forecasts), absent)
     rows = np.array(sorted(found), np.int64)
     entries = [(forecasts[found[row]], settled.get(found[row])) for row in sorted(found)]
-    _made_again(proof, model, corpus, rows, entries)
-    _score(proof, model, corpus, rows, entries)
+    _score(proof, model, corpus, rows, entries, _made_again(proof, model, corpus, rows, entries))
+    if num_late:
+        proof.notes.append(f"{num_late} forecasts were recorded after their bar by the service's own clock")
     proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
 
 
-def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitment], dict[Key, Settlement]]:
-    """The last forecast before each bar, and what was recorded of the bar."""
+def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitment], dict[Key, Settlement], int]:
+    """The last forecast before each bar, what was recorded of the bar, and how many forecasts came later than it."""
     commitments: dict[Key, Commitment] = {}
     settled: dict[Key, Settlement] = {}
-    for number, (_, entry) in enumerate(read_ledger(file), start=1):
+    times: dict[Key, str] = {}
+    for number, (line, entry) in enumerate(read_ledger(file), start=1):
         if not proof.check(entry is not None, f"line {number} is none of those that were written here") or not entry:
             continue
         key = (entry.symbol, entry.as_of)
@@ -69,16 +73,17 @@ def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitmen
             probs = np.array(entry.probs)
             whole = len(probs) == NUM_RETURN_BUCKETS and (probs >= 0).all() and abs(probs.sum() - 1) <= _TOLERANCE
             if proof.check(bool(whole), f"line {number}: no distribution over {NUM_RETURN_BUCKETS} buckets"):
-                commitments[key] = entry
+                commitments[key], times[key] = entry, str(json.loads(line)["time"])
     own = {key: entry for key, entry in commitments.items() if entry.model == model}
     proof.check(bool(own), f"no forecast of this model, {model[:16]}")
     if len(own) < len(commitments):
         proof.notes.append(f"{len(commitments) - len(own)} forecasts of other models are not judged")
-    return own, settled
+    ends = {key: (settled[key].target_time + CLOCK_ALLOWANCE).isoformat() for key in own if key in settled}
+    return own, settled, sum(times[key] > end for key, end in ends.items())
 
 
-def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries) -> None:
-    """Not those with less history than the model reads, nor those that were made before other assets' bars came."""
+def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries) -> list[int]:
+    """Which: not those with less history than the model reads, nor those made before other assets' bars came."""
     history = np.concatenate([np.arange(part.stop - part.start) for part in corpus.asset_slices.values()])
     known = history[rows] >= model.checkpoint.config.history - 1
     chosen = [index for index, (forecast, _) in enumerate(entries) if known[index] and not forecast.missing_assets]
@@ -90,16 +95,18 @@ def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows,
         same = difference <= _TOLERANCE and abs(forecast.sigma - sigma) <= _TOLERANCE * sigma
         proof.check(bool(same), f"{forecast.symbol}, {forecast.as_of}: the model forecasts otherwise")
     proof.notes.append(f"{len(chosen)} of {len(rows)} forecasts made again, largest difference {largest:.1e}")
+    return chosen
 
 
-def _score(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries) -> None:
-    """By the bars of the folder, whatever the ledger says that came; it must say the same."""
+def _score(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries, again: list[int]) -> None:
+    """By the bars of the folder, whatever the ledger says that came; evidence are those that were made again."""
     valid = corpus.valid_base[rows] & (corpus.target_return[rows] != INVALID)
-    if not valid.any():
+    own, judged = np.full(len(rows), np.nan), valid & np.isin(np.arange(len(rows)), again)
+    if not judged.any():
         return
-    scored, own = rows[valid], np.full(len(rows), np.nan)
     probs = np.array([forecast.probs for forecast, _ in entries])[valid]
-    own[valid] = bits = event_bits(probs, corpus.target_return[scored])
+    own[valid] = event_bits(probs, corpus.target_return[rows[valid]])
+    scored, bits = rows[judged], own[judged]
     for ours, (_, bar) in zip(own, entries, strict=True):
         if bar:
             said = np.nan if bar.model_bits is None else bar.model_bits

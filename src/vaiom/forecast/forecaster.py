@@ -24,15 +24,7 @@ from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, inputs_of
 from vaiom.events.horizons import Horizon, of_next_bar
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
-from vaiom.forecast.bars import (
-    CLOCK_ALLOWANCE,
-    MIN_BARS,
-    check_bars,
-    is_pandas,
-    moment_of,
-    split_assets,
-    utc_now,
-)
+from vaiom.forecast.bars import CLOCK_ALLOWANCE, MIN_BARS, check_bars, is_pandas, moment_of, split_assets, utc_now
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
 from vaiom.forecast.paths import ReturnPaths, sample_paths
