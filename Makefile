@@ -79,8 +79,10 @@ docs: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/cli/test_tutorial.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The README's pictures, from a fresh demo.
+# The README's pictures, from a fresh demo that has learned horizons and how its assets depend on each other.
 pictures: demo
+	$(BIN)/vaiom horizons runs/demo/run
+	$(BIN)/vaiom dependence runs/demo/run
 	$(BIN)/python tools/pictures.py runs/demo/run runs/demo/bars
 
 # A wheel, proved by installing it into an empty environment and running it there.
