@@ -74,3 +74,10 @@ def test_an_asset_that_follows_itself_is_ahead_of_nobody() -> None:
     assert proof.verdict == PASSED
     largest = float(proof.notes[-1].removeprefix("largest correlation ").split()[0])
     assert largest < 0.4
+
+
+@pytest.mark.parametrize("hours", [25, 40, 64])
+def test_no_lead_is_too_long_for_a_lag_and_too_short_for_a_copy(hours: int) -> None:
+    one = np.random.default_rng(8).standard_t(4, ROWS)
+    proof = prove_lead_lag({"EURUSD": returns_of(one), "XAUUSD": returns_of(np.roll(one, -hours))})
+    assert f"XAUUSD runs {hours} bars ahead of EURUSD" in proof.findings[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 
 from vaiom.audit.audit import audit_path
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
+from vaiom.audit.provenance import prove_provenance
 from vaiom.events.build import append_bars
+from vaiom.events.corpus import open_corpus
 from vaiom.market.folder import read_file, write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.run import Run
@@ -132,3 +135,12 @@ def test_a_grown_corpus_is_still_the_origin_of_its_run(place: Path) -> None:
     write_symbol(place / "bars", "EURUSD", pl.concat([old, later]))
     append_bars(place / "corpus", place / "bars")
     assert failed(place) == set()
+
+
+def test_what_an_audit_cannot_show_is_said(finished: Path) -> None:
+    """Buckets of another model, looks from before the ledger was a chain, a training that was not made again."""
+    corpus = open_corpus(finished / "corpus")
+    like = replace(corpus, manifest=corpus.manifest | {"like": "ab" * 32})
+    assert any("abababababababab: what they were fitted on" in note for note in prove_provenance(like).notes)
+    proofs = audit_path(finished / "seed17", corpus=finished / "corpus")
+    assert any("--repeat --full" in note for proof in proofs for note in proof.notes)

@@ -311,4 +311,4 @@ def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpu
         (stamps, before), (others, after) = states
         same = np.array_equal(stamps, others) and np.allclose(before, after, rtol=0, atol=PROBABILITY_TOLERANCE)
         proof.check(same, f"another state after {cut} with other rows after it", len(stamps))
-    proof.notes.append(f"{config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
+    proof.notes.append(f"{config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each; its Train was not fitted again")

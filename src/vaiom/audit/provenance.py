@@ -54,6 +54,8 @@ def prove_provenance(
     # Opening the corpus compared each of its files with the manifest.
     edges = corpus.tokenizer.to_json()["inner_edges"]
     proof.check(edges == corpus.manifest["edges"], "the manifest lists other edges", 1 + len(corpus.columns))
+    if like := corpus.manifest.get("like"):
+        proof.notes.append(f"its buckets are of a model, {like[:16]}: what they were fitted on is not shown here")
     if bars is not None:
         from vaiom.market.folder import symbols_in
 

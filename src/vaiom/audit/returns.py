@@ -21,7 +21,8 @@ SAME_MOVES = 0.9
 """Correlation of sizes, cut off at `LARGEST_MOVE`, from which a candidate is a copy; single ticks have none."""
 LARGEST_MOVE = 4.0
 """In median absolute moves."""
-LAGS = 24
+LAGS = 2 * SAME_SIGNS
+"""Bars: copies that are further apart than these are duplicates."""
 BLOCK = 500
 """Bars in which a lag may hide: a clock can be wrong for a summer."""
 STANDARD_ERRORS = 6.0
