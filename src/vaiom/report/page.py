@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def render(contents: RunContents) -> str:
         num_buckets=NUM_RETURN_BUCKETS,
         uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",
         level=f"{LEVEL:.0%}",
+        matplotlib=version("matplotlib"),
         figures=figures,
         data=data_tables,
         asset=lambda name: Markup(_asset(name)),
