@@ -138,11 +138,11 @@ def test_quantiles_and_samples_of_a_normal_distribution_have_its_bits(corpus: Co
     found = score({**keys(corpus, rows), **quantiles}, corpus)
     assert (found.form, found.bits["model"]) == ("quantiles", pytest.approx(event_bits(exact, came).mean(), abs=1e-3))
 
-    draws = norm.ppf((np.arange(4_000) + 0.5) / 4_000)
+    draws = norm.ppf((np.arange(500) + 0.5) / 500)
     wide = {f"s{number}": mean + scale * draw for number, draw in enumerate(draws, start=1)}
-    found = score({**keys(corpus, rows), **wide, "s4001": np.zeros(len(rows))}, corpus)
+    found = score({**keys(corpus, rows), **wide, "s501": np.zeros(len(rows))}, corpus)
     train = Frequency().fit(corpus, corpus.endpoints("train", CONTEXT)).predict_proba(corpus, rows)
-    exact = (4_000 * exact + 8 * train) / 4_008
+    exact = (500 * exact + 8 * train) / 508
     assert (found.form, found.bits["model"]) == ("samples", pytest.approx(event_bits(exact, came).mean(), abs=4e-3))
     long = pl.DataFrame({**keys(corpus, rows), **wide}).unpivot(index=["symbol", "time"], value_name="sample")
     assert score(long, corpus).bits["model"] == pytest.approx(found.bits["model"], abs=1e-12)
