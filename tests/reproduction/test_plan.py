@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reproductions import TINY
 
@@ -50,6 +50,7 @@ def test_what_is_claimed_is_long_enough_and_the_published_experiment(
     name: str, budget: str, settings: list[str], walks: bool
 ) -> None:
     published = experiment(name)
+    assume("context=16" not in settings or not published.model.attention_window)  # too short for such a model: refused
     chosen = scale(published, budget, settings, walks=walks)
     train = chosen.experiment.train
     if chosen.claimed:
