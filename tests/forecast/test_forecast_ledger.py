@@ -99,6 +99,15 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         assert file.read_bytes() == changed
 
 
+@pytest.mark.parametrize("text", [b"my only copy of something", b'{"name": "value"}', b"\0\0x"])
+def test_a_file_that_is_no_ledger_is_left_as_it_is(text: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "ledger.jsonl"
+    file.write_bytes(text)
+    with pytest.raises(DataError, match="no ledger"):
+        ForecastLedger(file, "model")
+    assert file.read_bytes() == text
+
+
 def test_a_line_of_which_a_power_cut_kept_the_end_is_cut_off(tmp_path: Path) -> None:
     """Blocks reach the disk in any order: what did not is zeros."""
     ledger = written(tmp_path / "ledger.jsonl", 2)

@@ -28,7 +28,7 @@ from vaiom.errors import UserError
 
 LONGEST_S = 20
 """No single execution may take longer, on a busy machine."""
-TOGETHER = 1_500
+TOGETHER = 15_000
 """Executions of a part for each of a thousand that its target gets: slow ones have small parts."""
 MOST_MEMORY = 2 << 30
 """How much a target may grow beyond what it needed to start."""

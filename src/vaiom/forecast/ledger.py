@@ -32,6 +32,8 @@ _HEDGE = 1 / 64
 # Shares of the wealth that are staked, side by side.
 _STAKES = 0.9 * 0.5 ** np.arange(8)
 _MOST_LOG = 690.0
+_BEGINNING = b'{"time": "'
+"""Of every line: what is left of a torn one has it, or zeros in its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,10 @@ class ForecastLedger:
                     got = line[:80].decode(errors="replace")
                     raise DataError("the ledger was changed", where=file, got=got, fix=fix)
                 self._take(line, entry)
+            rest = file.read_bytes()[self._size :]
+            if any(got not in (0, wanted) for got, wanted in zip(rest, _BEGINNING, strict=False)):
+                fix = "name a file that is not there yet"
+                raise DataError("no ledger of forecasts", where=file, got=rest[:80].decode(errors="replace"), fix=fix)
             self._cut_off_rest()
             flush(file.parent)
             self._held = stack.pop_all()
