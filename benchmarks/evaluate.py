@@ -18,7 +18,7 @@ from vaiom.events.splits import VALIDATION
 from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.training.devices import autocast, resolve_device, resolve_type
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus
@@ -39,7 +39,7 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
     dtype = resolve_type("auto", device)
     market = MarketConfig(assets=2, bars=20_000)
     with tempfile.TemporaryDirectory() as folder:
-        write_market(simulate(market), market, Path(folder) / "bars")
+        write_market(market, Path(folder) / "bars")
         corpus = corpus_in_memory(Path(folder) / "bars")
     torch.manual_seed(0)
     model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).to(device).eval()

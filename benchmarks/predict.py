@@ -26,6 +26,7 @@ from vaiom.events.rows import meta_of
 from vaiom.forecast.engine import TOLERANCE, Engine, OnnxEngine, TorchEngine, exported_bytes
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
+from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint, ModelCard, Provenance
 from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs
@@ -105,15 +106,15 @@ def push_seconds(forecaster: Forecaster, window: Window) -> float:
 
 def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
     market = MarketConfig(assets=2, bars=20_000)
-    assets = simulate(market)
     with tempfile.TemporaryDirectory() as folder:
-        write_market(assets, market, Path(folder) / "bars")
+        write_market(market, Path(folder) / "bars")
+        assets = read_bars(Path(folder) / "bars")
         tokenizer = corpus_in_memory(Path(folder) / "bars", CorpusConfig()).tokenizer
     torch.manual_seed(0)
     model = Vaiom(config, tokenizer.vocabulary_sizes).eval()
     forecaster = Forecaster(TorchEngine(model), card(config, tokenizer))
-    symbol, asset = next(iter(assets.items()))
-    return forecaster, forecaster.window(asset.bars, symbol)
+    symbol, bars = next(iter(assets.items()))
+    return forecaster, forecaster.window(bars, symbol)
 
 
 def card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:

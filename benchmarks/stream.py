@@ -26,9 +26,10 @@ from vaiom.events.splits import VALIDATION
 from vaiom.experiments.registry import experiment
 from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import read_bars
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus
 
@@ -46,16 +47,16 @@ def measure(
     config: ModelConfig, market: MarketConfig = MARKET, pushed: int = PUSHED_BARS, scored: int = SCORED_WINDOWS
 ) -> Measurement:
     """Take bars one by one, as they come in a live hour; then forecast from the windows that they left."""
-    assets = simulate(market)
     with tempfile.TemporaryDirectory() as folder:
-        write_market(assets, market, Path(folder) / "bars")
+        write_market(market, Path(folder) / "bars")
+        assets = read_bars(Path(folder) / "bars")
         corpus = corpus_in_memory(Path(folder) / "bars")
     torch.manual_seed(0)
     model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).eval()
     forecaster = Forecaster(TorchEngine(model, threads=1), card(config, corpus.tokenizer))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    worst, ours, windows = _race({symbol: asset.bars for symbol, asset in assets.items()}, forecaster, pushed)
+    worst, ours, windows = _race(assets, forecaster, pushed)
     torch.set_num_threads(before)
     return Measurement(
         name="stream",

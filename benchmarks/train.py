@@ -41,11 +41,11 @@ def run(_bars: Path | None = None, corpus: Path | None = None) -> Measurement:
     if corpus is not None:
         return measure(open_corpus(corpus), str(corpus))
     from vaiom.events.build import build_corpus
-    from vaiom.simulate.market import MarketConfig, simulate, write_market
+    from vaiom.simulate.market import MarketConfig, write_market
 
     with tempfile.TemporaryDirectory() as folder:
         config = MarketConfig(bars=20_000)
-        write_market(simulate(config), config, Path(folder) / "bars")
+        write_market(config, Path(folder) / "bars")
         return measure(build_corpus(Path(folder) / "bars", Path(folder) / "corpus"), "simulated market")
 
 

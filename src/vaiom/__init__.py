@@ -54,13 +54,11 @@ def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> Bar
 
     Options are those of `vaiom.simulate.market.MarketConfig`: assets, bars, seed, end and others.
     """
-    from vaiom.market.folder import Bars
-    from vaiom.simulate.market import MarketConfig, simulate, write_market
+    from vaiom.market.folder import read_bars
+    from vaiom.simulate.market import MarketConfig, write_market
 
-    config = MarketConfig(**options)
-    market = simulate(config)
-    write_market(market, config, Path(out), overwrite=overwrite)
-    return Bars({symbol: asset.bars for symbol, asset in market.items()})
+    write_market(MarketConfig(**options), Path(out), overwrite=overwrite)
+    return read_bars(out)
 
 
 def build_corpus(

@@ -9,7 +9,7 @@ import pytest
 
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 
 # Threads that spin while they wait make small fits many times slower where tests share the processors.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("baselines") / "bars"
     config = MarketConfig(assets=2, bars=16_000)
-    write_market(simulate(config), config, folder)
+    write_market(config, folder)
     return folder
 
 

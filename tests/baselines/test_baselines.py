@@ -15,7 +15,7 @@ from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import ANY_MASK, BAD_RETURN
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.simulate.oracle import Oracle
 
 QUICK = [name for name in BASELINES if name not in FOR_GPUS]  # the networks have tests of their own
@@ -93,7 +93,7 @@ def test_a_bucket_never_seen_and_an_asset_never_fitted_leave_finite_scores(corpu
 @pytest.mark.parametrize("name", QUICK)
 def test_one_asset_is_enough(name: str, tmp_path: Path) -> None:
     config = MarketConfig(assets=1, bars=14_500)
-    write_market(simulate(config), config, tmp_path / "bars")
+    write_market(config, tmp_path / "bars")
     alone = build_corpus(tmp_path / "bars", tmp_path / "corpus")
     rows = alone.endpoints("validation")
     probs = small(name).fit(alone, alone.endpoints("train")).predict_proba(alone, rows)

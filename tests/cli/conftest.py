@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hourly bars of two assets that reach from before the end of Train to the seal."""
     folder = tmp_path_factory.mktemp("market") / "bars"
     config = MarketConfig(assets=2, bars=14_000)
-    write_market(simulate(config), config, folder)
+    write_market(config, folder)
     return folder
 
 

@@ -11,7 +11,7 @@ from training.tiny_runs import TINY
 from vaiom.evaluation.inference import asset_months
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.market.folder import write_symbol
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.simulate.oracle import Oracle
 from vaiom.training.loop import train
 
@@ -22,7 +22,7 @@ SCORED = ("validation", "test-h1", "test-h2")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Market:
     folder = tmp_path_factory.mktemp("market")
     config = MarketConfig()
-    write_market(simulate(config), config, folder / "bars")
+    write_market(config, folder / "bars")
     corpus = build_corpus(folder / "bars", folder / "corpus")
     oracle = Oracle.load(folder / "bars")
     rows = np.concatenate([corpus.endpoints(split) for split in SCORED])

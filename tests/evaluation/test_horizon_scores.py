@@ -38,7 +38,7 @@ from vaiom.market.folder import read_bars
 from vaiom.report.page import write_report
 from vaiom.report.results import tables_of
 from vaiom.run import Run
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.simulate.oracle import Oracle
 
 BARS = 4
@@ -154,7 +154,7 @@ def test_simulated_sums_of_a_garch() -> None:
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
     folder, config = tmp_path_factory.mktemp("simulated") / "bars", MarketConfig(assets=1, bars=9_000)
-    write_market(simulate(config), config, folder)
+    write_market(config, folder)
     splits = SplitConfig(
         train_end=datetime(2025, 8, 1),
         validation=(datetime(2025, 9, 1), datetime(2025, 11, 1)),

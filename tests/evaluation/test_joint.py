@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Corpus, Oracle
     """A correlated market, and a model that knows the true distribution of each asset by itself."""
     folder = tmp_path_factory.mktemp("joint")
     config = MarketConfig(assets=3, bars=3_500, correlation=CORRELATION, end=TINY_SPLITS.seal)
-    write_market(simulate(config), config, folder / "bars")
+    write_market(config, folder / "bars")
     corpus, oracle = (
         build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS)),
         Oracle.load(folder / "bars"),
@@ -176,7 +176,7 @@ def test_portfolios_are_what_their_names_say() -> None:
 
 def test_a_market_without_correlation_is_the_one_it_was(tmp_path: Path) -> None:
     config = MarketConfig(assets=2, bars=50)
-    manifest = write_market(simulate(config), config, tmp_path / "bars")
+    manifest = write_market(config, tmp_path / "bars")
     assert "correlation" not in manifest["market"]
     closes = [one.bars["Close"] for one in simulate(MarketConfig(assets=2, bars=50, correlation=0.5)).values()]
     assert not closes[0].equals(simulate(config)["SIM01USD"].bars["Close"])

@@ -99,7 +99,7 @@ def test_on_real_bars_the_shape_beats_even_spreading_and_covers(shared_data: Pat
 
 def test_on_a_simulated_market_the_true_probabilities_give_true_quantiles(tmp_path: Path) -> None:
     config = MarketConfig(assets=2, bars=64_000)
-    write_market(simulate(config), config, tmp_path / "bars")
+    write_market(config, tmp_path / "bars")
     corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus")
     rows = corpus.endpoints("validation", 22)
     z = heldout_z(corpus)

@@ -27,7 +27,7 @@ from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.horizons import FittedHorizons, HorizonHeads, Horizons
 from vaiom.run import Run
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.training.loop import train
 
 SPLIT = "test-h1"
@@ -59,7 +59,7 @@ def make_materials(folder: Path) -> Path:
     record = Record(kind=RUN, key="ab", name="main", timeframe="1h", validation={4: 3.2}, scored={SPLIT: scored})
     record.write(folder / "record.json")
     market = MarketConfig(assets=1, bars=600)
-    write_market(simulate(market), market, folder / "market")
+    write_market(market, folder / "market")
     _write_beside(folder / "run")
     (folder / "truth.npz").write_bytes(next((folder / "market").rglob("*.npz")).read_bytes())
     return folder

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import weakref
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,15 +13,16 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from vaiom.errors import DataError
-from vaiom.events.build import build_corpus
+from vaiom.events.build import corpus_in_memory
 from vaiom.market.folder import BAR_SCHEMA, read_bars
 from vaiom.market.symbols import default_class
+from vaiom.simulate import market as market_room
 from vaiom.simulate.market import (
     MarketConfig,
     SimulatedAsset,
     calendar_profile,
     simulate,
-    trading_hours,
+    trading_stamps,
     write_market,
 )
 from vaiom.simulate.oracle import Oracle, observe
@@ -30,6 +33,13 @@ SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
 @pytest.fixture(scope="module")
 def market() -> dict[str, SimulatedAsset]:
     return simulate(SMALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("market") / "bars"
+    assert list(write_market(SMALL, out)["symbols"]) == ["SIM01USD", "SIM02USD", "XAUSIM"]
+    return out
 
 
 def faulty_rows(one: SimulatedAsset) -> np.ndarray:
@@ -75,7 +85,7 @@ def test_there_are_two_classes_as_the_corpus_sees_them() -> None:
 
 @pytest.mark.parametrize("metal", [False, True])
 def test_the_calendar_closes_on_weekends_and_holidays(metal: bool) -> None:
-    hours, following = trading_hours(metal, 30_000, datetime(2025, 12, 31, 23))
+    hours, following = trading_stamps(metal, MarketConfig(bars=30_000))
     stamps = pl.Series(np.append(hours, following).astype("datetime64[us]"))
     assert len(hours) == 30_000
     assert stamps.diff().drop_nulls().min() == np.timedelta64(1, "h").astype(object)
@@ -92,7 +102,7 @@ def test_the_calendar_closes_on_weekends_and_holidays(metal: bool) -> None:
 
 def test_the_truth_follows_from_the_printed_bars_alone(market: dict[str, SimulatedAsset]) -> None:
     for one in market.values():
-        hours, following = trading_hours(one.asset.metal, SMALL.bars, SMALL.end)
+        hours, following = trading_stamps(one.asset.metal, SMALL)
         profile = calendar_profile(one.asset, np.append(hours, following))
         close = one.bars["Close"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
         seen = observe(one.truth.timestamps, close, profile, one.asset.ticks_per_unit, SMALL.dynamics)
@@ -116,9 +126,8 @@ def test_every_close_is_drawn_from_the_law_of_the_row_before(market: dict[str, S
         assert abs(np.corrcoef(values[1:], values[:-1])[0, 1]) < four_errors
 
 
-def test_the_targets_beside_a_faulty_row_are_invalid(market: dict[str, SimulatedAsset], tmp_path: Path) -> None:
-    write_market(market, SMALL, tmp_path / "bars")
-    corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus")
+def test_the_targets_beside_a_faulty_row_are_invalid(market: dict[str, SimulatedAsset], folder: Path) -> None:
+    corpus = corpus_in_memory(folder)
     for symbol, rows in corpus.asset_slices.items():
         faulty = np.flatnonzero(faulty_rows(market[symbol]))
         assert len(faulty) > 30
@@ -130,24 +139,58 @@ def test_the_targets_beside_a_faulty_row_are_invalid(market: dict[str, Simulated
             assert not valid[row].any()
 
 
-def test_a_written_market_reads_back(market: dict[str, SimulatedAsset], tmp_path: Path) -> None:
-    out = tmp_path / "bars"
-    manifest = write_market(market, SMALL, out)
-    assert set(manifest["symbols"]) == set(market)
-    for symbol, frame in read_bars(out).items():
+def test_a_written_market_reads_back(market: dict[str, SimulatedAsset], folder: Path) -> None:
+    for symbol, frame in read_bars(folder).items():
         assert_frame_equal(frame, market[symbol].bars)
-    for symbol, truth in Oracle.load(out).truths.items():
+    for symbol, truth in Oracle.load(folder).truths.items():
         for name in truth.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(truth, name), getattr(market[symbol].truth, name))
     with pytest.raises(DataError, match="exists already"):
-        write_market(market, SMALL, out)
-    assert [path.name for path in tmp_path.iterdir()] == ["bars"]
+        write_market(SMALL, folder)
+    assert [path.name for path in folder.parent.iterdir()] == ["bars"]
+
+
+def test_a_market_is_written_an_asset_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, most, made = weakref.WeakSet[SimulatedAsset](), [], market_room._simulate_asset
+
+    def watched(*values: Any) -> SimulatedAsset:
+        held.add(one := made(*values))
+        most.append(len(held))
+        return one
+
+    config = MarketConfig(assets=5, bars=20)
+    whole = simulate(config)
+    monkeypatch.setattr(market_room, "_simulate_asset", watched)
+    write_market(config, tmp_path / "bars")
+    assert most == [1, 2, 2, 2, 2]  # the one before is let go when the next is there
+    for symbol, frame in read_bars(tmp_path / "bars").items():
+        assert_frame_equal(frame, whole[symbol].bars)
+
+
+def test_no_asset_has_the_random_numbers_of_the_factor_that_all_share() -> None:
+    config = MarketConfig(assets=66, bars=2)
+    drawn = {one.asset.symbol: one.asset.hourly_scale for one in simulate(config).values()}
+    assert len({*drawn.values()}) == 66
+    _, size = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(64,))).uniform(-1, 1, 2)
+    assert not np.isclose([*drawn.values()], 0.0011 * np.exp(0.15 * size), rtol=1e-9).any()
+
+
+def test_bars_may_be_parts_of_an_hour() -> None:
+    hours, parts = (
+        simulate(MarketConfig(assets=1, bars=6000, timeframe=timeframe))["SIM01USD"] for timeframe in ("1h", "5min")
+    )
+    assert parts.bars["Datetime"].diff().drop_nulls().mode().to_list() == [timedelta(minutes=5)]
+    assert np.median(hours.truth.scale) / np.median(parts.truth.scale) == pytest.approx(12**0.5, rel=0.2)
+    with pytest.raises(ValueError, match="timeframe"):
+        MarketConfig(timeframe="4h")
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"assets": 0},
+        {"assets": 10_001},
+        {"bars": 300_001},
         {"bars": 1},
         {"seed": -1},
         {"faults_per_bar": 0.5},

@@ -13,7 +13,7 @@ from vaiom.evaluation.simulated import compare_with_oracle
 from vaiom.events.build import build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.experiments.registry import experiment
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.training.loop import train
 
 LEAST_SHARE = 0.8
@@ -30,7 +30,7 @@ def all_cores() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
     folder, config = tmp_path_factory.mktemp("market"), MarketConfig()
-    write_market(simulate(config), config, folder / "bars")
+    write_market(config, folder / "bars")
     return folder / "bars", build_corpus(folder / "bars", folder / "corpus")
 
 

@@ -104,6 +104,7 @@ def simulate(
     out: Annotated[Path | None, typer.Option(help="The bar folder to write.")] = None,
     assets: Annotated[int | None, typer.Option(min=1, help="Number of assets.")] = None,
     bars: Annotated[int | None, typer.Option(min=1, help="Bars per asset.")] = None,
+    timeframe: Annotated[str | None, typer.Option(help="1h unless told, or a part of it, as in 1min.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same market.")] = None,
     correlation: Annotated[
         float | None, typer.Option(help="Of any two assets in the same hour; 0 unless told.")
@@ -116,29 +117,28 @@ def simulate(
 
     if out is None and compare is None:
         raise ConfigError("nothing to do", expected="--out DIR, --compare DIR or both")
-    chosen: dict[str, Any] = {"assets": assets, "bars": bars, "seed": seed, "correlation": correlation}
+    chosen: dict[str, Any] = {"assets": assets, "bars": bars, "timeframe": timeframe, "seed": seed}
+    chosen |= {"correlation": correlation}
     try:
         config = market.MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    with progress_bar("simulating") as progress:
-        made = market.simulate(config, progress)
-    answer: dict[str, Any] = {}
     shown: list[Table] = []
-    if out is not None:
-        answer = market.write_market(made, config, out, overwrite=overwrite)
-        shown += data_tables.bar_folder(answer, out)
-    if compare is not None:
-        from vaiom.evaluation.simulated import compare_markets
-        from vaiom.events.build import corpus_in_memory
-        from vaiom.simulate.oracle import Oracle
+    with TemporaryDirectory() as folder:
+        made = out or Path(folder) / "bars"
+        with progress_bar("simulating") as progress:
+            manifest = market.write_market(config, made, overwrite=overwrite, progress=progress)
+        answer: dict[str, Any] = manifest if out else {}
+        shown += data_tables.bar_folder(manifest, made) if out else []
+        if compare is not None:
+            from vaiom.evaluation.simulated import compare_markets
+            from vaiom.events.build import corpus_in_memory
+            from vaiom.simulate.oracle import Oracle
 
-        with TemporaryDirectory() as folder:  # both are measured by the definitions of the corpus
-            market.write_market(made, config, Path(folder) / "bars")
-            oracle = Oracle.load(Path(folder) / "bars")
-            found = compare_markets(corpus_in_memory(Path(folder) / "bars"), oracle, corpus_in_memory(compare))
-        answer["comparison"] = [asdict(each) for each in found]
-        shown.append(data_tables.market_comparison(answer["comparison"], compare))
+            # Both are measured by the definitions of the corpus.
+            found = compare_markets(corpus_in_memory(made), Oracle.load(made), corpus_in_memory(compare))
+            answer["comparison"] = [asdict(each) for each in found]
+            shown.append(data_tables.market_comparison(answer["comparison"], compare))
     return Answer(json=answer, shown=shown)
 
 

@@ -72,14 +72,14 @@ def demo(
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
     from vaiom.evaluation.simulated import compare_with_oracle
     from vaiom.report.results import describe
-    from vaiom.simulate.market import MarketConfig, simulate, write_market
+    from vaiom.simulate.market import MarketConfig, write_market
 
     began, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
     for part, mark in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):
         if (out / part / mark).exists():  # an earlier demo; anything else there stops the work
             shutil.rmtree(out / part)
     with progress_bar("simulating a market") as progress:
-        write_market(simulate(config, progress), config, bars, overwrite=True)
+        write_market(config, bars, overwrite=True, progress=progress)
     contents = _judge(bars, out, FOR_CPU, [f"seed={seed}"], device)
     assert contents.corpus
     scores = compare_with_oracle(contents.corpus, bars, contents.run, device)

@@ -1,4 +1,4 @@
-"""A simulated market: hourly bars of several assets whose true distribution of the next return is known.
+"""A simulated market: bars of any number of assets whose true distribution of the next return is known.
 
 Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both. On real bars nobody
 knows the best reachable bits per event; here everybody does, so the demo and the tests use it.
@@ -6,6 +6,7 @@ knows the best reachable bits per event; here everybody does, so the demo and th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import exp, log, sqrt
@@ -19,13 +20,17 @@ from numpy.typing import NDArray
 from vaiom.codec import to_json
 from vaiom.files import Progress, staged_folder, write_json
 from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, counted, describe, write_manifest, write_symbol
+from vaiom.market.timeframes import step_seconds
 from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, FloatArray, IntArray, Truth, observe, require
 
 Stamps = NDArray[np.datetime64]
 BoolArray = NDArray[np.bool_]
 
-MAX_ASSETS = 64
-MAX_BARS = 300_000
+MAX_ASSETS = 10_000
+MAX_HOURS = 300_000
+"""Of trade: more would begin before 1970."""
+
+_FACTOR = 64  # the place of the shared factor among the assets' random numbers
 
 _METALS = (("XAUSIM", 1_500.0, 10), ("XAGSIM", 20.0, 1_000), ("XPTSIM", 900.0, 10), ("XPDSIM", 1_200.0, 10))
 _FX_TICKS_PER_UNIT = 100_000
@@ -48,6 +53,8 @@ class MarketConfig:
 
     assets: int = 6
     bars: int = 64_000
+    timeframe: str = "1h"
+    """An hour or a part of it; the dynamics are those of a bar, whatever its length."""
     seed: int = 17
     end: datetime = datetime(2025, 12, 31, 23)
     faults_per_bar: float = 2e-4
@@ -56,9 +63,12 @@ class MarketConfig:
     """Of the noise of any two assets in the same hour, in normal scores."""
 
     def __post_init__(self) -> None:
+        step = step_seconds(self.timeframe)
+        most = MAX_HOURS * 3600 // step
         require(
             (1 <= self.assets <= MAX_ASSETS, f"assets must be between 1 and {MAX_ASSETS}, got {self.assets}"),
-            (2 <= self.bars <= MAX_BARS, f"bars must be between 2 and {MAX_BARS}, got {self.bars}"),
+            (step <= 3600, f"timeframe must be an hour or a part of it, got {self.timeframe}"),
+            (2 <= self.bars <= most, f"bars must be between 2 and {most}, got {self.bars}"),
             (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
             (self.end.tzinfo is None, "end must be a naive datetime"),
             (0 <= self.correlation < 1, f"correlation must lie in [0, 1), got {self.correlation}"),
@@ -85,32 +95,38 @@ class SimulatedAsset:
     truth: Truth
 
 
-def simulate(config: MarketConfig | None = None, progress: Progress | None = None) -> dict[str, SimulatedAsset]:
-    """All assets of a market, by symbol; an asset does not depend on how many others there are."""
-    config = config or MarketConfig()
-    generators = map(np.random.default_rng, np.random.SeedSequence(config.seed).spawn(config.assets))
+def simulate(config: MarketConfig | None = None) -> dict[str, SimulatedAsset]:
+    """All assets of a market, by symbol."""
+    return {one.asset.symbol: one for one in simulate_assets(config or MarketConfig())}
+
+
+def simulate_assets(config: MarketConfig, progress: Progress | None = None) -> Iterator[SimulatedAsset]:
+    """The assets of a market one after another; none depends on how many others there are."""
+    seeds = np.random.SeedSequence(config.seed).spawn(max(config.assets, _FACTOR) + 1)
+    del seeds[_FACTOR]
+    generators = map(np.random.default_rng, seeds[: config.assets])
     drawn = [(_draw_asset(number, rng), rng) for number, rng in enumerate(generators)]
-    return {
-        asset.symbol: _simulate_asset(asset, config, rng)
-        for asset, rng in counted(drawn, progress, lambda pair: pair[0].symbol)
-    }
+    for asset, rng in counted(drawn, progress, lambda pair: pair[0].symbol):
+        yield _simulate_asset(asset, config, rng)
 
 
 def write_market(
-    market: dict[str, SimulatedAsset], config: MarketConfig, out: Path, *, overwrite: bool = False
+    config: MarketConfig, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Write a bar folder with the truth beside the bars; the manifest is returned."""
-    symbols = {symbol: describe(one.bars) for symbol, one in market.items()}
-    stored = to_json(config)
-    if not config.correlation:  # as it always was
-        del stored["correlation"]
-    manifest = {"source": "simulated", "timeframe": "1h", "market": stored, "symbols": symbols}
+    """Write a bar folder with the truth beside the bars, an asset at a time; the manifest is returned."""
+    stored, usual = to_json(config), MarketConfig()
+    for name in ("correlation", "timeframe"):  # as it always was
+        if getattr(config, name) == getattr(usual, name):
+            del stored[name]
+    symbols, assets = {}, {}
     with staged_folder(out, overwrite=overwrite) as folder:
-        for symbol, one in market.items():
+        for one in simulate_assets(config, progress):
+            symbol = one.asset.symbol
+            symbols[symbol], assets[symbol] = describe(one.bars), one.asset
             write_symbol(folder, symbol, one.bars)
             one.truth.save(folder / TRUTH_FOLDER / f"{symbol}.npz")
-        constants = {"market": stored, "assets": {symbol: one.asset for symbol, one in market.items()}}
-        write_json(folder / TRUTH_FOLDER / "market.json", to_json(constants))
+        write_json(folder / TRUTH_FOLDER / "market.json", to_json({"market": stored, "assets": assets}))
+        manifest = {"source": "simulated", "timeframe": config.timeframe, "market": stored, "symbols": symbols}
         write_manifest(folder, manifest)
     return manifest
 
@@ -126,50 +142,51 @@ def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
     return Asset(symbol, metal, start, ticks_per_unit, scale, sessions)
 
 
-def trading_hours(metal: bool, bars: int, end: datetime) -> tuple[Stamps, np.datetime64]:
-    """The last `bars` trading hours up to `end`, and the one that follows them."""
-    last = np.datetime64(end, "h")
-    open_share = 0.6  # a lower bound of the share of hours that trade, holidays and pauses included
-    hours = np.arange(last - np.timedelta64(int(bars / open_share) + 24 * 14, "h"), last + np.timedelta64(24 * 14, "h"))
-    days = hours.astype("datetime64[D]")
+def trading_stamps(metal: bool, config: MarketConfig) -> tuple[Stamps, np.datetime64]:
+    """The last stamps of bars up to the market's end, and the one that follows them."""
+    step = np.timedelta64(step_seconds(config.timeframe), "s")
+    last, fortnight = np.datetime64(config.end, "h").astype("datetime64[s]"), np.timedelta64(14, "D")
+    open_share = 0.6  # a lower bound of the share of time that trades, holidays and pauses included
+    stamps = np.arange(last - int(config.bars / open_share) * step - fortnight, last + fortnight, step)
+    days = stamps.astype("datetime64[D]")
     months = days.astype("datetime64[M]")
-    week_hour = _week_hour(hours)
+    week_hour = _week_hour(stamps)
     closed = (week_hour >= _WEEK_CLOSES) & (week_hour < _WEEK_OPENS)
     for month, day in _HOLIDAYS:
         closed |= (months.astype(np.int64) % 12 + 1 == month) & ((days - months).astype(np.int64) + 1 == day)
     if metal:
         closed |= week_hour % 24 == _METALS_PAUSE_HOUR
-    trading = hours[~closed]
+    trading = stamps[~closed]
     stop = int(np.searchsorted(trading, last, side="right"))
-    return trading[stop - bars : stop], trading[stop]
+    return trading[stop - config.bars : stop], trading[stop]
 
 
-def calendar_profile(asset: Asset, hours: Stamps) -> FloatArray:
-    """The known scale of the bar at each hour: sessions of the day, day of the week, weekly news, openings."""
-    week_hour = _week_hour(hours)
+def calendar_profile(asset: Asset, stamps: Stamps) -> FloatArray:
+    """The known scale of an hour at each stamp: sessions of the day, day of the week, weekly news, openings."""
+    week_hour = _week_hour(stamps)
     angle = 2 * np.pi * (np.arange(24)[:, None] - _SESSION_HOURS) / 24
     of_day = np.exp(np.exp(_SESSION_FOCUS * (np.cos(angle) - 1)) @ np.array(asset.sessions))
     of_day *= asset.hourly_scale / np.sqrt(np.mean(of_day**2))
     profile: FloatArray = of_day[week_hour % 24] * _DAY_LEVEL[week_hour // 24]
     for weekday, hour in _WEEKLY_NEWS:
         profile[week_hour == 24 * weekday + hour] *= _NEWS_FACTOR
-    profile[_follows_closure(hours)] *= _OPENING_FACTOR
+    profile[_follows_closure(stamps)] *= _OPENING_FACTOR
     return profile
 
 
 def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator) -> SimulatedAsset:
-    hours, following = trading_hours(asset.metal, config.bars, config.end)
-    profile = calendar_profile(asset, np.append(hours, following))
+    stamps, following = trading_stamps(asset.metal, config)
+    profile = calendar_profile(asset, np.append(stamps, following)) * sqrt(step_seconds(config.timeframe) / 3600)
     # Rows at which the feed fails: never the first, never two in a row, which could hide each other.
     faulty = rng.random(config.bars) < config.faults_per_bar
     faulty[0] = False
     for row in np.flatnonzero(faulty):
         faulty[row] = not faulty[row - 1]
-    ticks = _walk(asset, profile, faulty, config.dynamics, _draw_noise(config, hours, rng).tolist(), rng)
+    ticks = _walk(asset, profile, faulty, config.dynamics, _draw_noise(config, stamps, rng).tolist(), rng)
     close = ticks / asset.ticks_per_unit
     close[faulty] = np.nan
-    truth = observe(hours.astype("datetime64[us]"), close, profile, asset.ticks_per_unit, config.dynamics)
-    bars = _bars_around(truth, asset, _follows_closure(hours), rng)
+    truth = observe(stamps.astype("datetime64[us]"), close, profile, asset.ticks_per_unit, config.dynamics)
+    bars = _bars_around(truth, asset, _follows_closure(stamps), rng)
     # Faulty rows have no prices at all, or a decimal point that slipped.
     kind = rng.integers(0, 3, len(faulty))
     factor = np.select([~faulty, kind == 1, kind == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
@@ -203,16 +220,16 @@ def _walk(
     return np.array(ticks)
 
 
-def _draw_noise(config: MarketConfig, hours: Stamps, rng: np.random.Generator) -> FloatArray:
-    """Student-t noise of unit variance; correlated assets share a normal factor of the hour."""
+def _draw_noise(config: MarketConfig, stamps: Stamps, rng: np.random.Generator) -> FloatArray:
+    """Student-t noise of unit variance; correlated assets share a normal factor of the bar."""
     if not config.correlation:
-        return np.asarray(UNIT_VARIANCE * rng.standard_t(4, len(hours)))
+        return np.asarray(UNIT_VARIANCE * rng.standard_t(4, len(stamps)))
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
-    ago = (np.datetime64(config.end, "h") - hours.astype("datetime64[h]")).astype(np.int64)
-    shared = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(MAX_ASSETS,)))
+    ago = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
+    shared = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(_FACTOR,)))
     factor = shared.standard_normal(int(ago.max()) + 1)[ago]
-    own = rng.standard_normal(len(hours))
+    own = rng.standard_normal(len(stamps))
     scores = sqrt(config.correlation) * factor + sqrt(1 - config.correlation) * own
     return np.asarray(UNIT_VARIANCE * stdtrit(4, ndtr(scores)))
 
@@ -248,11 +265,11 @@ def _bars_around(truth: Truth, asset: Asset, opening: BoolArray, rng: np.random.
     return pl.DataFrame(dict(columns)).cast(BAR_SCHEMA)  # type: ignore[arg-type]
 
 
-def _week_hour(hours: Stamps) -> IntArray:
+def _week_hour(stamps: Stamps) -> IntArray:
     """Hours since Monday midnight; the epoch was a Thursday."""
-    return (hours.astype("datetime64[h]").astype(np.int64) + 3 * 24) % (7 * 24)
+    return (stamps.astype("datetime64[h]").astype(np.int64) + 3 * 24) % (7 * 24)
 
 
-def _follows_closure(hours: Stamps) -> BoolArray:
+def _follows_closure(stamps: Stamps) -> BoolArray:
     """Bars that open after a weekend or a holiday, not after the metals' daily pause."""
-    return np.diff(hours, prepend=hours[:1]) > np.timedelta64(12, "h")
+    return np.diff(stamps, prepend=stamps[:1]) > np.timedelta64(12, "h")

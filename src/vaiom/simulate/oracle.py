@@ -27,6 +27,7 @@ TRUTH_FOLDER = "truth"
 FAULT_LIMIT = 1.0
 """A close further than this from the last good one, in log units, is a faulty print: the price did not move."""
 
+_BLOCK_ROWS = 1 << 15
 UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
 
 
@@ -145,14 +146,14 @@ def observe(
     """Filter closes (N,), NaN where missing; `profile` (N + 1,) is the calendar scale, through the next bar."""
     # The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone.
     ticks, good, scale = np.empty(len(close), np.int64), np.zeros(len(close), bool), np.empty(len(close))
-    last, variance, calendar = 0.0, 1.0, profile.tolist()
+    last, before, variance, calendar = 0.0, 0, 1.0, profile.tolist()
     for row, price in enumerate(close.tolist()):
-        good[row] = isfinite(price) and (last == 0.0 or abs(log(price / last)) <= FAULT_LIMIT)
-        last = price if good[row] else last
-        ticks[row] = round(last * ticks_per_unit)
-        if row and good[row]:
-            variance = dynamics.next_variance(variance, log(int(ticks[row]) / int(ticks[row - 1])) / calendar[row])
-        scale[row] = calendar[row + 1] * sqrt(variance)
+        good[row] = usable = isfinite(price) and (last == 0.0 or abs(log(price / last)) <= FAULT_LIMIT)
+        last = price if usable else last
+        ticks[row] = now = round(last * ticks_per_unit)
+        if row and usable:
+            variance = dynamics.next_variance(variance, log(now / before) / calendar[row])
+        scale[row], before = calendar[row + 1] * sqrt(variance), now
     truth = Truth(
         timestamps=timestamps,
         ticks=ticks,
@@ -162,14 +163,16 @@ def observe(
         spread=np.array(dynamics.spread),
         drift=np.array(dynamics.drift),
     )
-    now = ticks[1:, None].astype(np.float64)
-    likelihood = truth.mass_by_state(np.arange(len(close) - 1), now - 1.0, now)[:, 0]
     transition = np.array(dynamics.transition)
     # Before the first move nothing is known of the state but its long-run shares.
     truth.weights[0] = predicted = dynamics.stationary()
-    for row in range(1, len(close)):
-        joint = predicted * likelihood[row - 1]
-        truth.weights[row] = predicted = (joint / joint.sum() if good[row] else predicted) @ transition
+    for start in range(1, len(close), _BLOCK_ROWS):
+        rows = np.arange(start, min(start + _BLOCK_ROWS, len(close)))
+        reached = ticks[rows, None].astype(np.float64)
+        likelihood = truth.mass_by_state(rows - 1, reached - 1.0, reached)[:, 0]
+        for row, of_states in enumerate(likelihood, start):
+            joint = predicted * of_states
+            truth.weights[row] = predicted = (joint / joint.sum() if good[row] else predicted) @ transition
     return truth
 
 
