@@ -72,15 +72,22 @@ def test_batch_history_and_stream_agree(further: TinyRun, frames: dict[str, pl.D
 def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:
     """Train shares of the buckets are what heads say on average, and Validation is not far."""
     from vaiom.events.horizons import at_horizon
+    from vaiom.training.horizons import HorizonHeads
     from vaiom.training.scoring import hidden_states
 
     checkpoint = load_checkpoint(Run(further.run).best)
     horizons = load_horizons(Run(further.run).horizons, checkpoint)
+    heads = HorizonHeads(checkpoint.config, len(HORIZONS))
+    heads.load_state_dict({name: torch.tensor(array) for name, array in horizons.tensors.items()})
     for fit in horizons.fitted.fits:
         view = at_horizon(further.corpus, fit)
         rows = view.endpoints("train", checkpoint.config.history)
         hidden = hidden_states(checkpoint.model, further.corpus, rows, torch.device("cpu"))
-        probs = horizons.probs(hidden, further.corpus.inputs(checkpoint.config)[rows], fit.bars)
+        inputs = further.corpus.inputs(checkpoint.config)[rows]
+        probs = horizons.probs(hidden.numpy(), inputs, fit.bars)
+        with torch.inference_mode():
+            learned = heads(hidden, torch.from_numpy(inputs))[:, HORIZONS.index(fit.bars)].exp().numpy()
+        np.testing.assert_allclose(probs, learned, atol=1e-6)
         shares = np.bincount(view.target_return[rows], minlength=17)[1:] / len(rows)
         np.testing.assert_allclose(probs.mean(axis=0), shares, atol=0.03)
         assert horizons.fitted.validation_bits[str(fit.bars)] < 4

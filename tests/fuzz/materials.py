@@ -24,10 +24,11 @@ from vaiom.events.horizons import of_next_bar
 from vaiom.events.pack import pack
 from vaiom.files import write_json
 from vaiom.market.folder import write_symbol
-from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.horizons import FittedHorizons, HorizonHeads, Horizons
+from vaiom.model.checkpoint import arrays_of, load_checkpoint
+from vaiom.model.horizons import FittedHorizons, Horizons
 from vaiom.run import Run
 from vaiom.simulate.market import MarketConfig, write_market
+from vaiom.training.horizons import HorizonHeads
 from vaiom.training.loop import train
 
 SPLIT = "test-h1"
@@ -75,7 +76,7 @@ def _write_beside(run: Path) -> None:
         validation_bits={"4": 3.2},
         fits=(replace(of_next_bar(checkpoint.tokenizer), bars=4),),
     )
-    Horizons(fitted=fitted, heads=HorizonHeads(checkpoint.config, 1)).save(Run(run).horizons)
+    Horizons(fitted=fitted, tensors=arrays_of(HorizonHeads(checkpoint.config, 1).state_dict())).save(Run(run).horizons)
     fit = Dependence(
         checkpoint_sha256=checkpoint.sha256,
         symbols=("EURUSD", "XAUUSD"),

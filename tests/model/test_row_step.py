@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import cycle
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 from small_models import events, tiny_model
 
-from vaiom.model.row_step import RowMemory, RowStep
+from vaiom.model.checkpoint import arrays_of
+from vaiom.model.row_step import RowMemory, RowStep, ratio_erf
 from vaiom.model.vaiom import Vaiom
 
 WINDOW, LENGTH = 8, 70
@@ -49,7 +51,7 @@ def test_every_row_from_the_first_on(changes: dict[str, object]) -> None:
     model = windowed_model(**changes)
     x, meta = events(model, 1, LENGTH)
     expected = answers(model, x, meta)
-    memories = walk(RowStep(model), None, x[0].float().numpy(), meta[0].numpy())
+    memories = walk(RowStep.of(model), None, x[0].float().numpy(), meta[0].numpy())
     np.testing.assert_allclose([each.probs for each in memories], expected, atol=1e-6, rtol=0)
     assert memories[-1].position == LENGTH
 
@@ -61,19 +63,25 @@ def test_a_window_begins_what_rows_go_on_with(length: int, first: int) -> None:
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
     rows, asset = x[0].numpy(), meta[0].numpy()
-    expected, step = answers(model, x, meta), RowStep(model)
-    memory = step.begin(rows[:length], asset, first)
-    np.testing.assert_allclose(memory.probs, expected[length - 1], atol=1e-6, rtol=0)
-    later = walk(step, memory, rows[length:], asset)
-    np.testing.assert_allclose([each.probs for each in later], expected[length:], atol=1e-5, rtol=0)
-    assert later[-1].position == first + LENGTH
+    expected, by_network = answers(model, x, meta), RowStep.of(model)
+    for step in (by_network, RowStep(model.config, arrays_of(model.state_dict()))):
+        memory = step.begin(rows[:length], asset, first)
+        np.testing.assert_allclose(memory.probs, expected[length - 1], atol=1e-6, rtol=0)
+        later = walk(step, memory, rows[length:], asset)
+        np.testing.assert_allclose([each.probs for each in later], expected[length:], atol=1e-5, rtol=0)
+        assert later[-1].position == first + LENGTH
+
+
+def test_the_error_function_without_scipy() -> None:
+    x = np.linspace(-6, 6, 1201, dtype=np.float32)
+    np.testing.assert_allclose(ratio_erf(x), [math.erf(each) for each in x], atol=5e-7)
 
 
 def test_a_window_of_a_receptive_field_is_enough() -> None:
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
     rows, asset = x[0].numpy(), meta[0].numpy()
-    expected, step = answers(model, x, meta), RowStep(model)
+    expected, step = answers(model, x, meta), RowStep.of(model)
     memory = step.begin(rows[10 : 10 + model.config.receptive_field], asset)
     later = walk(step, memory, rows[10 + model.config.receptive_field :], asset)
     np.testing.assert_allclose([each.probs for each in later], expected[10 + model.config.receptive_field :], atol=1e-6)
@@ -84,7 +92,7 @@ def test_the_last_row_may_come_again_in_another_form() -> None:
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
     other, _ = events(model, 1, LENGTH, seed=1)
-    rows, asset, step = x[0].numpy(), meta[0].numpy(), RowStep(model)
+    rows, asset, step = x[0].numpy(), meta[0].numpy(), RowStep.of(model)
     expected, memory, shared = answers(model, x, meta), None, 0
     for number, (row, another) in enumerate(zip(rows, other[0].numpy(), strict=True)):
         [left] = step.step(memory, another[None], asset)
@@ -105,7 +113,7 @@ def test_rows_of_several_assets_are_those_of_each_alone() -> None:
     """However many rows each has had and gets."""
     model = windowed_model()
     x, meta = events(model, 4, LENGTH)
-    rows, assets, step = x.numpy(), meta.numpy(), RowStep(model)
+    rows, assets, step = x.numpy(), meta.numpy(), RowStep.of(model)
     expected = [answers(model, x[[one]], meta[[one]]) for one in range(4)]
     memories: list[RowMemory | None] = [
         None,

@@ -56,7 +56,8 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
 
 
 def state_of(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return read_tensors(Run(run).state(step), FORMAT, FORMAT_VERSION)[1]
+    arrays = read_tensors(Run(run).state(step), FORMAT, FORMAT_VERSION)[1]
+    return {name: torch.tensor(array) for name, array in arrays.items()}
 
 
 def assert_same_tensors(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:

@@ -92,15 +92,15 @@ def judge_horizons(
     hidden = hidden_states(network, corpus, steps, model.device)
     with torch.inference_mode():
         one = return_log_probs(network.heads(hidden)).double().exp().cpu().numpy()
+        seen = hidden.float().cpu().numpy()
     served = served_distributions(corpus, steps, one)
     variance, narrower = served.std() ** 2, _width(served)
-    horizons.heads.to(model.device)
     inputs = corpus.inputs(config)
     for view, own in zip(views, rows, strict=True):
         if not len(own):
             continue
         at = np.searchsorted(steps, own)
-        probs = horizons.probs(hidden[torch.from_numpy(at).to(hidden.device)], inputs[own], view.horizon)
+        probs = horizons.probs(seen[at], inputs[own], view.horizon)
         losses, missing = _losses(view, own, one[at], config.history, baselines)
         named = score_events(view, own, losses)
         events = replace(named, bits={MODEL: event_bits(probs, named.buckets), **losses}, probs=probs)

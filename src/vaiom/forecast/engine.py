@@ -98,12 +98,10 @@ class TorchEngine(Engine):
         self, model: Vaiom, device: str = "cpu", threads: int | None = None, horizons: Horizons | None = None
     ) -> None:
         self.device = resolve_device(device)
-        if horizons:
-            horizons.heads.to(self.device)
         self.horizons = horizons
         self.model = model.to(self.device).eval()
         self.threads = threads
-        self.row_step = RowStep(model) if model.config.attention_window else None
+        self.row_step = RowStep.of(model) if model.config.attention_window else None
 
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         return np.asarray(self._answers(events, meta, horizon, last_only=True)[:, -1])
@@ -129,7 +127,7 @@ class TorchEngine(Engine):
             if horizon == 1:
                 return normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
             assert self.horizons
-            return self.horizons.probs(hidden, x_BTF[:, -hidden.shape[1] :], horizon)
+            return self.horizons.probs(hidden.float().cpu().numpy(), events[:, -hidden.shape[1] :], horizon)
 
     def _tensors(self, events: Events, meta: Meta) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(events).to(self.device), torch.from_numpy(meta).to(self.device)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 
 from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, DataError
@@ -21,8 +22,15 @@ from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.config import ModelConfig, upgrade_settings
-from vaiom.model.vaiom import Vaiom, unallocated_model
 from vaiom.run import Run, find_run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vaiom.model.vaiom import Vaiom
+
+T = TypeVar("T")
+Tensors = dict[str, npt.NDArray[Any]]
 
 FORMAT = "vaiom-checkpoint"
 FORMAT_VERSION = 2
@@ -82,7 +90,7 @@ def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: 
         "tokenizer_sha256": tokenizer.sha256,
         "provenance": to_json(provenance),
     }
-    return write_tensors(path, FORMAT, FORMAT_VERSION, header, model.saved_tensors())
+    return write_tensors(path, FORMAT, FORMAT_VERSION, header, arrays_of(model.saved_tensors()))
 
 
 def load_model(path: str | Path) -> Checkpoint:
@@ -93,16 +101,30 @@ def load_model(path: str | Path) -> Checkpoint:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a model back, or say why the file cannot be trusted."""
+    card, model = read_checkpoint(path, _network)
+    return Checkpoint(**vars(card), model=model)
+
+
+def _network(card: ModelCard, tensors: Tensors) -> Vaiom:
+    import torch
+
+    from vaiom.model.vaiom import unallocated_model
+
+    # What does not fit is refused before it costs memory.
+    model = unallocated_model(card.config, card.tokenizer.vocabulary_sizes)
+    model.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()}, assign=True)
+    return model.eval()
+
+
+def read_checkpoint(path: Path, make: Callable[[ModelCard, Tensors], T]) -> tuple[ModelCard, T]:
+    """What a checkpoint says of its model, and what is made of its tensors, which must be those of such a model."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
         card = read_card(header, path)
-        # What does not fit is refused before it costs memory.
-        model = unallocated_model(card.config, card.tokenizer.vocabulary_sizes)
-        model.load_state_dict(tensors, assign=True)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
+        return card, make(card, tensors)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"
         raise _foreign(path, FORMAT, FORMAT_VERSION, got) from error
-    return Checkpoint(**vars(card), model=model.eval())
 
 
 def read_card(header: dict[str, Any], path: Path) -> ModelCard:
@@ -115,9 +137,12 @@ def read_card(header: dict[str, Any], path: Path) -> ModelCard:
     )
 
 
-def write_tensors(
-    path: Path, kind: str, version: int, contents: dict[str, Any], tensors: dict[str, torch.Tensor]
-) -> str:
+def arrays_of(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Tensors in the memory of the processor."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def write_tensors(path: Path, kind: str, version: int, contents: dict[str, Any], tensors: Tensors) -> str:
     """Write a file that `read_tensors` can check, atomically; returns the hash of the tensors."""
     digest = tensors_sha256(tensors)
     header = {"format": kind, "format_version": version, **contents, "tensors_sha256": digest}
@@ -126,16 +151,16 @@ def write_tensors(
     return digest
 
 
-def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], Tensors]:
     """Header and tensors of a file written by this package, hashes checked."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             # Copies: what is checked and used must not follow a file that changes later.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).copy() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError("no such checkpoint", where=path) from error
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, TypeError, AttributeError) as error:
         raise CheckpointError(
             "not a readable checkpoint: truncated, damaged, or not safetensors at all",
             where=path,
@@ -159,13 +184,12 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], d
     return header, tensors
 
 
-def tensors_sha256(tensors: dict[str, torch.Tensor]) -> str:
-    """A hash over names, types, shapes and bytes."""
+def tensors_sha256(tensors: Tensors) -> str:
+    """A hash over names, types as PyTorch calls them, shapes and bytes."""
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    for name, array in sorted(tensors.items()):
+        digest.update(f"{name} torch.{array.dtype} {array.shape}\n".encode())
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vaiom.events.fields import CLASSES, CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, NUM_RETURN_BUCKETS, vocabulary_sizes
+from vaiom.events.fields import (
+    CLASSES,
+    CONT_FIELDS,
+    DISC_FIELDS,
+    EXTRA_FIELDS,
+    META_FIELDS,
+    NUM_RETURN_BUCKETS,
+    vocabulary_sizes,
+)
 
 CHOICES = {
     "input": ("disc", "cont", "hybrid"),
@@ -29,6 +37,10 @@ FEED_FORWARD_FACTOR = 4
 SCORED_HISTORY = 512
 """The paper's context: models that look further back are scored on the events that it gives, like everything else."""
 MIN_EMBEDDING_WIDTH = 8
+INPUT_LIMIT = 32.0
+"""Continuous inputs are clipped to this on entry to the model, and nowhere else."""
+ROTARY_BASE = 10_000.0
+"""Of the angles from one position to the next."""
 
 
 def class_of(buckets: Any) -> Any:
@@ -123,6 +135,16 @@ class ModelConfig:
     def input_fields(self) -> tuple[str, ...]:
         """The fields that the model reads, in the order of its input."""
         return self.fields or (DISC_FIELDS if self.input == "disc" else CONT_FIELDS)
+
+    @property
+    def num_continuous(self) -> int:
+        """How many of its fields are numbers and not ids."""
+        return 0 if self.input == "disc" else len(self.input_fields)
+
+    @property
+    def embedded(self) -> tuple[str, ...]:
+        """What the model has embeddings of: all fields, or the metadata beside continuous ones, or nothing."""
+        return {"disc": self.input_fields, "cont": (), "hybrid": META_FIELDS}[self.input]
 
     @property
     def window(self) -> int:

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from vaiom.model.config import FEED_FORWARD_FACTOR, ModelConfig
+from vaiom.model.config import FEED_FORWARD_FACTOR, ROTARY_BASE, ModelConfig
 
 if torch.cuda.is_available():
     from vaiom.model import attention_gpu
 
 POSITION_SCALE = 0.02
-ROTARY_BASE = 10_000.0
 _TABLE_ROWS = 8_192
 """Positions whose rotations are at hand; longer passes compute their own."""
 _QUERY_BLOCK = 64

@@ -1,6 +1,6 @@
 """Heads for the sums of the next h returns, on a trunk that stays as it is; the file that keeps them.
 
-Enters: the trunk's last hidden states (N, D) and the rows' own inputs (N, F). Leaves: log-probabilities (N, H, 16);
+Enters: the trunk's last hidden states (..., D) and the rows' own inputs (..., F). Leaves: probabilities (..., 16);
 `horizons.safetensors` beside a checkpoint, with all that Train fits of each horizon. The paper predicts one bar.
 """
 
@@ -12,44 +12,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu
 
 from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.horizons import Horizon
-from vaiom.model.checkpoint import ModelCard, read_tensors, write_tensors
-from vaiom.model.config import ModelConfig
-from vaiom.model.vaiom import INPUT_LIMIT
+from vaiom.model.checkpoint import ModelCard, Tensors, read_tensors, write_tensors
+from vaiom.model.config import INPUT_LIMIT
+from vaiom.model.row_step import GELU, gelu
+
+Floats = npt.NDArray[np.floating[Any]]
 
 FORMAT, FORMAT_VERSION = "vaiom-horizons", 1
 WIDTH = 256
 LEAST_SPREAD = 1e-3
 """Added to the standard deviation of each field."""
-
-
-class HorizonHeads(nn.Module):
-    """One hidden layer for all horizons; ids of discrete inputs are left to the trunk."""
-
-    def __init__(self, config: ModelConfig, num_horizons: int, rate: float = 0.0) -> None:
-        super().__init__()
-        self.rate = rate
-        self.num_fields = 0 if config.input == "disc" else len(config.input_fields)
-        self.first = nn.Linear(config.width + self.num_fields, WIDTH)
-        self.second = nn.Linear(WIDTH, num_horizons * NUM_RETURN_BUCKETS)
-        self.register_buffer("centre", torch.zeros(self.num_fields))
-        self.register_buffer("spread", torch.ones(self.num_fields))
-
-    def forward(self, h_ND: Tensor, x_NF: Tensor) -> Tensor:
-        x_NF = x_NF[..., : self.num_fields].float().clamp(-INPUT_LIMIT, INPUT_LIMIT)
-        spread = self.get_buffer("spread")
-        # What never changed on Train tells nothing: masks are set on rows that no target follows there.
-        own = torch.where(spread > 1.01 * LEAST_SPREAD, (x_NF - self.get_buffer("centre")) / spread, 0.0)
-        hidden = dropout(gelu(self.first(torch.cat([h_ND.float(), own], dim=-1))), self.rate, self.training)
-        log_probs: Tensor = self.second(hidden).unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
-        return log_probs
+LEAST_USED = 1.01 * LEAST_SPREAD
+"""What never changed on Train tells nothing: masks are set on rows that no target follows there."""
+_BLOCK = 65_536
+"""Rows that go through the heads together."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,25 +48,37 @@ class FittedHorizons:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Horizons:
-    """Heads with what they were fitted from."""
+    """Heads with what they were fitted from: one hidden layer for all horizons."""
 
     fitted: FittedHorizons
-    heads: HorizonHeads
+    tensors: Tensors
 
-    def probs(self, hidden: Any, inputs: Any, bars: int) -> npt.NDArray[np.float64]:
-        """(..., 16) of one horizon from tensors or arrays; their sum is 1 in double precision."""
-        known, device = [each.bars for each in self.fitted.fits], self.heads.first.weight.device
+    def probs(self, hidden: Floats, inputs: Floats, bars: int) -> npt.NDArray[np.float64]:
+        """(..., 16) of one horizon; their sum is 1 in double precision."""
+        known = [each.bars for each in self.fitted.fits]
         if bars not in known:
             raise unknown_horizon(bars, known)
-        with torch.inference_mode():
-            seen = (torch.as_tensor(each, device=device) for each in (hidden, inputs))
-            log_probs = self.heads(*seen)[..., known.index(bars), :].double().cpu().numpy()
-        probs = np.exp(log_probs)
-        return np.asarray(probs / probs.sum(axis=-1, keepdims=True))
+        of_horizon = slice(known.index(bars) * NUM_RETURN_BUCKETS, (known.index(bars) + 1) * NUM_RETURN_BUCKETS)
+        rows_ND, rows_NF = (each.reshape(-1, each.shape[-1]) for each in (hidden, inputs))
+        probs = np.empty((len(rows_ND), NUM_RETURN_BUCKETS))
+        for start in range(0, len(probs), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            probs[rows] = self._logits(rows_ND[rows], rows_NF[rows], of_horizon)
+        probs = np.exp(probs - probs.max(axis=-1, keepdims=True))
+        return np.asarray(probs / probs.sum(axis=-1, keepdims=True)).reshape(*hidden.shape[:-1], -1)
+
+    def _logits(self, h_ND: Floats, x_NF: Floats, of_horizon: slice) -> Floats:
+        """As `training.horizons.HorizonHeads` has them."""
+        centre, spread = self.tensors["centre"], self.tensors["spread"]
+        own = np.clip(x_NF[:, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
+        own = np.where(spread > LEAST_USED, (own - centre) / spread, np.float32(0))
+        first = np.concatenate([h_ND, own], axis=1) @ self.tensors["first.weight"].T + self.tensors["first.bias"]
+        second, bias = self.tensors["second.weight"][of_horizon], self.tensors["second.bias"][of_horizon]
+        return np.asarray(gelu(first * GELU) @ (second.T * GELU) + bias)
 
     def save(self, path: Path) -> str:
         """Write atomically; returns the hash of the tensors."""
-        return write_tensors(path, FORMAT, FORMAT_VERSION, to_json(self.fitted), self.heads.state_dict())
+        return write_tensors(path, FORMAT, FORMAT_VERSION, to_json(self.fitted), self.tensors)
 
 
 def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
@@ -103,8 +96,12 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
     try:
         known = {name: header[name] for name in FittedHorizons.__dataclass_fields__}
         fitted = from_json(FittedHorizons, known)
-        heads = HorizonHeads(card.config, len(fitted.fits))
-        heads.load_state_dict(tensors)
+        num_fields, outputs = card.config.num_continuous, len(fitted.fits) * NUM_RETURN_BUCKETS
+        shapes = {"first.weight": (WIDTH, card.config.width + num_fields), "first.bias": (WIDTH,)}
+        shapes |= {"second.weight": (outputs, WIDTH), "second.bias": (outputs,)}
+        shapes |= {"centre": (num_fields,), "spread": (num_fields,)}
+        if {name: array.shape for name, array in tensors.items()} != shapes:
+            raise ValueError("tensors of other heads")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         got = str(error).splitlines()[0]
         raise CheckpointError("not the horizons of a model", where=path, got=got, fix="vaiom horizons RUN") from error
@@ -116,4 +113,4 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
             got=fitted.checkpoint_sha256,
             fix="vaiom horizons RUN",
         )
-    return Horizons(fitted=fitted, heads=heads.eval())
+    return Horizons(fitted=fitted, tensors=tensors)

@@ -9,29 +9,39 @@ Paper: none; it follows from attention over a window of rows and rotary position
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from scipy.special import erf  # type: ignore[import-untyped]
-from torch import Tensor, nn
 
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.model.decoder import Decoder, rotary_speeds
-from vaiom.model.heads import return_log_probs
-from vaiom.model.vaiom import INPUT_LIMIT, Vaiom
+from vaiom.model.checkpoint import arrays_of
+from vaiom.model.config import INPUT_LIMIT, ROTARY_BASE, ModelConfig
+
+if TYPE_CHECKING:
+    from vaiom.model.vaiom import Vaiom
+
+try:
+    from scipy.special import erf  # type: ignore[import-untyped]
+except ImportError:  # a forecast needs no SciPy
+    erf = None
 
 Array = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
 _EPSILON = 1e-5
 """Of PyTorch's layer norms."""
-_GELU = np.float32(0.5**0.5)
+GELU = np.float32(0.5**0.5)
 """GELU of x is c u (1 + erf(u)) where u is c x: products beside it take both factors."""
 MOST_ROWS = 64
 """At once; more are cheaper in a pass of the network."""
+_ERF_ABOVE = np.array(
+    [-2.7261423e-10, 2.7706814e-08, -2.101024e-06, -5.6925064e-05, -7.3499063e-04, -2.9545998e-03, -1.6096033e-02],
+    np.float32,
+)
+_ERF_BELOW = np.array([-1.4566072e-05, -2.1337406e-04, -1.682827e-03, -7.3733292e-03, -1.4264739e-02], np.float32)
+"""Polynomials in the square of x whose ratio times x is erf(x) to 5e-7 for |x| < 4, as in Eigen."""
 
 
 class _Buffer:
@@ -84,39 +94,51 @@ class RowStep:
     Weights are (in + 1, out), the bias last.
     """
 
-    def __init__(self, model: Vaiom) -> None:
-        config, decoder, heads = model.config, model.backbone, model.heads
-        assert isinstance(decoder, Decoder)
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, Array], network: Vaiom | None = None) -> None:
+        """Of the tensors of a checkpoint; with the network itself, long windows begin by a pass of it."""
         assert config.attention_window
-        self.model, self.window = model, config.window
+        self.config, self.network, self.window = config, network, config.window
+        self._tensors = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
         self.num_heads, self.width = config.num_heads, config.width
         self.size = config.width // config.num_heads
-        self.speeds = 1j * rotary_speeds(self.size).numpy()
+        self.speeds = 1j * ROTARY_BASE ** (-np.arange(0, self.size, 2) / self.size)
         self.pairs = np.arange(self.size).reshape(2, -1).T.ravel()
         self._ones = np.ones(max(self.width, self.window + MOST_ROWS), np.float32)
-        self.blocks = [self._block(block) for block in decoder.blocks]
-        encoder: Any = model.encoder
-        self.tables = [_array(table.weight) for table in getattr(encoder, "embeddings", {}).values()]
-        self.first, self.continuous = _weights(encoder.first) * _GELU, None
+        self.blocks = [self._block(f"backbone.blocks.{number}") for number in range(config.num_layers)]
+        self.tables = [self._tensors[f"encoder.embeddings.{name}.weight"] for name in config.embedded]
+        self.first, self.continuous = self._weights("encoder.first") * GELU, None
         self._biases = dict[tuple[int, ...], Array]()
         if config.input == "hybrid":
-            self.continuous = _weights(encoder.continuous) * _GELU
-            self.first[: self.width] *= _GELU
-        self.second = _to_hidden(encoder.second, _GELU)
+            self.continuous = self._weights("encoder.continuous") * GELU
+            self.first[: self.width] *= GELU
+        self.second = self._to_hidden("encoder.second", GELU)
         # State and return come first among the heads; auxiliary ones are for learning alone.
-        self.num_states = heads.sizes.get("state", 0)
-        used = self.num_states + heads.sizes["return"]
-        self.projection = np.ascontiguousarray(_after_norm(decoder.norm, heads.projection)[:, :used])
-        self.norm = _array(decoder.norm.weight) * np.float32(self.width**0.5), _array(decoder.norm.bias)
+        self.num_states = config.num_states if config.return_head == "moms" else 0
+        used = self.num_states + NUM_RETURN_BUCKETS * (self.num_states or 1)
+        self.projection = np.ascontiguousarray(self._after_norm("backbone.norm", "heads.projection")[:, :used])
+        scale, shift = (self._tensors[f"backbone.norm.{name}"] for name in ("weight", "bias"))
+        self.norm = scale * np.float32(self.width**0.5), shift
+
+    @classmethod
+    def of(cls, network: Vaiom) -> RowStep:
+        """Of a network in PyTorch."""
+        return cls(network.config, arrays_of(network.state_dict()), network)
 
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
-        """The memory of a window of rows, by one pass of the network; `first` rows of the asset came before."""
-        device = next(self.model.parameters()).device
+        """The memory of a window of rows; `first` rows of the asset came before."""
+        if self.network is None:
+            skipped = max(0, len(events_TF) - self.config.receptive_field)
+            return [*self.walk(events_TF[skipped:], meta_M, first + skipped)][-1]
+        import torch
+
+        from vaiom.model.heads import return_log_probs
+
+        model, kept = self.network, list[tuple[torch.Tensor, torch.Tensor]]()
+        device = next(model.parameters()).device
         inputs = (torch.from_numpy(np.ascontiguousarray(each[None])).to(device) for each in (events_TF, meta_M))
-        kept: list[tuple[Tensor, Tensor]] = []
         with torch.inference_mode():
-            hidden = self.model.backbone(self.model.encoder(*inputs), last_only=True, first=first, kept=kept)
-            probs = return_log_probs(self.model.heads(hidden))[0, -1].double().exp().cpu().numpy()
+            hidden = model.backbone(model.encoder(*inputs), last_only=True, first=first, kept=kept)
+            probs = return_log_probs(model.heads(hidden))[0, -1].double().exp().cpu().numpy()
             last = hidden[0, -1].float().cpu().numpy()
             # (layers, 2, heads, rows, size), as a buffer has them.
             rows = torch.stack([torch.cat(pair).transpose(1, 2) for pair in kept]).cpu().numpy()
@@ -124,6 +146,15 @@ class RowStep:
         buffer, answer = self._buffer(rows), np.asarray(probs / probs.sum())
         buffer.answers += [answer] * rows.shape[3]
         return RowMemory(buffer, rows.shape[3], first + len(events_TF), answer, last)
+
+    def walk(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> Iterator[RowMemory]:
+        """The memories after each of any number of rows; `first` rows of the asset came before, and are not seen."""
+        nothing = np.empty(0)
+        memory = RowMemory(self._buffer(None), 0, first, nothing, nothing.astype(np.float32))
+        for start in range(0, len(events_TF), MOST_ROWS):
+            made = self.step(memory, events_TF[start : start + MOST_ROWS], meta_M)
+            yield from made
+            memory = made[-1]
 
     def step(self, memory: RowMemory | None, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> list[RowMemory]:
         """The memories after each of a few more rows, in place of any that followed; of none, from the first row on."""
@@ -155,7 +186,7 @@ class RowStep:
                 sums = weights.dot(self._ones[: place.stop - place.low])
                 np.divide(weights @ values, sums[:, :, None], out=mixed_HRE[:, rows])
             hidden += mixed.dot(from_mixed)
-            hidden += _gelu(self._norm(hidden, normed).dot(to_feed)).dot(from_feed)
+            hidden += gelu(self._norm(hidden, normed).dot(to_feed)).dot(from_feed)
             hidden += bias
         probs = self._probs(self._norm(hidden, normed).dot(self.projection))
         seen = normed[:, :-1] * self.norm[0] + self.norm[1]
@@ -195,20 +226,40 @@ class RowStep:
             buffer.rows[:, :, :, : rows.shape[3]] = rows
         return buffer
 
-    def _block(self, block: Any) -> tuple[Array, ...]:
+    def _block(self, name: str) -> tuple[Array, ...]:
         """To queries, keys and values; from what attention gives; to the feed-forward network, and from it."""
-        qkv = _after_norm(block.attention_norm, block.query_key_value)
+        qkv = self._after_norm(f"{name}.attention_norm", f"{name}.query_key_value")
         qkv[:, : self.width] *= self.size**-0.5
         turned = qkv[:, : 2 * self.width].reshape(len(qkv), -1, self.size)
         qkv[:, : 2 * self.width] = turned[..., self.pairs].reshape(len(qkv), -1)
-        feed = _after_norm(block.feed_norm, block.feed_in) * _GELU
-        out = _to_hidden(block.feed_out, _GELU)
-        return qkv, _to_hidden(block.attention_out), feed, out[:-1], out[-1]
+        feed = self._after_norm(f"{name}.feed_norm", f"{name}.feed_in") * GELU
+        out = self._to_hidden(f"{name}.feed_out", GELU)
+        return qkv, self._to_hidden(f"{name}.attention_out"), feed, out[:-1], out[-1]
+
+    def _weights(self, linear: str) -> Array:
+        """(in + 1, out), the bias last: a few rows times this is the fastest product."""
+        weight, bias = (self._tensors[f"{linear}.{name}"] for name in ("weight", "bias"))
+        return np.ascontiguousarray(np.concatenate([weight.T, bias[None]]))
+
+    def _after_norm(self, norm: str, linear: str) -> Array:
+        """A product of values over the root of their sum of squares that includes the rest of the norm."""
+        weights, scale = self._weights(linear), self._tensors[f"{norm}.weight"]
+        weights[-1] += self._tensors[f"{norm}.bias"] @ weights[:-1]
+        weights[:-1] *= scale[:, None] * np.float32(len(scale) ** 0.5)
+        return weights
+
+    def _to_hidden(self, linear: str, scale: np.float32 | None = None) -> Array:
+        """A product that adds to hidden states of mean 0."""
+        weights = self._weights(linear)
+        weights -= weights.mean(axis=1, keepdims=True)
+        if scale is not None:
+            weights[:-1] *= scale
+        return weights
 
     def _encode(self, more: Sequence[MoreRows]) -> Array:
         events = [events_RF for _, events_RF, _ in more]
         events_RF = events[0] if len(more) == 1 else np.concatenate(events)
-        if self.model.config.input == "disc":
+        if self.config.input == "disc":
             ids = events_RF.T.astype(np.int64)
             seen = np.concatenate([table[at] for table, at in zip(self.tables, ids, strict=True)], axis=1)
         else:
@@ -216,10 +267,10 @@ class RowStep:
         if self.continuous is None:
             first = _apply(self.first, seen)
         else:
-            first = _gelu(_apply(self.continuous, seen)).dot(self.first[: self.width])
+            first = gelu(_apply(self.continuous, seen)).dot(self.first[: self.width])
             biases = [self._bias_of(*meta_M.tolist()) for _, _, meta_M in more]
             first += biases[0] if len(more) == 1 else np.repeat(biases, [len(each) for each in events], axis=0)
-        return _apply(self.second, _gelu(first))
+        return _apply(self.second, gelu(first))
 
     def _bias_of(self, *meta: int) -> Array:
         """What an asset's metadata add to the fused product, the same at every row."""
@@ -255,32 +306,6 @@ def _unseen(before: int, number: int, window: int) -> Array | None:
     return np.where((distance < 0) | (distance >= window), np.float32(-np.inf), np.float32(0))
 
 
-def _after_norm(norm: nn.LayerNorm, linear: nn.Linear) -> Array:
-    """A product of values over the root of their sum of squares that includes the rest of the norm."""
-    weights = _weights(linear)
-    weights[-1] += _array(norm.bias) @ weights[:-1]
-    weights[:-1] *= _array(norm.weight)[:, None] * np.float32(len(norm.weight) ** 0.5)
-    return weights
-
-
-def _to_hidden(linear: nn.Linear, scale: np.float32 | None = None) -> Array:
-    """A product that adds to hidden states of mean 0."""
-    weights = _weights(linear)
-    weights -= weights.mean(axis=1, keepdims=True)
-    if scale is not None:
-        weights[:-1] *= scale
-    return weights
-
-
-def _weights(linear: nn.Linear) -> Array:
-    """(in + 1, out), the bias last: a few rows times this is the fastest product."""
-    return np.concatenate([_array(linear.weight.T), _array(linear.bias)[None]])
-
-
-def _array(tensor: Tensor) -> Array:
-    return np.array(tensor.detach().float().cpu().numpy(), order="C")
-
-
 def _ending_with_1(number: int, width: int) -> Array:
     """Room for rows whose product with weights has the bias in it."""
     return np.ones((number, width + 1), np.float32)
@@ -298,9 +323,16 @@ def _powers(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(np.exp(logits, out=logits))
 
 
-def _gelu(values: Array) -> Array:
-    """Of what it is asked for times `_GELU`, and to be multiplied by it again."""
-    out: Array = erf(values)
+def gelu(values: Array) -> Array:
+    """Of what it is asked for times `GELU`, and to be multiplied by it again."""
+    out: Array = erf(values) if erf else ratio_erf(values)
     out += 1
     out *= values
     return out
+
+
+def ratio_erf(values: Array) -> Array:
+    """The error function, where SciPy is not installed."""
+    values = np.clip(values, -4, 4)
+    squares = values * values
+    return np.asarray(values * np.polyval(_ERF_ABOVE, squares) / np.polyval(_ERF_BELOW, squares), np.float32)

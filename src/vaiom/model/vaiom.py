@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear
 from torch.overrides import TorchFunctionMode
 
-from vaiom.events.fields import CROSS_FIELDS, META_FIELDS, UNKNOWN_ASSET
-from vaiom.model.config import ModelConfig
+from vaiom.events.fields import CROSS_FIELDS, UNKNOWN_ASSET
+from vaiom.model.config import INPUT_LIMIT, ModelConfig
 from vaiom.model.decoder import Decoder, Gru
 from vaiom.model.heads import Heads, return_log_probs
 
-INPUT_LIMIT = 32.0
-"""Continuous inputs are clipped to this on entry to the model, and nowhere else."""
 ASSET_TABLE = "encoder.embeddings.asset_id.weight"
 CLASS_TABLE = "encoder.embeddings.asset_class_id.weight"
 """The parameters with a row per asset, the unknown one first, and per class."""
@@ -40,11 +38,10 @@ class Encoder(nn.Module):
             self.register_buffer("_own_F", own, persistent=False)
         if self.input == "hybrid":
             self.continuous = nn.Linear(num_fields, width)
-        embedded = {"disc": config.input_fields, "cont": (), "hybrid": META_FIELDS}[self.input]
         size, sizes = config.embedding_width, vocabulary
-        self.embeddings = nn.ModuleDict({name: nn.Embedding(sizes[name], size) for name in embedded})
+        self.embeddings = nn.ModuleDict({name: nn.Embedding(sizes[name], size) for name in config.embedded})
         entering = {"disc": 0, "cont": num_fields, "hybrid": width}[self.input]
-        self.first = nn.Linear(entering + len(embedded) * size, width)
+        self.first = nn.Linear(entering + len(config.embedded) * size, width)
         self.second = nn.Linear(width, width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:

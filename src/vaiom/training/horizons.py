@@ -12,17 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import nll_loss
+from torch import Tensor, nn
+from torch.nn.functional import dropout, gelu, nll_loss
 
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
+from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.horizons import HORIZONS, HorizonCorpus, at_horizon
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.files import Progress
-from vaiom.model.checkpoint import Checkpoint
-from vaiom.model.config import class_of
-from vaiom.model.horizons import LEAST_SPREAD, FittedHorizons, HorizonHeads, Horizons
+from vaiom.model.checkpoint import Checkpoint, arrays_of
+from vaiom.model.config import INPUT_LIMIT, ModelConfig, class_of
+from vaiom.model.horizons import LEAST_SPREAD, LEAST_USED, WIDTH, FittedHorizons, Horizons
 from vaiom.training.scoring import hidden_states
 from vaiom.training.windows import Rows
 
@@ -32,6 +33,27 @@ STEPS, BATCHES = 800, (256, 4_096)
 """How many steps there are about, and between which sizes batches are chosen for it."""
 LEARNING_RATE, WEIGHT_DECAY, DROPOUT, EMA_DECAY = 2e-3, 0.05, 0.4, 0.99
 _NONE = -1
+
+
+class HorizonHeads(nn.Module):
+    """What `Horizons` computes, to learn from: log-probabilities (N, H, 16)."""
+
+    def __init__(self, config: ModelConfig, num_horizons: int, rate: float = 0.0) -> None:
+        super().__init__()
+        self.rate = rate
+        self.num_fields = config.num_continuous
+        self.first = nn.Linear(config.width + self.num_fields, WIDTH)
+        self.second = nn.Linear(WIDTH, num_horizons * NUM_RETURN_BUCKETS)
+        self.register_buffer("centre", torch.zeros(self.num_fields))
+        self.register_buffer("spread", torch.ones(self.num_fields))
+
+    def forward(self, h_ND: Tensor, x_NF: Tensor) -> Tensor:
+        x_NF = x_NF[..., : self.num_fields].float().clamp(-INPUT_LIMIT, INPUT_LIMIT)
+        spread = self.get_buffer("spread")
+        own = torch.where(spread > LEAST_USED, (x_NF - self.get_buffer("centre")) / spread, 0.0)
+        hidden = dropout(gelu(self.first(torch.cat([h_ND.float(), own], dim=-1))), self.rate, self.training)
+        log_probs: Tensor = self.second(hidden).unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
+        return log_probs
 
 
 def train_horizons(
@@ -61,7 +83,7 @@ def train_horizons(
         validation_bits={str(view.horizon): each for view, each in zip(views, bits, strict=True)},
         fits=tuple(view.at for view in views),
     )
-    return Horizons(fitted=fitted, heads=heads.cpu().eval())
+    return Horizons(fitted=fitted, tensors=arrays_of(heads.state_dict()))
 
 
 Known = tuple[Tensor, Tensor, Tensor]

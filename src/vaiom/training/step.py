@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vaiom.codec import from_json, to_json
 from vaiom.errors import CheckpointError, ConfigError
-from vaiom.model.checkpoint import read_tensors, write_tensors
+from vaiom.model.checkpoint import arrays_of, read_tensors, write_tensors
 from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
@@ -174,15 +174,14 @@ def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
     for name, parameter in step.model.named_parameters():
         for key in _MOMENTS:
             tensors[f"optimizer/{key}/{name}"] = step.optimizer.state[parameter][key]
-    # Memory of its own for each: safetensors refuses tensors that share any.
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     contents = {"record": to_json(record), "scaler": step.scaler.state_dict()}
-    write_tensors(path, FORMAT, FORMAT_VERSION, contents, tensors)
+    write_tensors(path, FORMAT, FORMAT_VERSION, contents, arrays_of(tensors))
 
 
 def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
     """Restore model, optimizer and scaler in place, if the run was started with what we have."""
-    header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
+    header, arrays = read_tensors(path, FORMAT, FORMAT_VERSION)
+    tensors = {name: torch.tensor(array) for name, array in arrays.items()}
     try:
         record = from_json(RunRecord, header["record"])
         for field, name in _ORIGINS.items():
