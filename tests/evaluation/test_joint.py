@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,9 +130,11 @@ def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, O
 
 
 def test_the_audit_finds_a_dependence_that_reads_the_future(
-    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch
+    world: tuple[Any, Corpus, Oracle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, corpus, _ = world
+    for name, value in SMALLER.items():
+        monkeypatch.setattr(joint, name, value)
     uniform = np.full(16, 1 / 16)
     honest: Any = SimpleNamespace(
         checkpoint=world[0].checkpoint, predict_proba=lambda _, rows: np.tile(uniform, (len(rows), 1))
@@ -143,9 +146,20 @@ def test_the_audit_finds_a_dependence_that_reads_the_future(
         return probs / probs.sum(axis=1, keepdims=True)
 
     config = AuditConfig(cuts=2, seed=1)
+    fit = fit_dependence(honest, corpus)
     assert prove_dependence(fit, honest, corpus, config).verdict == PASSED
     leaky: Any = SimpleNamespace(checkpoint=honest.checkpoint, predict_proba=reads_ahead)
-    assert prove_dependence(fit, leaky, corpus, config).verdict == FAILED
+    found = prove_dependence(fit_dependence(leaky, corpus), leaky, corpus, config)
+    assert "with other rows after it" in found.findings[0]
+    # One that was fitted on more than Train, and one that was edited.
+    later = replace(corpus.splits, train_end=corpus.splits.validation[0]).to_json()
+    card = SimpleNamespace(**{**vars(honest.checkpoint), "provenance": SimpleNamespace(splits=later)})
+    greedy: Any = SimpleNamespace(checkpoint=card, predict_proba=honest.predict_proba)
+    of_more = fit_dependence(greedy, corpus)
+    for other in (of_more, replace(fit, degrees={"1": 4.0}), replace(fit, covariance=fit.covariance * 1.01)):
+        found = prove_dependence(other, honest, corpus, config)
+        assert found.verdict == FAILED
+        assert "Train gives another" in found.findings[0]
 
 
 def test_the_true_risk_has_the_least_fissler_ziegel_loss() -> None:
