@@ -97,16 +97,6 @@ def test_simulate(vaiom: Vaiom, tmp_path: Path) -> None:
     assert read_bars(tmp_path / "again")["SIM01USD"].equals(bars)
 
 
-def test_simulate_beside_other_bars(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
-    asked = ("data", "simulate", "--assets", 1, "--bars", 14_000, "--compare", market)
-    measures = {row["measure"] for row in vaiom(*asked, "--json").json()["comparison"]}
-    shown = vaiom(*asked)
-    assert shown.code == 0
-    assert measures
-    assert all(measure in shown.out for measure in measures)
-    assert names_in(tmp_path) == []
-
-
 def test_import_resample_and_check(vaiom: Vaiom, tmp_path: Path) -> None:
     minutes = random_bars(3_000, start=datetime(2023, 1, 2)).with_columns(
         Datetime=pl.datetime_range(datetime(2023, 1, 2), interval="1m", end=datetime(2023, 1, 4, 1, 59), eager=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from simulated_market import Market
 
-from vaiom.evaluation.simulated import compare_markets
+from tools.compare_markets import compare_markets
 from vaiom.events.build import build_corpus
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +14,6 @@ from vaiom.cli.console import Answer, Overwrite, answers, date, parse_span, prog
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.report import data_tables
-from vaiom.report.tables import Table
 
 app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
 
@@ -101,7 +98,7 @@ def resample(
 @app.command()
 @answers
 def simulate(
-    out: Annotated[Path | None, typer.Option(help="The bar folder to write.")] = None,
+    out: Out,
     assets: Annotated[int | None, typer.Option(min=1, help="Number of assets.")] = None,
     bars: Annotated[int | None, typer.Option(min=1, help="Bars per asset.")] = None,
     timeframe: Annotated[str | None, typer.Option(help="1h unless told, or a part of it, as in 1min.")] = None,
@@ -109,37 +106,20 @@ def simulate(
     correlation: Annotated[
         float | None, typer.Option(help="Of any two assets in the same hour; 0 unless told.")
     ] = None,
-    compare: Annotated[Path | None, typer.Option(metavar="DIR", help="Set it beside the bars of a folder.")] = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Make a market whose true distribution of the next return is known; its oracle is the best any model can do."""
     from vaiom.simulate import market
 
-    if out is None and compare is None:
-        raise ConfigError("nothing to do", expected="--out DIR, --compare DIR or both")
     chosen: dict[str, Any] = {"assets": assets, "bars": bars, "timeframe": timeframe, "seed": seed}
     chosen |= {"correlation": correlation}
     try:
         config = market.MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    shown: list[Table] = []
-    with TemporaryDirectory() as folder:
-        made = out or Path(folder) / "bars"
-        with progress_bar("simulating") as progress:
-            manifest = market.write_market(config, made, overwrite=overwrite, progress=progress)
-        answer: dict[str, Any] = manifest if out else {}
-        shown += data_tables.bar_folder(manifest, made) if out else []
-        if compare is not None:
-            from vaiom.evaluation.simulated import compare_markets
-            from vaiom.events.build import corpus_in_memory
-            from vaiom.simulate.oracle import Oracle
-
-            # Both are measured by the definitions of the corpus.
-            found = compare_markets(corpus_in_memory(made), Oracle.load(made), corpus_in_memory(compare))
-            answer["comparison"] = [asdict(each) for each in found]
-            shown.append(data_tables.market_comparison(answer["comparison"], compare))
-    return Answer(json=answer, shown=shown)
+    with progress_bar("simulating") as progress:
+        manifest = market.write_market(config, out, overwrite=overwrite, progress=progress)
+    return _answer(manifest, out)
 
 
 @app.command()

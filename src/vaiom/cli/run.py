@@ -70,9 +70,13 @@ def demo(
     device: Device = "auto",
 ) -> Answer:
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
-    from vaiom.evaluation.simulated import compare_with_oracle
+    from vaiom.baselines.counts import Frequency, Markov
+    from vaiom.evaluation.predictor import ModelPredictor
+    from vaiom.evaluation.scores import losses_of
+    from vaiom.events.splits import VALIDATION
     from vaiom.report.results import describe
     from vaiom.simulate.market import MarketConfig, write_market
+    from vaiom.simulate.oracle import Oracle
 
     began, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
     for part, mark in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):
@@ -81,15 +85,20 @@ def demo(
     with progress_bar("simulating a market") as progress:
         write_market(config, bars, overwrite=True, progress=progress)
     contents = _judge(bars, out, FOR_CPU, [f"seed={seed}"], device)
-    assert contents.corpus
-    scores = compare_with_oracle(contents.corpus, bars, contents.run, device)
+    corpus, checkpoint = contents.corpus, contents.checkpoint
+    assert corpus
+    model, history = ModelPredictor(checkpoint, device), checkpoint.config.history
+    rows = corpus.endpoints(VALIDATION, history)
+    losses = losses_of([Frequency(), Markov(), model, Oracle.load(bars)], corpus, rows, history)
+    scores = {name: float(each.mean()) for name, each in losses.items()}
+    share = (scores["frequency"] - scores["model"]) / (scores["frequency"] - scores["oracle"])
     columns = [Column("predictor"), Column("bits/event", bits), Column("gain over Frequency", signed)]
-    rows = [[name, value, scores.bits["frequency"] - value] for name, value in scores.bits.items()]
-    closed = f"\nThe model closed {100 * scores.share_closed:.0f}% of the way from Frequency to the true distribution."
+    gains = [[name, value, scores["frequency"] - value] for name, value in scores.items()]
+    closed = f"\nThe model closed {100 * share:.0f}% of the way from Frequency to the true distribution."
     verdict = describe(contents.judged[-1].evaluation, contents.judged[-1].period)
     return Answer(
-        json={"run": contents.run, "verdict": verdict, "bits": scores.bits, "closed": scores.share_closed},
-        shown=[verdict, Table("Validation", columns, rows)],
+        json={"run": contents.run, "verdict": verdict, "bits": scores, "closed": share},
+        shown=[verdict, Table("Validation", columns, gains)],
         notes=[closed, *_next(contents.run, bars, began), "  vaiom run YOUR_FILES --out runs/mine"],
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaiom import __version__
-from vaiom.report.tables import NOTHING, Column, Table, bits, count, facts, moment, percent2, prose, text
+from vaiom.report.tables import NOTHING, Column, Table, count, facts, moment, percent2, prose, text
 
 if TYPE_CHECKING:
     from vaiom.evaluation.ledger import Look
@@ -83,19 +83,6 @@ def price_quality(report: QualityReport) -> list[Table]:
         Table.of("Clock, as the weekly opening and close show it", clock, report.assets),
         Table("Findings" if found else "Findings: none", columns, found),
     ]
-
-
-def market_comparison(rows: Sequence[Mapping[str, Any]], real: Path) -> Table:
-    """The simulated market and real bars, measure by measure."""
-    met = {None: "", True: "yes", False: "NO"}
-    columns = [
-        Column("measure", text, lambda row: row["measure"]),
-        Column("simulated", bits, lambda row: row["simulated"]),
-        Column(str(real), bits, lambda row: row["real"]),
-        Column("demanded", text, lambda row: row["demand"] or ""),
-        Column("met", text, lambda row: met[row["met"]]),
-    ]
-    return Table.of("The simulated market compared with real bars", columns, rows)
 
 
 def corpus_tables(corpus: Corpus) -> list[Table]:

@@ -1,23 +1,27 @@
-"""A simulated market in figures: how much it resembles real bars, and how near a run comes to its oracle.
+"""How much the simulated market resembles real bars, measure by measure: `python tools/compare_markets.py REAL_BARS`.
 
 Paper: "Return Bucket Construction" (tails), "Continuous dynamic features" (ret_z, gap_z), "Baselines".
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
+from vaiom.cli.console import show
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import losses_of
+from vaiom.events.build import corpus_in_memory
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.fields import CONT_FIELDS
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.run import Run
+from vaiom.report.tables import Column, Table, bits, text
+from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.simulate.oracle import Oracle
 
 TAIL_CUTOFF = 2.0
@@ -34,28 +38,6 @@ class MarketMeasure:
     real: float | None = None
     demand: str | None = None
     met: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OracleComparison:
-    """Mean bits per event by predictor, worst known first."""
-
-    bits: dict[str, float]
-    share_closed: float
-    """Of the distance between Frequency and the true distribution."""
-
-
-def compare_with_oracle(corpus: Corpus, bars: Path, run: Path, device: str = "auto") -> OracleComparison:
-    """Score a run, two baselines and the oracle on the Validation events that the run was selected on."""
-    from vaiom.evaluation.predictor import ModelPredictor
-
-    model = ModelPredictor.load(Run(run).best, device)
-    context = model.checkpoint.model.config.history
-    predictors: list[Predictor] = [Frequency(), Markov(), model, Oracle.load(bars)]
-    losses = losses_of(predictors, corpus, corpus.endpoints(VALIDATION, context), context)
-    bits = {name: float(values.mean()) for name, values in losses.items()}
-    share = (bits["frequency"] - bits["model"]) / (bits["frequency"] - bits["oracle"])
-    return OracleComparison(bits=bits, share_closed=share)
 
 
 def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[MarketMeasure]:
@@ -106,3 +88,25 @@ def _autocorrelation(corpus: Corpus, lag: int) -> float:
         both = usable[lag:] & usable[:-lag]
         each.append(float(np.corrcoef(values[lag:][both], values[:-lag][both])[0, 1]))
     return float(np.mean(each))
+
+
+def main(real: Path) -> None:
+    """Print the table of the default market and the bars of a folder."""
+    config = MarketConfig()
+    with TemporaryDirectory() as folder:  # both are measured by the definitions of the corpus
+        bars = Path(folder) / "bars"
+        write_market(config, bars)
+        found = compare_markets(corpus_in_memory(bars), Oracle.load(bars), corpus_in_memory(real))
+    met = {None: "", True: "yes", False: "NO"}
+    columns = [
+        Column("measure", text, "measure"),
+        Column("simulated", bits, "simulated"),
+        Column(str(real), bits, "real"),
+        Column("demanded", text, lambda row: row.demand or ""),
+        Column("met", text, lambda row: met[row.met]),
+    ]
+    show(Table.of("The simulated market compared with real bars", columns, found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
