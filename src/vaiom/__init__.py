@@ -130,7 +130,7 @@ def fit_baselines(
     unseal: str | None = None,
 ) -> dict[str, float]:
     """Fit baselines on Train and score them: mean bits per event by name; `out` keeps what `evaluate` reads."""
-    from vaiom.baselines.registry import usual_baselines
+    from vaiom.baselines.base import usual_baselines
     from vaiom.evaluation.predictor import score_baselines
 
     names = usual_baselines() if only is None else only

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from audit.markets import Market, real_market, simulated_market
-from vaiom.audit import leakage, returns
+from vaiom.audit import leakage
 from vaiom.audit.pipeline import Bars, Events, Fitted, Pipeline, widest_model
 from vaiom.audit.proof import FAILED, AuditConfig, Proof
 from vaiom.events.build import CorpusConfig
@@ -365,11 +365,11 @@ LEAKS = (
 def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig) -> list[Proof]:
     """Everything that bars and a pipeline can prove."""
     fitted = pipeline.fit(bars)
-    events, moves = pipeline.transform(bars, fitted), returns.returns_of_corpus(pipeline.corpus(bars, fitted.state))
+    events, moves = pipeline.transform(bars, fitted), leakage.returns_of_corpus(pipeline.corpus(bars, fitted.state))
     proofs = [
         leakage.prove_prices(bars),
-        returns.prove_lead_lag(moves),
-        returns.prove_duplicates(moves, returns.spans_of(events)),
+        leakage.prove_lead_lag(moves),
+        leakage.prove_duplicates(moves, leakage.spans_of(events)),
         leakage.prove_future(pipeline, bars, fitted, config),
         leakage.prove_refit(pipeline, bars, fitted, config.seed),
         leakage.prove_chronology(events, pipeline.train_end),

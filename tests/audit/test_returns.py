@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from vaiom.audit.leakage import Returns, prove_duplicates, prove_lead_lag
 from vaiom.audit.proof import FAILED, NOT_RUN, PASSED
-from vaiom.audit.returns import Returns, prove_duplicates, prove_lead_lag
 
 HOUR = 3_600
 ROWS = 3_000

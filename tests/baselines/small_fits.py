@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.baselines.base import Baseline
+from vaiom.baselines.base import Baseline, baseline
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-from vaiom.baselines.registry import baseline
 from vaiom.events.corpus import Corpus
 
 FEW_TREES = TreeConfig(rounds=15, learning_rate=0.1, min_child_samples=60)

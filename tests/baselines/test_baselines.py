@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_fits import small, with_columns
 
-from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
+from vaiom.baselines.base import BASELINES, FOR_GPUS, baseline
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import event_bits

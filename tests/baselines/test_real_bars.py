@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.baselines.registry import baseline
+from vaiom.baselines.base import baseline
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import build_corpus
 

@@ -14,7 +14,7 @@ from small_fits import with_columns
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import FITS_FOLDER, fit_or_load, load_losses, save_losses
 from vaiom.cli.main import main
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 
 QUICK = ("frequency", "markov", "hour_of_week", "ewma_t")
@@ -53,8 +53,6 @@ def test_losses_of_anything_else_are_refused(corpus: Corpus, tmp_path: Path) -> 
         save_losses(tmp_path, corpus, "validation", {"a": some_losses(corpus, context=64)}, 64)
     with pytest.raises(DataError, match="no stored losses"):
         load_losses(tmp_path, corpus, "test-h1")
-    with pytest.raises(ConfigError, match="sealed"):
-        load_losses(tmp_path, corpus, "sealed")
     file.rename(tmp_path / "test-h1.npz")
     with pytest.raises(DataError, match="not of this split"):
         load_losses(tmp_path, corpus, "test-h1")
@@ -149,7 +147,7 @@ def test_losses_and_counts_need_no_library_but_numpy(corpus: Corpus, tmp_path: P
 import sys
 sys.modules.update(dict.fromkeys(["lightgbm", "arch", "scipy", "polars", "pandas", "pyarrow", "torch"]))
 from pathlib import Path
-from vaiom.baselines.registry import baseline
+from vaiom.baselines.base import baseline
 from vaiom.baselines.store import load_losses
 from vaiom.events.corpus import open_corpus
 corpus = open_corpus(sys.argv[1])

@@ -65,7 +65,7 @@ def test_fewer_events_are_not_compared_and_losses_must_be_of_all() -> None:
     )
     with pytest.raises(DataError, match="2 events"):
         require_same_events(EVENTS, first, where="there")
-    with pytest.raises(DataError, match="markov: 2"):
+    with pytest.raises(ValueError, match="other events"):
         replace(EVENTS, bits={"model": np.ones(3), "markov": np.ones(2)})
 
 

@@ -14,9 +14,9 @@ from reference import event_figures, forecast_figures, state_figures
 from vaiom.audit.figures import compare_figures
 from vaiom.audit.proof import Claim, Proof
 from vaiom.evaluation.calibration import calibrate, forecast_tails, score_groups, tail_tests
+from vaiom.evaluation.evaluate import mixture_report
 from vaiom.evaluation.events_file import ScoredEvents
-from vaiom.evaluation.inference import compare, compare_seeds, confidence_set
-from vaiom.evaluation.mixture import mixture_report
+from vaiom.evaluation.inference import ConfidenceSet, compare, compare_seeds
 from vaiom.evaluation.scores import bits_by_group, clip_probabilities
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fit import fit_shape
@@ -62,7 +62,7 @@ def test_both_computations_from_bits_agree(seed: int, count: int, num_assets: in
     }
     ours = {name: value for name, value in event_figures.figures_of(events).items() if name in stored}
     assert agree(ours, stored) > 60
-    found = confidence_set(events.bits, events.target_times)
+    found = ConfidenceSet.of(events.bits, events.target_times)
     if found is not None:
         agree(event_figures.confidence_set(events), asdict(found))
     blocks = event_figures.blocks_of(events.bits["model"], event_figures.months_of(events), events.symbols)

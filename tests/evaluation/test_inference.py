@@ -15,11 +15,11 @@ from vaiom.errors import DataError, VaiomError
 from vaiom.evaluation import inference
 from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.evaluation.inference import (
+    ConfidenceSet,
     asset_months,
     block_sums,
     bootstrap_blocks,
     compare_seeds,
-    confidence_set,
     diebold_mariano,
     mean_by_time,
     newey_west_variance,
@@ -121,7 +121,7 @@ def test_a_single_block_has_a_gain_but_no_interval() -> None:
 
 
 def test_losses_of_different_events_are_refused() -> None:
-    with pytest.raises(DataError, match="scored on other events"):
+    with pytest.raises(ValueError, match="other events"):
         three_events(np.zeros(3), np.ones(2))
     none = ScoredEvents(
         symbols=np.zeros(0, str),
@@ -228,30 +228,30 @@ def test_the_confidence_set_keeps_the_best_and_drops_the_worst() -> None:
         "good": base + 0.1 * rng.standard_normal(600),
         "as good": base + 0.1 * rng.standard_normal(600),
     }
-    got = confidence_set(bits, hours(600), replicates=200)
+    got = ConfidenceSet.of(bits, hours(600), replicates=200)
     assert got is not None
     assert got.included == ["good", "as good"]
     assert list(got.p_values) == ["worst", "good", "as good"]
     assert got.p_values["worst"] < got.size < max(got.p_values.values()) == 1.0
-    assert confidence_set({"alone": base}, hours(600)) is None
+    assert ConfidenceSet.of({"alone": base}, hours(600)) is None
 
 
 def test_models_with_equal_losses_share_one_answer() -> None:
     rng = np.random.default_rng(5)
     base = rng.normal(3.2, 0.5, 600)
     bits = {"a": base, "worse": base + 0.5 + rng.normal(0, 0.1, 600), "twin": base.copy(), "also": base + 0.0}
-    got = confidence_set(bits, hours(600), replicates=200)
+    got = ConfidenceSet.of(bits, hours(600), replicates=200)
     assert got is not None
     assert got.included == ["a", "twin", "also"]
     assert got.p_values["a"] == got.p_values["twin"] == got.p_values["also"]
     assert list(got.p_values) == list(bits)
-    assert confidence_set({"a": base, "twin": base}, hours(600)) is None
+    assert ConfidenceSet.of({"a": base, "twin": base}, hours(600)) is None
 
 
 def test_without_its_library_there_is_no_confidence_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arch", None)
     monkeypatch.setitem(sys.modules, "arch.bootstrap", None)
-    assert confidence_set({"a": np.ones(90), "b": np.zeros(90)}, hours(90)) is None
+    assert ConfidenceSet.of({"a": np.ones(90), "b": np.zeros(90)}, hours(90)) is None
 
 
 def test_seeds_are_summarised_apart_from_the_sample() -> None:

@@ -15,7 +15,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 from simulated_market import TINY_SPLITS, TinyRuns
 
-from vaiom.audit.leakage import prove_dependence
+from vaiom.audit.figures import prove_dependence
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
 from vaiom.baselines.store import fit_or_load
 from vaiom.baselines.volatility import GarchT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vaiom.evaluation.mixture import NUM_STRETCHES, STRETCH_EVENTS, mixture_report, stretches
+from vaiom.evaluation.evaluate import NUM_STRETCHES, STRETCH_EVENTS, mixture_report, stretches
 
 
 def one_hot(*positions: int) -> np.ndarray:

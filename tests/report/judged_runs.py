@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
-from vaiom.baselines.base import Baseline
+from vaiom.baselines.base import Baseline, baseline
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-from vaiom.baselines.registry import baseline
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.files import Progress
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vaiom.audit import figures, leakage, provenance, returns
+from vaiom.audit import figures, leakage, provenance
 from vaiom.audit.pipeline import MovedPipeline, Pipeline, Rescorer, widest_model
 from vaiom.audit.proof import AuditConfig, Proof
 from vaiom.errors import DataError
@@ -64,17 +64,17 @@ def audit_path(
         }
     else:
         proofs = [Proof(claim=each, notes=["not run: needs --bars"]) for each in need_bars]
-    events, moves = pipeline.events(seen), returns.returns_of_corpus(seen)
+    events, moves = pipeline.events(seen), leakage.returns_of_corpus(seen)
     steps |= {
-        "copies of held-out stretches": lambda: returns.prove_duplicates(moves, returns.spans_of(events)),
-        "assets that run ahead of others": lambda: returns.prove_lead_lag(moves),
+        "copies of held-out stretches": lambda: leakage.prove_duplicates(moves, leakage.spans_of(events)),
+        "assets that run ahead of others": lambda: leakage.prove_lead_lag(moves),
         "the splits and the sampler's stream": lambda: leakage.prove_chronology(events, pipeline.train_end),
     }
     if run and rescorer:
         steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, config.seed)
         if Run(run).dependence.is_file():
             fit = Dependence.read(Run(run).dependence, model.checkpoint.sha256)
-            steps["the dependence of assets"] = lambda: leakage.prove_dependence(fit, model, seen, config)
+            steps["the dependence of assets"] = lambda: figures.prove_dependence(fit, model, seen, config)
         steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, rescorer, config.baselines)
         if Run(run).horizons.is_file():
             steps["horizons"] = lambda: figures.prove_horizons(run, rescorer)

@@ -1,4 +1,5 @@
-"""Proofs (e) and (i): the figures of an evaluation, of its horizons and of the report are those of its per-event files.
+"""Proofs (e), (h) and (i): the figures of an evaluation, of its horizons and of the report are those of its events;
+how assets depend on each other was fitted on Train and follows the past alone.
 
 What follows from the events is computed again; their losses and forecasts are held to what the checkpoint answers now
 and the baselines that Train fits, within what arithmetic explains. The notes name every figure that was left out.
@@ -22,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from vaiom.audit.leakage import PROBABILITY_TOLERANCE
 from vaiom.audit.pipeline import Rescorer, Rows
-from vaiom.audit.proof import QUICK_BASELINES, Proof, claim
-from vaiom.baselines.base import Baseline
-from vaiom.baselines.registry import BASELINES, FOR_GPUS, baseline
+from vaiom.audit.proof import QUICK_BASELINES, AuditConfig, Proof, claim
+from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, baseline
 from vaiom.baselines.store import load_fit
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
@@ -40,13 +41,14 @@ from vaiom.evaluation.evaluate import (
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, find_rows, read_events
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
-from vaiom.evaluation.joint import judge_joint
+from vaiom.evaluation.joint import fit_dependence, judge_joint, make_panel
 from vaiom.evaluation.ledger import ledger_heads
+from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.horizons import HorizonCorpus, at_horizon, fit_horizon
-from vaiom.events.splits import SEALED, TRAIN
+from vaiom.events.splits import SEALED, TRAIN, VALIDATION
 from vaiom.files import read_json
 from vaiom.model.checkpoint import USE
 from vaiom.model.horizons import load_horizons
@@ -67,6 +69,10 @@ HORIZON_FIGURE = 1e-3
 """The same of a figure that rests on what the heads of horizons answer now."""
 CHANGED_RETURNS = 200
 """Returns that are changed to see which targets follow."""
+DEPENDENCE_STAMPS = 64
+"""Stamps before a cut over which the dependence of assets is followed."""
+FIT_TOLERANCE = 1e-3
+"""Largest difference of a correlation: it may rest on forecasts that a GPU made."""
 CHANGING = ("quality", "provenance")
 """Sections of a report that say what the corpus is now."""
 NO_CORPUS = re.compile("<p>The corpus could not be read, so this part is missing: (.*?). <code>")
@@ -266,6 +272,37 @@ def _parts(page: str) -> tuple[list[tuple[str, str]], list[str]]:
     text = re.sub(r"<pre>.*?</pre>", lambda found: PATHS.sub(r"\1", found[0]), text, flags=re.DOTALL)
     first, *rest = re.split(r'<section id="(\w+)"', text)
     return [("top", first), *zip(rest[::2], rest[1::2], strict=True)], figures
+
+
+@claim(
+    "h. dependence",
+    "how assets depend on each other: Train alone fits the same; before a stamp, with all rows after it scrambled, too",
+)
+def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpus: Corpus, config: AuditConfig) -> None:
+    again = fit_dependence(model, corpus)
+    for name, known, found in zip(vars(fit), vars(fit).values(), vars(again).values(), strict=True):
+        if isinstance(known, np.ndarray):
+            same = known.shape == found.shape and np.allclose(known, found, rtol=0, atol=FIT_TOLERANCE)
+        else:
+            same = known == found
+        proof.check(same, f"Train gives another {name}: {found}, not {known}")
+    rng, held_out = np.random.default_rng(config.seed), corpus.split_codes == corpus.splits.code(VALIDATION)
+    for cut in rng.choice(np.unique(corpus.timestamps[held_out]), config.cuts):
+        order = np.arange(len(corpus))
+        for rows in corpus.asset_slices.values():
+            later = rows.start + int((corpus.timestamps[rows] <= cut).sum())
+            order[later : rows.stop] = rng.permutation(order[later : rows.stop])
+        damaged = {name: column[order] for name, column in corpus.columns.items() if name != "timestamp"}
+        other = replace(corpus, columns={**corpus.columns, **damaged})
+        states = []
+        for each in (corpus, other):
+            panel = make_panel(model, each, cut + 1, cut + 1, DEPENDENCE_STAMPS)
+            *_, last = panel.states(fit)
+            states.append((panel.stamps, last.after(*panel.came(len(panel.stamps) - 1)).covariance))
+        (stamps, before), (others, after) = states
+        same = np.array_equal(stamps, others) and np.allclose(before, after, rtol=0, atol=PROBABILITY_TOLERANCE)
+        proof.check(same, f"another state after {cut} with other rows after it", len(stamps))
+    proof.notes.append(f"{config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
 
 
 @claim(

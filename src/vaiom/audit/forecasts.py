@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vaiom.audit.proof import Proof, claim
-from vaiom.baselines.base import Rows
-from vaiom.baselines.registry import baseline
+from vaiom.baselines.base import Rows, baseline
 from vaiom.errors import DataError
 from vaiom.evaluation.events_file import find_rows
 from vaiom.evaluation.predictor import ModelPredictor

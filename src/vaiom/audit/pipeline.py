@@ -20,8 +20,7 @@ import numpy.typing as npt
 import torch
 
 from vaiom.audit.proof import QUICK_BASELINES
-from vaiom.baselines.base import Baseline, Floats, Predictor
-from vaiom.baselines.registry import baseline
+from vaiom.baselines.base import Baseline, Floats, Predictor, baseline
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import class_ids
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, under_splits

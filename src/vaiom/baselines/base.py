@@ -1,4 +1,5 @@
-"""The contract of everything that predicts return buckets: fit on Train events, then probabilities for any events.
+"""The contract of everything that predicts return buckets: fit on Train events, then probabilities for any events;
+and the baselines by name, made only when asked for: a name costs no import of the library behind it.
 
 Paper: Methods, "Baselines"; all are fitted on Train and transform-only elsewhere.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, get_type_hints
 
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.codec import from_json, to_json
-from vaiom.errors import DataError
+from vaiom.errors import ConfigError, DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import BAD_RETURN, INVALID, NUM_RETURN_BUCKETS, has_flag
 from vaiom.files import Progress, read_json, write_json
@@ -24,6 +26,27 @@ Floats = npt.NDArray[np.float64]
 
 LAPLACE_COUNT = 1.0
 FIT_NAME = "fit.json"
+BASELINES = {
+    "frequency": "counts:Frequency",
+    "markov": "counts:Markov",
+    "hour_of_week": "counts:HourOfWeek",
+    "ewma_t": "volatility:EwmaT",
+    "garch_t": "volatility:GarchT",
+    "garch_t_seasonal": "volatility:GarchTSeasonal",
+    "lightgbm_disc": "lightgbm:LightGBM",
+    "lightgbm_cont": "lightgbm:LightGBM",
+    "lightgbm": "lightgbm:LightGBM",
+    "lightgbm_lags": "lightgbm:LightGBM",
+    "lightgbm_extra": "lightgbm:LightGBM",
+    "return_tokens": "neural:Neural",
+    "gru": "neural:Neural",
+}
+"""Module and class, in the order of what they may know."""
+
+PLAIN = ("frequency", "markov", "hour_of_week")
+"""Those that fit in a moment: `vaiom evaluate` fits them itself."""
+FOR_GPUS = ("return_tokens", "gru")
+"""Hours on a few CPU cores: left out there unless they are named."""
 
 
 class Predictor(Protocol):
@@ -138,3 +161,26 @@ def smooth(counts: Floats) -> Floats:
     """Shares of the counts along the last axis with one imagined event more in every bucket (Laplace)."""
     raised = counts + LAPLACE_COUNT
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
+
+
+def usual_baselines() -> list[str]:
+    """All that this machine fits in reasonable time."""
+    import torch
+
+    return [name for name in BASELINES if name not in FOR_GPUS or torch.cuda.is_available()]
+
+
+def require_known(names: list[str]) -> list[str]:
+    """The names without repetitions; one that is unknown, or none at all, is an error that lists the known ones."""
+    for name in names or [""]:
+        if name not in BASELINES:
+            raise ConfigError("unknown baseline", expected=", ".join(BASELINES), got=repr(name))
+    return list(dict.fromkeys(names))
+
+
+def baseline(name: str, progress: Progress | None = None) -> Baseline:
+    """A named baseline, not fitted yet; an unknown name is an error that lists the known ones."""
+    require_known([name])
+    module, kind = BASELINES[name].split(":")
+    made: Baseline = getattr(import_module(f"vaiom.baselines.{module}"), kind)(name, progress=progress)
+    return made

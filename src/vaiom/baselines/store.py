@@ -15,22 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vaiom import __version__
+from vaiom import __version__, files
 from vaiom.baselines.base import Baseline, Floats
 from vaiom.errors import DataError
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.splits import TRAIN
-from vaiom.files import (
-    BAD_ARRAYS,
-    FolderInUseError,
-    atomic_file,
-    canonical_json,
-    read_arrays,
-    read_json,
-    sha256_of,
-    staged_folder,
-    write_json,
-)
 
 FITS_FOLDER = "fits"
 KEY_NAME = "key.json"
@@ -51,9 +40,9 @@ def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B
     folder, key = _fit_folder(baseline, corpus, context, directory)
     # Another process may have fitted it meanwhile, or be storing it.
     if not folder.exists():
-        with suppress(FolderInUseError), staged_folder(folder) as staged:
+        with suppress(files.FolderInUseError), files.staged_folder(folder) as staged:
             baseline.save(staged)
-            write_json(staged / KEY_NAME, key)
+            files.write_json(staged / KEY_NAME, key)
     return baseline
 
 
@@ -62,7 +51,7 @@ def load_fit(baseline: B, corpus: Corpus, context: int, directory: Path) -> B | 
     folder, key = _fit_folder(baseline, corpus, context, directory)
     if not folder.exists():
         return None
-    if read_json(folder / KEY_NAME) != key:
+    if files.read_json(folder / KEY_NAME) != key:
         raise DataError("a stored fit is not what its name says", where=folder, fix="remove it and fit again")
     return baseline.load(folder)
 
@@ -76,7 +65,7 @@ def _fit_folder(baseline: Baseline, corpus: Corpus, context: int, directory: Pat
         "config": baseline.config(),
         "fit_version": FIT_VERSION,
     }
-    return directory / FITS_FOLDER / f"{baseline.name}-{sha256_of(canonical_json(key))[:16]}", key
+    return directory / FITS_FOLDER / f"{baseline.name}-{files.sha256_of(files.canonical_json(key))[:16]}", key
 
 
 def losses_file(directory: Path, split: str, horizon: int = 1) -> Path:
@@ -84,44 +73,36 @@ def losses_file(directory: Path, split: str, horizon: int = 1) -> Path:
 
 
 def save_losses(
-    directory: Path,
-    corpus: Corpus,
-    split: str,
-    bits: Mapping[str, Floats],
-    context: int = DEFAULT_CONTEXT,
-    *,
-    unseal: bool = False,
+    directory: Path, corpus: Corpus, split: str, bits: Mapping[str, Floats], context: int = DEFAULT_CONTEXT
 ) -> Path:
     """Write the losses of a split's events; those of other baselines that are there already stay."""
     file = losses_file(directory, split, corpus.horizon)
-    rows = corpus.endpoints(split, context, unseal=unseal)
+    rows = corpus.endpoints(split, context, unseal=True)
     for name, values in bits.items():
         assert values.shape == rows.shape, name
-    kept = load_losses(directory, corpus, split, context, unseal=unseal) if file.exists() else {}
+    kept = load_losses(directory, corpus, split, context) if file.exists() else {}
     arrays = {
         "header": np.array(json.dumps({**_identity(corpus, split, context), "vaiom_version": __version__})),
         "rows": rows,
         "bucket": corpus.target_return[rows],
         **{BITS_PREFIX + name: values for name, values in {**kept, **bits}.items()},
     }
-    with atomic_file(file) as staged, staged.open("wb") as stream:
+    with files.atomic_file(file) as staged, staged.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)
     return file
 
 
-def load_losses(
-    directory: Path, corpus: Corpus, split: str, context: int = DEFAULT_CONTEXT, *, unseal: bool = False
-) -> dict[str, Floats]:
+def load_losses(directory: Path, corpus: Corpus, split: str, context: int = DEFAULT_CONTEXT) -> dict[str, Floats]:
     """Bits per event (n,) by baseline, for exactly the events `corpus.endpoints(split, context)`."""
     file = losses_file(directory, split, corpus.horizon)
-    rows = corpus.endpoints(split, context, unseal=unseal)
+    rows = corpus.endpoints(split, context, unseal=True)
     if not file.is_file():
         raise DataError("no stored losses of this split", where=file, fix="vaiom baselines CORPUS --out DIR --split S")
     try:
-        arrays = read_arrays(file)
+        arrays = files.read_arrays(file)
         header = dict(json.loads(str(arrays["header"])))
         losses = bits_of_columns(arrays)
-    except (*BAD_ARRAYS, RecursionError) as error:
+    except (*files.BAD_ARRAYS, RecursionError) as error:
         fix = "remove the file and score again"
         raise DataError("stored losses cannot be read", where=file, got=str(error), fix=fix) from error
     identity = _identity(corpus, split, context)
@@ -133,13 +114,8 @@ def load_losses(
         wrong.append(("corpus: the events ended in other buckets", "those of the corpus", "others"))
     if wrong:
         what, expected, got = wrong[0]
-        raise DataError(
-            f"stored losses are not of this {what}",
-            where=file,
-            expected=expected,
-            got=got,
-            fix="vaiom baselines CORPUS --for RUN --out ANOTHER_DIR, which takes context and splits from the run",
-        )
+        fix = "vaiom baselines CORPUS --for RUN --out ANOTHER_DIR, which takes context and splits from the run"
+        raise DataError(f"stored losses are not of this {what}", where=file, expected=expected, got=got, fix=fix)
     return losses
 
 

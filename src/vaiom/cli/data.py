@@ -1,8 +1,11 @@
-"""`vaiom data`: download, import, resample, simulate and check bars."""
+"""`vaiom data`: download, import, resample, simulate and check bars; `vaiom corpus`: what is made of them."""
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -10,12 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from vaiom.cli.console import Answer, Overwrite, answers, date, parse_span, progress_bar
+import vaiom
+from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, date, parse_date, parse_span, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.report import data_tables
 
 app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
+corpus_app = typer.Typer(help="Bars become a causal, self-describing corpus.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="The bar folder to write: one <SYMBOL>.parquet per asset.")]
 BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="A bar folder.")]
@@ -40,7 +45,7 @@ def download(
         manifest = download.download(symbols, *days, out, base_url=url, workers=workers, progress=progress)
     unsettled = manifest["days_unsettled"]
     late = f"note: {unsettled} days are not settled at the source yet; run the command again later"
-    return _answer(manifest, out, [late] if unsettled else [])
+    return _bars_answer(manifest, out, [late] if unsettled else [])
 
 
 @app.command("import")
@@ -76,7 +81,7 @@ def import_(
             replace=replace,
             progress=progress,
         )
-    return _answer(manifest, out)
+    return _bars_answer(manifest, out)
 
 
 @app.command()
@@ -92,7 +97,7 @@ def resample(
 
     with progress_bar("resampling") as progress:
         manifest = resample_folder(bars, to, out, overwrite=overwrite, progress=progress)
-    return _answer(manifest, out)
+    return _bars_answer(manifest, out)
 
 
 @app.command()
@@ -119,7 +124,7 @@ def simulate(
         raise ConfigError(str(error)) from error
     with progress_bar("simulating") as progress:
         manifest = market.write_market(config, out, overwrite=overwrite, progress=progress)
-    return _answer(manifest, out)
+    return _bars_answer(manifest, out)
 
 
 @app.command()
@@ -154,5 +159,137 @@ def _column_map(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _answer(manifest: dict[str, Any], out: Path, warnings: Sequence[str] = ()) -> Answer:
+def _bars_answer(manifest: dict[str, Any], out: Path, warnings: Sequence[str] = ()) -> Answer:
     return Answer(json=manifest, shown=data_tables.bar_folder(manifest, out), warnings=warnings)
+
+
+@corpus_app.command()
+@answers
+def build(
+    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="A folder of <SYMBOL>.parquet bars.")],
+    out: Annotated[Path, typer.Option(help="Where the corpus goes.")],
+    timeframe: Annotated[str, typer.Option(help="What the bars must be, as in 1h; else what they are.")] = "",
+    train_end: Annotated[str, typer.Option(help="End of Train; alone, it moves all boundaries with it.")] = "",
+    validation: Annotated[str, typer.Option(help="Validation as D:D, half-open.")] = "",
+    test: Annotated[str, typer.Option(help="Test intervals as D:D,D:D; they become test-h1, test-h2, ...")] = "",
+    seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
+    like: Annotated[Path | None, typer.Option(help="A model: its buckets and, unless named, its boundaries.")] = None,
+    classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = class, such as EQUITY.")] = None,
+    overwrite: Overwrite = False,
+) -> Answer:
+    """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
+    from vaiom.events.corpus import few_train_events
+    from vaiom.events.splits import VALIDATION
+
+    options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes), "like": like}
+    if any((train_end, validation, test, seal)):
+        options["splits"] = _splits(train_end, validation, test, seal)
+    with progress_bar("building") as progress:
+        corpus = vaiom.build_corpus(bars, out, overwrite=overwrite, covered=True, progress=progress, **options)
+    empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not corpus.manifest["events"][name]]
+    last = max(asset["last"] for asset in corpus.manifest["assets"].values())
+    notes = [f"note: no event with full context in {', '.join(empty)}; the bars end {last[:10]}"] if empty else []
+    notes += [f"note: {symbol} has {n:,} Train events" for symbol, n in few_train_events(corpus).items()]
+    return _corpus_answer(corpus, *notes)
+
+
+@corpus_app.command()
+@answers
+def append(
+    corpus: CorpusPath,
+    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="New bars, with or without the old ones.")],
+) -> Answer:
+    """Add new bars; history is not rebuilt, and the result equals a full build."""
+    from vaiom.events.build import append_bars
+
+    before = len(vaiom.open_corpus(corpus, verify=False))
+    with progress_bar("appending") as progress:
+        grown = append_bars(corpus, bars, progress=progress)
+    return _corpus_answer(grown, f"{len(grown) - before:,} rows added")
+
+
+@corpus_app.command()
+@answers
+def show(corpus: CorpusPath) -> Answer:
+    """Print what a corpus holds: assets, splits, edges, quality, where it came from."""
+    return _corpus_answer(vaiom.open_corpus(corpus), quality=True)
+
+
+@corpus_app.command()
+@answers
+def pack(
+    corpus: CorpusPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write; one that is there is replaced.")],
+) -> Answer:
+    """Write a corpus into one file that travels."""
+    from vaiom.events.pack import pack as pack_corpus
+
+    size = pack_corpus(corpus, file)
+    return Answer(json={"file": str(file), "bytes": size}, shown=[f"{file}: {size / 2**20:.1f} MiB"])
+
+
+@corpus_app.command()
+@answers
+def unpack(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file made by `vaiom corpus pack`.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The corpus folder to make.")],
+    overwrite: Overwrite = False,
+) -> Answer:
+    """Restore a packed corpus; every byte is checked."""
+    from vaiom.events.pack import unpack as unpack_corpus
+
+    return _corpus_answer(unpack_corpus(file, folder, overwrite=overwrite))
+
+
+def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.SplitConfig:
+    changes: dict[str, Any] = {}
+    if train_end:
+        changes["train_end"] = parse_date(train_end)
+    if validation:
+        changes["validation"] = _interval(validation)
+    if test:
+        changes["tests"] = tuple(_interval(part) for part in test.split(","))
+    if seal or test:
+        changes["seal"] = parse_date(seal) if seal else changes["tests"][-1][1]
+    try:
+        if list(changes) == ["train_end"]:
+            return vaiom.SplitConfig().shifted_to(changes["train_end"])
+        return replace(vaiom.SplitConfig(), **changes)
+    except ValueError as error:
+        given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
+        raise ConfigError(
+            str(error),
+            got=" ".join(f"--{name} {value}" for name, value in given.items() if value),
+            fix="name --train-end, --validation, --test and --seal together, or --train-end alone to move them all",
+        ) from error
+
+
+def _interval(text: str) -> tuple[datetime, datetime]:
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise ConfigError("not an interval", expected="D:D, as in 2024-07-01:2025-01-01", got=repr(text))
+    return parse_date(start), parse_date(end)
+
+
+def _class_table(file: Path | None) -> dict[str, str]:
+    if file is None:
+        return {}
+    try:
+        text = file.read_text(encoding="utf-8")
+        table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError("the class table cannot be read", where=file, got=str(error)) from error
+    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
+        raise ConfigError("the class table is not a table", where=file, expected='EURUSD = "FX", one line per symbol')
+    return {str(symbol): value.upper() for symbol, value in table.items()}
+
+
+def _corpus_answer(corpus: vaiom.Corpus, *warnings: str, quality: bool = False) -> Answer:
+    from vaiom.events.corpus import split_quality
+
+    splits = split_quality(corpus)
+    return Answer(
+        json={**corpus.manifest, "sha256": corpus.sha256, "quality": to_json(splits)},
+        shown=[*data_tables.corpus_tables(corpus), *([data_tables.split_quality(splits)] if quality else [])],
+        warnings=warnings,
+    )

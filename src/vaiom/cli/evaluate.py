@@ -36,7 +36,7 @@ def baselines(
     unseal: Unseal = None,
 ) -> Answer:
     """Fit the baselines on Train and score them in bits per event."""
-    from vaiom.baselines.registry import BASELINES, require_known, usual_baselines
+    from vaiom.baselines.base import BASELINES, require_known, usual_baselines
     from vaiom.evaluation.predictor import score_baselines
     from vaiom.events.horizons import at_horizon
 
@@ -186,7 +186,7 @@ def audit(
     from vaiom.audit.audit import audit_path, hashes_of
     from vaiom.audit.proof import FAILED
     from vaiom.audit.provenance import prove_repeat
-    from vaiom.baselines.registry import require_known
+    from vaiom.baselines.base import require_known
 
     hashes: dict[str, str] = {}
     chosen = {} if seed is None else {"seed": seed}

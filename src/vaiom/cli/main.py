@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from vaiom import __version__
-from vaiom.cli import corpus, data, evaluate, forecast, run, train
+from vaiom.cli import data, evaluate, forecast, run, train
 from vaiom.cli.console import user_errors
 from vaiom.errors import ConfigError
 
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-app.add_typer(corpus.app, name="corpus")
+app.add_typer(data.corpus_app, name="corpus")
 for command in (
     *(run.demo, run.run, train.experiments, train.train, train.refit, train.horizons, train.dependence),
     *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),

@@ -199,8 +199,8 @@ def _next(run: Path, bars: Path, began: float) -> list[str]:
 
 def _quick_baseline(name: str, progress: Progress | None) -> Baseline:
     """A baseline by name; the paper's trees in seconds, with fewer events and larger steps."""
+    from vaiom.baselines.base import baseline
     from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-    from vaiom.baselines.registry import baseline
 
     if name != "lightgbm":
         return baseline(name, progress)

@@ -14,39 +14,35 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from vaiom.baselines.base import Floats, Rows
-from vaiom.baselines.registry import PLAIN, baseline
+from vaiom.baselines.base import PLAIN, Floats, Rows, baseline
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.calibration import Calibration, Scores, TailTest, judge_forecasts
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, score_events, write_events
 from vaiom.evaluation.horizons import HorizonScore, events_name, judge_horizons, served_distributions
-from vaiom.evaluation.inference import (
-    ConfidenceSet,
-    PairedComparison,
-    SeedSummary,
-    compare,
-    compare_seeds,
-    confidence_set,
-)
+from vaiom.evaluation.inference import ConfidenceSet, PairedComparison, SeedSummary, compare, compare_seeds
 from vaiom.evaluation.joint import JointEvaluation, judge_joint
 from vaiom.evaluation.ledger import ledger_heads, record_look
-from vaiom.evaluation.mixture import MixtureReport, diagnose_mixture
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import GroupBits, bits_by_group, event_bits, losses_of
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
-from vaiom.events.splits import SEALED
 from vaiom.files import Progress, ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import USE
+from vaiom.model.heads import state_log_probs
 from vaiom.model.horizons import load_horizons
 from vaiom.run import MODELS, Run, find_run
 from vaiom.training.devices import resolve_type
+from vaiom.training.windows import DeviceCorpus
 
 FEW_MONTHS = 6
+NUM_STRETCHES = 16
+STRETCH_EVENTS = 128
+_BATCH = 64
 
 _VOL_REGIME = DISC_FIELDS.index("vol_regime")
 
@@ -59,6 +55,22 @@ class SampleSize:
     num_months: int
     empty_buckets: list[int]
     """Buckets in which no event ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureReport:
+    """What the latent states of a MoMS head do, whose numbers mean nothing across runs; lists are by state."""
+
+    num_events: int
+    mean_weight: list[float]
+    heaviest_share: list[float]
+    effective_states: float
+    """Two to the entropy of the mean weights: how many equally used states would be as varied."""
+    separation_bits: float
+    pair_separation_bits: list[list[float]]
+    persistence: float | None
+    """None where no two successive events are of one asset."""
+    persistence_if_independent: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +133,8 @@ class Evaluation:
         file, again = Run(run).evaluation(split), f"vaiom evaluate {run} --split {split}"
         found = decode(cls, read_json(file), "not an evaluation of this version of vaiom", where=file, fix=again)
         if checkpoint_sha256 not in (None, found.checkpoint_sha256):
-            raise DataError(
-                "the evaluation is of another checkpoint than the run's best one",
-                where=file,
-                expected=checkpoint_sha256,
-                got=found.checkpoint_sha256,
-                fix=again,
-            )
+            problem, got = "the evaluation is of another checkpoint than the run's best one", found.checkpoint_sha256
+            raise DataError(problem, where=file, expected=checkpoint_sha256, got=got, fix=again)
         return found
 
 
@@ -154,7 +161,7 @@ def evaluate_run(
     checkpoint = model.checkpoint
     context, rows = checkpoint.model.config.history, heldout_rows(corpus, split, checkpoint, unseal=unseal)
     if baselines is not None:
-        losses = load_losses(baselines, corpus, split, context, unseal=unseal == SEALED)
+        losses = load_losses(baselines, corpus, split, context)
     else:
         losses = losses_of(map(baseline, PLAIN), corpus, rows, context)
     unscored, file = score_events(corpus, rows, losses), Run(source).dependence
@@ -222,7 +229,7 @@ def figures_of_events(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[
         "num_events": len(events),
         "bits": events.mean_bits,
         "against": compare(events),
-        "confidence_set": confidence_set(events.bits, events.target_times),
+        "confidence_set": ConfidenceSet.of(events.bits, events.target_times),
         "by": {name: bits_by_group(events.bits, groups) for name, groups in labels.items()},
         "sample": SampleSize(
             num_assets=len(np.unique(events.symbols)),
@@ -254,6 +261,63 @@ def score_alone(model: ModelPredictor, corpus: Corpus, rows: Rows, buckets: npt.
     absent = {name: np.zeros_like(corpus.columns[name]) for name in CROSS_FIELDS}
     alone = replace(corpus, columns={**corpus.columns, **absent})
     return float(event_bits(model.predict_proba(alone, rows), buckets).mean())
+
+
+def stretches(rows: Rows) -> Rows:
+    """A few runs of successive events spread over a split: enough for shares, and cheap."""
+    if len(rows) <= NUM_STRETCHES * STRETCH_EVENTS:
+        return rows
+    starts = np.linspace(0, len(rows) - STRETCH_EVENTS, NUM_STRETCHES).astype(np.int64)
+    return np.asarray(rows[(starts[:, None] + np.arange(STRETCH_EVENTS)).ravel()])
+
+
+def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> MixtureReport | None:
+    """Diagnose a model on stretches of these events; None where its head is no mixture."""
+    network = model.checkpoint.model.eval()
+    if "state" not in network.heads.sizes:
+        return None
+    data, rows = DeviceCorpus(model.read(corpus), network.config, model.device), stretches(rows)
+    weights, components = [], []
+    with torch.no_grad():
+        for start in range(0, len(rows), _BATCH):
+            ends = torch.from_numpy(rows[start : start + _BATCH]).to(model.device)
+            log_weights, log_components = state_log_probs(network(*data.inputs(ends), last_only=True))
+            weights.append(log_weights[:, -1].double().exp().cpu().numpy())
+            components.append(log_components[:, -1].double().exp().cpu().numpy())
+    return mixture_report(np.concatenate(weights), np.concatenate(components), corpus.meta[rows, 0])
+
+
+def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:
+    """Diagnose states (n, S), (n, S, K) of events (n,) in the order of time within each asset."""
+    num_states = weights.shape[1]
+    heaviest = weights.argmax(axis=1)
+    share = np.bincount(heaviest, minlength=num_states) / len(heaviest)
+    use = weights.mean(axis=0)
+    follows = assets[1:] == assets[:-1]
+    states, halves = range(num_states), np.full(2, 0.5)
+    pairs = [[float(_jensen_shannon(halves, components[:, [i, j]]).mean()) for j in states] for i in states]
+    return MixtureReport(
+        num_events=len(weights),
+        mean_weight=use.tolist(),
+        heaviest_share=share.tolist(),
+        effective_states=float(2 ** _entropy(use)),
+        separation_bits=float(_jensen_shannon(weights, components).mean()),
+        pair_separation_bits=pairs,
+        persistence=float((heaviest[1:] == heaviest[:-1])[follows].mean()) if follows.any() else None,
+        persistence_if_independent=float((share**2).sum()),
+    )
+
+
+def _jensen_shannon(weights: Floats, components: Floats) -> Floats:
+    """Entropy of the mixture less the mean entropy of its components, per event; never below zero."""
+    mixed = (weights[..., None] * components).sum(axis=-2)
+    return np.asarray(np.maximum(_entropy(mixed) - (weights * _entropy(components)).sum(axis=-1), 0.0))
+
+
+def _entropy(probs: Floats) -> Floats:
+    """Bits, along the last axis."""
+    bits: Floats = -(probs * np.log2(np.where(probs > 0, probs, 1.0))).sum(axis=-1)
+    return bits
 
 
 def share_of_zeros(corpus: Corpus, split: str) -> float:

@@ -41,17 +41,9 @@ class ScoredEvents:
     """(n, K) of the model; None in older files."""
 
     def __post_init__(self) -> None:
-        columns = {"symbols": self.symbols, "target times": self.target_times, **self.bits}
-        if self.probs is not None:
-            columns["probabilities"] = self.probs
-        sizes = {name: len(column) for name, column in columns.items() if len(column) != len(self.buckets)}
-        if sizes:
-            raise DataError(
-                "a predictor was scored on other events than the model",
-                expected=f"{len(self.buckets)} losses",
-                got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
-                fix="score the baselines again on this corpus, split and context",
-            )
+        columns = (self.symbols, self.target_times, *self.bits.values(), self.probs)
+        if {len(column) for column in columns if column is not None} != {len(self)}:
+            raise ValueError("columns of other events than the buckets")
 
     def __len__(self) -> int:
         return len(self.buckets)
@@ -124,9 +116,8 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
     table, packed = Run(run).events(split), Run(run).events(split, ".npz")
     file = table if table.is_file() or not packed.is_file() else packed
     if not file.is_file():
-        raise DataError(
-            "this split of the run has no scored events", where=file, fix=f"vaiom evaluate {run} --split {split}"
-        )
+        fix = f"vaiom evaluate {run} --split {split}"
+        raise DataError("this split of the run has no scored events", where=file, fix=fix)
     try:
         columns = read_arrays(file) if file == packed else _read_parquet(file)
         if any(name not in columns for name in _COLUMNS):
@@ -150,12 +141,11 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
 
 
 def _probs_of_columns(columns: dict[str, npt.NDArray[Any]]) -> Floats | None:
-    named = [columns.get(f"{_PROB_PREFIX}{bucket}") for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
-    found = [each for each in named if each is not None]
-    if not found:
+    named = [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
+    if not columns.keys() & {*named}:
         return None
-    probs = np.stack(found, axis=1)
-    if probs.shape[1] < len(named) or probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
+    probs = np.stack([columns[name] for name in named], axis=1)
+    if probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
         raise ValueError("probabilities that are none")
     return probs
 

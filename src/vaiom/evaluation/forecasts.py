@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from vaiom.baselines.base import Floats, Rows, count_targets, smooth
-from vaiom.baselines.registry import PLAIN, baseline
+from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, smooth
 from vaiom.baselines.store import load_losses
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import Evaluation, caveats_of, figures_of_events, figures_of_forecasts, share_of_zeros
@@ -28,7 +27,7 @@ from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, open_corpus
 from vaiom.events.distribution import ReturnShape, Tail
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.fit import bucket_of
-from vaiom.events.splits import SEALED, TRAIN, VALIDATION
+from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.files import sha256_of
 from vaiom.market.folder import read_parquet, readable_parquet
 from vaiom.market.stamps import parse_stamps
@@ -80,7 +79,7 @@ def score(
     table = _read_file(Path(table)) if isinstance(table, str | Path) else pl.DataFrame(table)
     rows, form, values = _read_forecasts(table, corpus, events)
     common, losses = np.intersect1d(events, rows), {}
-    stored = load_losses(Path(baselines), corpus, split, context, unseal=unseal == SEALED) if baselines else {}
+    stored = load_losses(Path(baselines), corpus, split, context) if baselines else {}
     if against is not None:
         run, run_bits = find_run(Path(against)), np.full(len(corpus), np.nan)
         theirs = read_events(run, split)

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vaiom.baselines.base import Floats, Predictor, Rows
+from vaiom.baselines.base import Floats, Predictor, Rows, baseline
 from vaiom.baselines.counts import Frequency, HourOfWeek
-from vaiom.baselines.registry import baseline
 from vaiom.baselines.store import load_fit
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, score_events
 from vaiom.evaluation.inference import PairedGain, paired_gain

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,36 @@ class ConfidenceSet:
     p_values: dict[str, float]
     size: float
     block_size: int
+
+    @classmethod
+    def of(
+        cls, bits: Mapping[str, Floats], target_times: Times, replicates: int = CONFIDENCE_SET_REPLICATES
+    ) -> Self | None:
+        """None where `arch` is not installed or there are too few times or models."""
+        try:
+            from arch.bootstrap import MCS
+        except ImportError:
+            return None
+        series = {name: mean_by_time(values, target_times) for name, values in bits.items()}
+        # Equal losses have no variance to test with: such models share one place in the test and its answer.
+        same = {name: next(other for other in series if np.array_equal(series[other], series[name])) for name in series}
+        names = list(dict.fromkeys(same.values()))
+        num_times = len(series[names[0]])
+        block_size = max(1, round(num_times ** (1 / 3)))
+        if len(names) < 2 or num_times < 2 * block_size:
+            return None
+        # Columns without names are numbered by `arch`.
+        losses = np.stack([series[name] for name in names], axis=1)
+        test = MCS(losses, CONFIDENCE_SET_SIZE, replicates, block_size, method="max", bootstrap="stationary", seed=SEED)
+        test.compute()
+        included = {names[int(str(index))] for index in test.included}
+        p_values = {names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()}
+        return cls(
+            included=[name for name in same if same[name] in included],
+            p_values={name: p_values[same[name]] for name in same},
+            size=CONFIDENCE_SET_SIZE,
+            block_size=block_size,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,36 +252,6 @@ def diebold_mariano(model_bits: Floats, baseline_bits: Floats, target_times: Tim
         p_value=None if statistic is None else math.erfc(abs(statistic) / math.sqrt(2)),
         num_times=len(gains),
         num_lags=lags,
-    )
-
-
-def confidence_set(
-    bits: Mapping[str, Floats], target_times: Times, *, replicates: int = CONFIDENCE_SET_REPLICATES
-) -> ConfidenceSet | None:
-    """The models not beaten by another; None where `arch` is not installed or there are too few times or models."""
-    try:
-        from arch.bootstrap import MCS
-    except ImportError:
-        return None
-    series = {name: mean_by_time(values, target_times) for name, values in bits.items()}
-    # Equal losses have no variance to test with: such models share one place in the test and its answer.
-    same = {name: next(other for other in series if np.array_equal(series[other], series[name])) for name in series}
-    names = list(dict.fromkeys(same.values()))
-    num_times = len(series[names[0]])
-    block_size = max(1, round(num_times ** (1 / 3)))
-    if len(names) < 2 or num_times < 2 * block_size:
-        return None
-    # Columns without names are numbered by `arch`.
-    losses = np.stack([series[name] for name in names], axis=1)
-    test = MCS(losses, CONFIDENCE_SET_SIZE, replicates, block_size, method="max", bootstrap="stationary", seed=SEED)
-    test.compute()
-    included = {names[int(str(index))] for index in test.included}
-    p_values = {names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()}
-    return ConfidenceSet(
-        included=[name for name in same if same[name] in included],
-        p_values={name: p_values[same[name]] for name in same},
-        size=CONFIDENCE_SET_SIZE,
-        block_size=block_size,
     )
 
 

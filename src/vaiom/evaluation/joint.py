@@ -26,19 +26,9 @@ from vaiom.errors import DataError
 from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
 from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
+from vaiom.events import dependence
 from vaiom.events.corpus import Corpus
-from vaiom.events.dependence import (
-    UNUSABLE,
-    Dependence,
-    DependenceState,
-    ReferenceCopula,
-    average,
-    correlation_of,
-    log_density,
-    pit_of,
-    scale_of,
-    scores_of,
-)
+from vaiom.events.dependence import Dependence, DependenceState, ReferenceCopula, scores_of
 from vaiom.events.distribution import BucketDistribution, ReturnDistributions
 from vaiom.events.fields import has_flag
 from vaiom.events.joint import JointDistribution
@@ -112,7 +102,7 @@ class Panel:
         """The average of products of scores before each stamp."""
         for scores in self.scores:
             yield start
-            start = average(start, scores, decay)
+            start = dependence.average(start, scores, decay)
 
     def nats(self, chosen: list[int], correlations: Iterable[Floats], degrees: float | None) -> list[float]:
         """The log density of a copula at each of some stamps, given correlations of all assets or of those there."""
@@ -120,7 +110,7 @@ class Panel:
         for at, each in zip(chosen, correlations, strict=True):
             there = self.there(at)
             own = each if len(each) == len(there) else each[np.ix_(there, there)]
-            out.append(log_density(own, self.pit[at, there], degrees))
+            out.append(dependence.log_density(own, self.pit[at, there], degrees))
         return out
 
 
@@ -128,7 +118,7 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
     """Forecasts of all targets from `first` to before `last`, and of some stamps before them."""
     times = corpus.target_timestamps
     usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)
-    usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], UNUSABLE)
+    usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], dependence.UNUSABLE)
     for asset in corpus.asset_slices.values():
         usable[asset.start : min(asset.start + model.checkpoint.config.history - 1, asset.stop)] = False
     stamps = np.unique(times[usable])
@@ -153,8 +143,8 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
         stamps=stamps,
         numbers=spread(np.arange(len(rows)), -1),
         dists=dists,
-        pit=spread(pit_of(dists, zero, log_ret)),
-        scale=spread(scale_of(dists)),
+        pit=spread(dependence.pit_of(dists, zero, log_ret)),
+        scale=spread(dependence.scale_of(dists)),
         log_ret=spread(log_ret),
         rows=spread(rows, -1),
     )
@@ -166,12 +156,9 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
     end = np.datetime64(corpus.splits.train_end)
     panel = make_panel(model, corpus, end, end, TRAIN_STAMPS)
     if len(panel.symbols) < 2 or len(panel.stamps) < HISTORY:
-        raise DataError(
-            "too little to learn a dependence from",
-            where=f"{corpus.path}, {TRAIN}",
-            expected=f"two assets and {HISTORY} stamps at least",
-            got=f"{len(panel.symbols)} and {len(panel.stamps)}",
-        )
+        got, expected = f"{len(panel.symbols)} and {len(panel.stamps)}", f"two assets and {HISTORY} stamps at least"
+        where = f"{corpus.path}, {TRAIN}"
+        raise DataError("too little to learn a dependence from", where=where, expected=expected, got=got)
     # What is shrunk to is of the first half, what decides how far of the second; in the end it is of both.
     half = len(panel.stamps) // 2
     fit = Dependence(
@@ -206,7 +193,7 @@ def _moments(panel: Panel, stop: int) -> dict[str, Any]:
     unit = np.nanmean(scales - np.nanmean(scales, axis=0), axis=1, keepdims=True)
     covariance = _mean(scores * np.exp(scales - unit))
     covariance /= math.exp(float(np.log(np.diag(covariance)).mean()))
-    return {"covariance": covariance, "correlation": correlation_of(_mean(scores))}
+    return {"covariance": covariance, "correlation": dependence.correlation_of(_mean(scores))}
 
 
 def _fit_references(panel: Panel, start: Floats, chosen: list[int], decays: list[float]) -> dict[str, ReferenceCopula]:
@@ -229,7 +216,7 @@ def _mean(values: Floats) -> Floats:
     """Mean of products over stamps (stamps, n), NaN where absent; positive definite."""
     matrix = np.diag(np.nanmean(values**2, axis=0))
     for number, each in enumerate(values, start=1):
-        matrix = average(matrix, each, number / (number + 1))
+        matrix = dependence.average(matrix, each, number / (number + 1))
     return matrix
 
 

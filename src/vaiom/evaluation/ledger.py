@@ -65,12 +65,9 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
-        raise DataError(
-            "a look at a test split must be recorded, and the ledger cannot be written",
-            where=file,
-            got=error.strerror,
-            fix="use a copy of the corpus in a folder that you may write to",
-        ) from error
+        problem = "a look at a test split must be recorded, and the ledger cannot be written"
+        fix = "use a copy of the corpus in a folder that you may write to"
+        raise DataError(problem, where=file, got=error.strerror, fix=fix) from error
     return count_looks(corpus, split)
 
 
@@ -91,13 +88,11 @@ def read_ledger(corpus: Corpus) -> list[Look]:
         try:
             looks.append(from_json(Look, json.loads(line)))
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                "the ledger of test looks is damaged",
-                where=f"{file}, line {number}",
-                expected="one JSON object per look, as `vaiom evaluate` writes it",
-                got=line[:80].decode(errors="replace"),
-                fix="restore the file: without it nobody knows how often Test was looked at",
-            ) from error
+            where, got = f"{file}, line {number}", line[:80].decode(errors="replace")
+            expected = "one JSON object per look, as `vaiom evaluate` writes it"
+            fix = "restore the file: without it nobody knows how often Test was looked at"
+            problem = "the ledger of test looks is damaged"
+            raise DataError(problem, where=where, expected=expected, got=got, fix=fix) from error
     return looks
 
 

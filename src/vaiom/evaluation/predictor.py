@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from vaiom.baselines.base import Baseline, Floats, Rows
-from vaiom.baselines.registry import baseline, require_known
+from vaiom.baselines.base import Baseline, Floats, Rows, baseline, require_known
 from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, record_look
@@ -63,17 +62,12 @@ def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: 
     first: datetime = corpus.target_timestamps[rows].min().astype("datetime64[us]").item()
     used, what = (trained.train_end, "trained") if split == VALIDATION else (trained.validation[1], "selected")
     if first < used:
-        raise DataError(
-            f"the model was {what} on targets of this split: they are not held out",
-            where=f"{corpus.path}, {split}",
-            expected=f"targets at or after {used}",
-            got=f"first target {first}",
-            fix=(
-                "it is a refit, for use and not for evidence: score the run that it was refitted from"
-                if origin.purpose == USE
-                else "score a later split, or train on a corpus whose boundaries lie before it"
-            ),
-        )
+        problem = f"the model was {what} on targets of this split: they are not held out"
+        fix = "score a later split, or train on a corpus whose boundaries lie before it"
+        if origin.purpose == USE:
+            fix = "it is a refit, for use and not for evidence: score the run that it was refitted from"
+        expected, got = f"targets at or after {used}", f"first target {first}"
+        raise DataError(problem, where=f"{corpus.path}, {split}", expected=expected, got=got, fix=fix)
     require_tokenizer(corpus, checkpoint)
     return rows
 
@@ -87,25 +81,19 @@ def rows_of(corpus: Corpus, split: str, context: int, unseal: str | None, *, hel
         raise ConfigError("--unseal must name the split that is scored", expected=SEALED, got=unseal)
     rows = corpus.endpoints(split, context, unseal=unseal == SEALED)
     if not len(rows):
-        raise DataError(
-            "no events in this split",
-            where=f"{corpus.path}, {split}",
-            expected=f"valid targets with {context} bars of history",
-            fix="append newer bars, or score a split that the corpus covers (vaiom corpus show)",
-        )
+        expected, where = f"valid targets with {context} bars of history", f"{corpus.path}, {split}"
+        fix = "append newer bars, or score a split that the corpus covers (vaiom corpus show)"
+        raise DataError("no events in this split", where=where, expected=expected, fix=fix)
     return rows
 
 
 def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
     """The checkpoint's buckets are those of the corpus."""
     if not corpus.tokenizer.has_buckets_of(checkpoint.tokenizer):
-        raise CheckpointError(
-            "the model was trained with another tokenizer than the corpus has",
-            where=corpus.path,
-            expected=checkpoint.tokenizer.sha256,
-            got=corpus.tokenizer.sha256,
-            fix="score it on the corpus it was trained on, or on one that was built --like it",
-        )
+        expected, got = checkpoint.tokenizer.sha256, corpus.tokenizer.sha256
+        problem = "the model was trained with another tokenizer than the corpus has"
+        fix = "score it on the corpus it was trained on, or on one that was built --like it"
+        raise CheckpointError(problem, where=corpus.path, expected=expected, got=got, fix=fix)
 
 
 def seen_by(checkpoint: Checkpoint, corpus: Corpus) -> Corpus:
@@ -134,15 +122,15 @@ def score_baselines(
     if split == BUFFER:
         others = ", ".join(name for name in corpus.splits.names if name != split)
         raise ConfigError("the buffer is never scored", expected=others)
-    rows, opened = rows_of(corpus, split, context, unseal, heldout=False), unseal == SEALED
+    rows = rows_of(corpus, split, context, unseal, heldout=False)
     if losses_file(out, split, corpus.horizon).exists():  # another corpus's folder is refused before anything is fitted
-        load_losses(out, corpus, split, context, unseal=opened)
+        load_losses(out, corpus, split, context)
     bits = {}
     for name in names:
         with progress(name) as report:
             predictor = fit_or_load(make(name, report), corpus, context, out)
             record_look(corpus, split, run=name, checkpoint_sha256=NO_CHECKPOINT, num_events=len(rows))
             losses = event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])
-        save_losses(out, corpus, split, {name: losses}, context, unseal=opened)
+        save_losses(out, corpus, split, {name: losses}, context)
         bits[name] = float(losses.mean())
     return bits

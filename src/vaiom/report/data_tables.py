@@ -172,7 +172,7 @@ def provenance(contents: RunContents) -> Table:
 
 def commands(contents: RunContents) -> list[str]:
     """The command lines that lead from the corpus to the report: train, then each split's, then report."""
-    from vaiom.baselines.registry import BASELINES, PLAIN
+    from vaiom.baselines.base import BASELINES, PLAIN
     from vaiom.events.splits import SEALED
     from vaiom.experiments.registry import EXPERIMENTS
     from vaiom.training.experiment import changed, experiment_of_checkpoint

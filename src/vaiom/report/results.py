@@ -8,12 +8,11 @@ from __future__ import annotations
 from functools import partial
 from operator import attrgetter as at
 
-from vaiom.baselines.registry import PLAIN
-from vaiom.evaluation.evaluate import Evaluation
+from vaiom.baselines.base import PLAIN
+from vaiom.evaluation.evaluate import Evaluation, MixtureReport
 from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.inference import PairedComparison
 from vaiom.evaluation.joint import JointEvaluation
-from vaiom.evaluation.mixture import MixtureReport
 from vaiom.events.splits import SEALED
 from vaiom.report.contents import RunContents
 from vaiom.report.tables import (
