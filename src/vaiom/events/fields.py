@@ -75,7 +75,7 @@ def _extra(name: str, doc: str, formula: Callable[[Series], Floats] | None = Non
 MASKS: dict[str, Callable[[Series], Bools]] = {
     "missing": lambda s: s.missing,
     "stale": lambda s: s.log_ret == 0,
-    "bad_data": lambda s: (np.abs(s.log_ret) > MAX_LOG_MOVE) | (np.abs(s.log_gap) > MAX_LOG_MOVE),
+    "bad_data": lambda s: (abs(s.log_ret) > MAX_LOG_MOVE) | (abs(s.log_gap) > MAX_LOG_MOVE),
     "insufficient_history": lambda s: s.num_clean_prev < MIN_CLEAN_RETURNS,
     # The past-only scale divides ret_z; where it is undefined it is no scale at all.
     "scale_zero": lambda s: ~(s.sigma20_prev > SCALE_FLOOR),

@@ -188,19 +188,19 @@ class Series:
         self.missing = (open_ != open_) | (close != close)  # as np.isnan says, which costs one bar ten times as much
         self.log_ret = np.log(close / close_prev)
         self.log_gap = np.log(open_ / close_prev)
-        self.clean = ~self.missing & (self.log_ret != 0) & (np.abs(self.log_ret) <= MAX_LOG_MOVE)
-        self.clean_gap = ~self.missing & (np.abs(self.log_gap) <= MAX_LOG_MOVE)
+        self.clean = ~self.missing & (self.log_ret != 0) & (abs(self.log_ret) <= MAX_LOG_MOVE)
+        self.clean_gap = ~self.missing & (abs(self.log_gap) <= MAX_LOG_MOVE)
         self.clean_ret = where(self.clean, self.log_ret, math.nan)
         num_clean = state.num_clean + _running_count(self.clean)
         self.num_clean_prev = num_clean - self.clean
-        # np.square, not **2: a scalar's power rounds otherwise.
         clean_gap = where(self.clean_gap, self.log_gap, math.nan)
-        self._squares = {"ret": np.square(self.clean_ret), "gap": np.square(clean_gap)}
+        # A product, not **2: a scalar's power rounds otherwise.
+        self._squares = {"ret": self.clean_ret * self.clean_ret, "gap": clean_gap * clean_gap}
         scales, sigmas = {}, {}
         for name, span in SCALE_SPANS:
             key = f"{name}{span}"
             levels, scales[key] = average(self._squares[name], span, state.scales[key])
-            sigmas[key] = _split(floored_root(levels), self.missing)
+            sigmas[key] = _roots(levels)
         self.sigma20, self.sigma20_prev = sigmas["ret20"]
         self.sigma120, self.sigma_gap20_prev = sigmas["ret120"].through, sigmas["gap20"].before
         self.means: dict[str, Running] = {}
@@ -228,7 +228,7 @@ class Series:
         """Where in its range the bar closed, from -1 at the Low to 1 at the High; 0 where the two are one."""
         _, _, high, low, close, _ = self.bars
         location = where(high > low, (2 * close - high - low) / (high - low), 0.0)
-        return where(~np.isnan(self.log_range), location, math.nan)
+        return where(self.log_range == self.log_range, location, math.nan)
 
     @cached_property
     def volume(self) -> Floats:
@@ -242,10 +242,11 @@ class Series:
 
     def _run_extra(self, means: Mapping[str, Mean], slots: Slots) -> tuple[dict[str, Mean], Slots]:
         """Fill `means` and `slots`; return their states after the last bar."""
+        # A bar without any range is no estimate, as an exact zero is no return.
+        ranges = where(self.log_range > 0, self.log_range, math.nan)
         sources = {
             "ret": self._squares["ret"],
-            # A bar without any range is no estimate, as an exact zero is no return.
-            "range": np.square(where(self.log_range > 0, self.log_range, math.nan)) / PARKINSON,
+            "range": ranges * ranges / PARKINSON,
             "volume": self.volume,
         }
         after = {}
@@ -259,11 +260,14 @@ class Series:
         return after, slots
 
 
+# These alone know whether they are given many bars or one.
+
+
 def floored_root(mean_square: Floats) -> Floats:
-    return np.maximum(SCALE_FLOOR, np.sqrt(mean_square))  # NaN stays NaN
-
-
-# The recursions: these alone know whether they are given many bars or one.
+    if _many(mean_square):
+        return np.maximum(SCALE_FLOOR, np.sqrt(mean_square))  # NaN stays NaN
+    root: Any = np.float64(max(SCALE_FLOOR, math.sqrt(mean_square)) if mean_square >= 0 else math.nan)
+    return cast(Floats, root)
 
 
 def _many(values: Any) -> bool:
@@ -280,7 +284,7 @@ def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
     return cast(Numbers, made)
 
 
-def average(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
+def average(values: Floats, span: int, state: Ewma) -> tuple[Any, Ewma]:
     """pandas' `ewm(span, adjust=False).mean()`, before the first row and through each; NaN values only age the past."""
     if _many(values) and len(values) > LONG_SERIES:
         return _average_long(values, span, state)
@@ -295,7 +299,7 @@ def average(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
         elif mean == mean:
             num_missing += 1
         out.append(mean)
-    return np.array(out), Ewma(mean, num_missing)
+    return np.array(out) if _many(values) else out, Ewma(mean, num_missing)
 
 
 def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
@@ -364,7 +368,12 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
 
 
 def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
-    own_prev, after = _fed(week, slot, values, state)
+    level, count, last_week = state.level[:, slot], state.count[:, slot], state.last_week[:, slot]
+    fed = values == values
+    after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
+    after.level[:, slot] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
+    after.count[:, slot] = count + fed
+    after.last_week[:, slot] = np.where(fed, np.maximum(last_week, week), last_week)
 
     # The coming slot is sought in this week, of which the table before the sweep is known, then in the next, whose
     # table is the one after it, up to the row's own slot.
@@ -376,41 +385,34 @@ def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Flo
     later = np.where(weeks("last_week") >= week - LATELY_WEEKS, np.arange(none), none)
     coming = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1][:, slot + 1]
     at = np.arange(num_quantities)[:, None], np.minimum(coming, none - 1)
-    mean = _slot_mean(weeks("level")[at], weeks("count")[at])
-    return np.where(coming <= slot + num_slots, mean, math.nan), own_prev, after
+    mean = weeks("level")[at] / _weight_of(weeks("count")[at], SLOT_WEEKS)
+    return np.where(coming <= slot + num_slots, mean, math.nan), level / _weight_of(count, SLOT_WEEKS), after
 
 
-def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
+def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, Any, Slots]:
     """The sweep of one bar, after which the table differs in the bar's own slot alone."""
-    own_prev, after = _fed(week, slot, values, state)
-    order = np.concatenate([after.last_week[:, slot + 1 :], after.last_week[:, : slot + 1]], axis=1)
-    lately = order >= week - LATELY_WEEKS
-    quantities, ahead = np.arange(len(order)), lately.argmax(axis=1)
-    at = quantities, (slot + 1 + ahead) % order.shape[1]
-    mean = _slot_mean(after.level[at], after.count[at])
-    return np.where(lately[quantities, ahead], mean, math.nan), own_prev, after
-
-
-def _fed(week: int, slot: Any, values: Floats, state: Slots) -> tuple[Floats, Slots]:
-    """The means of slots before they take values, and the table after."""
-    level, count, last_week = state.level[:, slot], state.count[:, slot], state.last_week[:, slot]
-    fed = values == values
     after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
-    after.level[:, slot] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
-    after.count[:, slot] = count + fed
-    after.last_week[:, slot] = np.where(fed, np.maximum(last_week, week), last_week)
-    return _slot_mean(level, count), after
+    coming, own_prev = [], []
+    for value, level, count, last_week in zip(values.tolist(), *vars(after).values(), strict=True):
+        own_prev.append(level[slot] / _known_weight(int(count[slot]), SLOT_WEEKS))
+        if value == value:
+            level[slot] += _SLOT_ALPHA * (value - level[slot])
+            count[slot] += 1
+            last_week[slot] = max(last_week[slot], week)
+        order = (at % len(level) for at in range(slot + 1, slot + 1 + len(level)))
+        lately = next((at for at in order if last_week[at] >= week - LATELY_WEEKS), None)
+        known = lately is not None
+        coming.append(level[lately] / _known_weight(int(count[lately]), SLOT_WEEKS) if known else math.nan)
+    return coming, own_prev, after
 
 
-def _slot_mean(level: Floats, count: Ints) -> Floats:
-    """An EWMA that started at 0 over the weight that its values have in it; NaN where there are none."""
-    mean: Floats = level / _weight_of(count, SLOT_WEEKS)
-    return mean
-
-
-def _split(levels: Floats, like: Any) -> Running:
-    """What there was before the first row and through each, as two series or scalars."""
-    return Running(levels[1:], levels[:-1]) if _many(like) else Running(levels[1], levels[0])
+def _roots(levels: Any) -> Running:
+    """The scales through each row and before it, of what `average` gives."""
+    if _many(levels):
+        roots = floored_root(levels)
+        return Running(roots[1:], roots[:-1])
+    before, through = map(floored_root, levels)
+    return Running(through, before)
 
 
 def _previous(values: Floats, first: float) -> Floats:

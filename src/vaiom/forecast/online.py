@@ -52,6 +52,8 @@ class AssetStream:
     recursion: AssetState
     columns: Columns
     """Of the asset's own bars."""
+    room: Columns = field(default_factory=dict)
+    """What `columns` are the beginning of; rows that nobody has written have the stamp 0."""
     num_bars: int
     seconds: int
     """The stamp of the last bar, as it is stored."""
@@ -65,10 +67,20 @@ class AssetStream:
 
     def followed_by(self, recursion: AssetState, new: Columns) -> AssetStream:
         """With more rows."""
+        room, end = self.room, len(self)
+        stop = end + len(new["timestamp"])
+        # Another may have gone on from here.
+        if not room or stop > len(room["timestamp"]) or room["timestamp"][end]:
+            room = {name: np.zeros(stop + _ROOM, column.dtype) for name, column in self.columns.items()}
+            for name, column in self.columns.items():
+                room[name][:end] = column
+        for name, column in room.items():
+            column[end:stop] = new[name]
         return AssetStream(
             recursion=recursion,
-            columns={name: np.concatenate([column, new[name]]) for name, column in self.columns.items()},
-            num_bars=self.num_bars + len(new["timestamp"]),
+            columns={name: column[:stop] for name, column in room.items()},
+            room=room,
+            num_bars=self.num_bars + stop - end,
             seconds=int(new["timestamp"][-1]),
             cross=self.cross,
             memories=list(self.memories),
@@ -291,9 +303,9 @@ class OnlineForecaster:
             rows = slice(-self._kept, None)
             for symbol in long:
                 stream = self.streams[symbol]
-                columns = {name: column[rows].copy() for name, column in stream.columns.items()}
+                columns = {name: column[rows] for name, column in stream.columns.items()}
                 cross = None if stream.cross is None else stream.cross[:, rows]
-                self.streams = {**self.streams, symbol: replace(stream, columns=columns, cross=cross)}
+                self.streams = {**self.streams, symbol: replace(stream, columns=columns, cross=cross, room={})}
 
     def _columns(self) -> dict[str, Columns]:
         return {symbol: stream.columns for symbol, stream in self.streams.items()}

@@ -126,12 +126,13 @@ def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str,
 
 def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: str) -> tuple[str, ...]:
     """The known assets that have no bar at the last stamp of an asset."""
-    last = {other: int(assets[other]["timestamp"][-1]) if other in assets else -1 for other in (symbol, *known)}
-    own = last[symbol]
-    # One that has gone on since may have had it.
-    later = [other for other in known if last[other] > own]
-    gone = {*compress(later, find_absent(assets, later, symbol, np.array([own], np.uint32))[0])} if later else set()
-    return tuple(other for other in known if last[other] < own or other in gone)
+    own, missing = assets[symbol]["timestamp"][-1:], []
+    for other in known:
+        stamps = assets[other]["timestamp"] if other in assets else None
+        # One that has gone on since may have had it.
+        if stamps is None or (stamps[-1] != own[0] and not find_stamps(stamps, own)[1][0]):
+            missing.append(other)
+    return tuple(missing)
 
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
