@@ -23,9 +23,10 @@ from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.fields import inputs_of
 from vaiom.events.fit import Tokenizer
 from vaiom.events.rows import meta_of
-from vaiom.forecast.engine import TOLERANCE, Engine, OnnxEngine, TorchEngine, exported_bytes
+from vaiom.forecast.engine import TOLERANCE, Engine, OnnxEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.rows import Window
+from vaiom.forecast.torch_engine import TorchEngine, exported_bytes
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint, ModelCard, Provenance
 from vaiom.model.config import ModelConfig

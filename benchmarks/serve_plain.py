@@ -16,8 +16,8 @@ import uvicorn
 
 from vaiom.events.fields import inputs_of
 from vaiom.events.rows import meta_of
-from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.torch_engine import TorchEngine
 from vaiom.model.heads import return_log_probs
 
 

@@ -24,8 +24,8 @@ from vaiom.events.build import corpus_in_memory
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.registry import experiment
-from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.torch_engine import TorchEngine
 from vaiom.market.folder import read_bars
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom

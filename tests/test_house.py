@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vaiom
+from vaiom.errors import EXTRAS
 
 PACKAGE = Path(vaiom.__file__).parent
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 ROOMS = [
     "market",
     "simulate",
@@ -129,6 +135,63 @@ main([*tables, *where, "--budget", "fast", "--device", "cpu", *{changes}])
     assert "## Main model, 2025H1" in page
     assert "## Walk-forward" in page
     assert (tmp_path / "out" / "walk-forward.svg").is_file()
+
+
+def test_a_forecast_needs_neither_torch_nor_what_else_trains_and_draws(tmp_path: Path) -> None:
+    """From text and from Parquet, of the next bar and of more; what cannot be had without them names its extra."""
+    from strategies import random_bars
+    from vaiom.market.folder import read_bars, write_symbol
+
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(1_100))
+    bars = read_bars(tmp_path / "bars")["EURUSD"]
+    bars.write_csv(tmp_path / "EURUSD.csv")
+    missing = tuple(library for libraries in EXTRAS.values() for library in libraries)
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({missing}))
+import vaiom, json
+from vaiom.cli.main import main
+def run(*words):
+    sys.argv = ["vaiom", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+run("forecast", {str(tmp_path / "EURUSD.csv")!r}, "--json")
+print("----")
+forecaster = vaiom.Forecaster.pretrained("fx-1h")
+bars = vaiom.read_bars({str(tmp_path / "bars")!r})["EURUSD"]
+history = forecaster.predict_all(bars, "EURUSD").probs[-3:]
+print(json.dumps([forecaster.predict(bars, "EURUSD", horizon=4).probs.tolist(), history.tolist()]))
+run("demo", "--out", {str(tmp_path / "demo")!r})
+"""
+    said = run_python(code)
+    assert said.returncode == 2, said.stderr
+    assert "this needs torch, which is not installed\n  try:      pip install 'vaiom[train]'" in said.stderr
+    assert not (tmp_path / "demo").exists()
+    answer, more = said.stdout.split("----")
+    full = vaiom.Forecaster.pretrained("fx-1h")
+    assert json.loads(answer)["model"]["engine"] == "numpy"
+    assert full.engine.name == "torch"
+    [one] = json.loads(answer)["forecasts"]
+    further, history = json.loads(more)
+    np.testing.assert_allclose(one["probs"], full.predict(bars, "EURUSD").probs, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(further, full.predict(bars, "EURUSD", horizon=4).probs, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(history, full.predict_all(bars, "EURUSD").probs[-3:], atol=1e-5, rtol=0)
+
+
+def test_every_extra_brings_what_errors_say_it_does() -> None:
+    """And the extra of all has them all."""
+    project = tomllib.loads(PYPROJECT.read_text())["project"]
+    extras = {
+        extra: {re.match(r"[\w-]+", words)[0] for words in libraries}
+        for extra, libraries in project["optional-dependencies"].items()
+    }
+    assert all(extras[extra] >= set(libraries) for extra, libraries in EXTRAS.items())
+    assert project["optional-dependencies"]["all"] == [f"vaiom[{','.join(sorted(EXTRAS))}]"]
+    core = {re.match(r"[\w-]+", words)[0] for words in project["dependencies"]}
+    assert not core & {library for libraries in extras.values() for library in libraries}
 
 
 def test_public_names() -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from vaiom.errors import require_installed
+
 if TYPE_CHECKING:
     from vaiom.audit.proof import Proof
     from vaiom.evaluation.evaluate import Evaluation
@@ -107,6 +109,7 @@ def train(
     With `start`, a run or a packaged model's name, training goes on from its weights instead, and the result has a
     `verdict`: whether that helped, over other runs `against` it too. Settings may be texts, as in `steps=100`.
     """
+    require_installed("torch")
     from vaiom.experiments.refit import adapt
     from vaiom.experiments.registry import experiment as named
     from vaiom.experiments.registry import stopping_early
@@ -130,6 +133,7 @@ def fit_baselines(
     unseal: str | None = None,
 ) -> dict[str, float]:
     """Fit baselines on Train and score them: mean bits per event by name; `out` keeps what `evaluate` reads."""
+    require_installed("torch")
     from vaiom.baselines.base import usual_baselines
     from vaiom.evaluation.predictor import score_baselines
 
@@ -149,6 +153,7 @@ def evaluate(
     device: str = "auto",
 ) -> Evaluation:
     """Score a run's selected model on a split, beside baselines on the same events; a look at a test is recorded."""
+    require_installed("torch")
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.run import Run
 
@@ -169,6 +174,7 @@ def audit(
 
     Options are those of `vaiom.audit.proof.AuditConfig`: cuts, seed, baselines and others.
     """
+    require_installed("torch")
     from vaiom.audit.audit import audit_path
     from vaiom.audit.proof import AuditConfig
 

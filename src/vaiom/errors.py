@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+EXTRAS = {
+    "train": ("torch", "lightgbm", "arch", "pyarrow"),
+    "risk": ("scipy",),
+    "report": ("matplotlib", "jinja2"),
+    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "feeds": ("ccxt",),
+    "ray": ("ray",),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
+}
+"""Libraries that forecasts do without, by the extra of the package that brings them."""
+
 
 class VaiomError(Exception):
     """Base of every error this package raises on purpose."""
@@ -29,3 +42,15 @@ class ConfigError(UserError):
 
 class CheckpointError(UserError):
     """A model file that is damaged, foreign or from another schema."""
+
+
+def require_installed(*libraries: str) -> None:
+    """Libraries that the next step imports, or an error that says which extra brings the first that is missing."""
+    for library in libraries:
+        if find_spec(library) is None:
+            raise not_installed(library)
+
+
+def not_installed(library: str) -> ConfigError:
+    extra = next(extra for extra, brought in EXTRAS.items() if library in brought)
+    return ConfigError(f"this needs {library}, which is not installed", fix=f"pip install 'vaiom[{extra}]'")

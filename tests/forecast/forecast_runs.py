@@ -12,8 +12,8 @@ from training.tiny_runs import SPLITS, TINY
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
-from vaiom.forecast.engine import TorchEngine
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.torch_engine import TorchEngine
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import ModelCard, Provenance
 from vaiom.model.vaiom import Vaiom

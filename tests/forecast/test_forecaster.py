@@ -16,7 +16,7 @@ from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.fields import inputs_of
 from vaiom.events.rows import bars_of
-from vaiom.forecast import engine
+from vaiom.forecast import torch_engine
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.engine import TOLERANCE
 
@@ -294,7 +294,7 @@ def test_wild_prices_give_a_proper_forecast_or_a_refusal(forecaster: Forecaster,
 
 
 def test_a_history_in_stretches_is_the_forecast_after_each_bar(tiny: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_STRETCH", 50)
+    monkeypatch.setattr(torch_engine, "_STRETCH", 50)
     windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
     bars = random_bars(150, 7)
     history = windowed.predict_all(bars, "EURUSD")

@@ -10,9 +10,10 @@ from forecast_runs import TinyRun, untrained
 
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, VaiomError
-from vaiom.forecast import engine as export
-from vaiom.forecast.engine import TOLERANCE, TorchEngine
+from vaiom.forecast import torch_engine as export
+from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.torch_engine import TorchEngine
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint
 

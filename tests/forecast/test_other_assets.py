@@ -268,7 +268,7 @@ def test_a_state_of_other_fields_is_refused(simulated_world: TinyRun) -> None:
 
 def test_the_exported_file_answers_the_same(simulated_world: TinyRun, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    from vaiom.forecast.engine import export_run
+    from vaiom.forecast.torch_engine import export_run
 
     made = export_run(simulated_world.run, tmp_path / "model.onnx")
     assert made.real_windows == 32

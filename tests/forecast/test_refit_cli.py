@@ -15,8 +15,8 @@ from strategies import random_bars
 from vaiom.evaluation.ledger import count_looks
 from vaiom.events.corpus import open_corpus
 from vaiom.experiments.refit import refit, shifted_corpus
-from vaiom.forecast.engine import export_run
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.torch_engine import export_run
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import load_checkpoint
 

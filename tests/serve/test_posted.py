@@ -15,8 +15,9 @@ from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
 from training.tiny_runs import TINY
 from vaiom.errors import DataError
 from vaiom.events.fields import CROSS_FIELDS
-from vaiom.forecast.engine import TOLERANCE, TorchEngine
+from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.torch_engine import TorchEngine
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom

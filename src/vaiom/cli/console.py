@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from vaiom.errors import ConfigError, UserError
+from vaiom.errors import EXTRAS, ConfigError, UserError, not_installed
 
 if TYPE_CHECKING:
     from vaiom.files import Progress
@@ -62,6 +62,12 @@ def user_errors(program: str) -> Iterator[None]:
         yield
     except UserError as error:
         note(f"{program}: {error}")
+        raise SystemExit(2) from None
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if not any(library in brought for brought in EXTRAS.values()):
+            raise
+        note(f"{program}: {not_installed(library)}")
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno not in _USERS_ERRNOS:

@@ -200,7 +200,7 @@ def export(
     corpus: Annotated[Path | None, typer.Option(help="Real windows for the check; else the run's corpus.")] = None,
 ) -> Answer:
     """Write the selected model as ONNX, once it gives PyTorch's answers."""
-    from vaiom.forecast.engine import export_run
+    from vaiom.forecast.torch_engine import export_run
 
     made = export_run(run, onnx, corpus)
     return Answer(

@@ -16,7 +16,7 @@ import vaiom
 from vaiom.cli.console import Answer, Device, answers, note, progress_bar
 from vaiom.cli.forecast import describe_forecasts, describe_quality
 from vaiom.cli.train import Settings, training_report
-from vaiom.errors import ConfigError
+from vaiom.errors import EXTRAS, ConfigError, require_installed
 from vaiom.files import Progress, ensure_folder, read_json, sha256_file, write_json
 from vaiom.report.tables import Column, Table, bits, count, signed
 from vaiom.run import Run
@@ -41,6 +41,7 @@ def run(
     device: Device = "auto",
 ) -> Answer:
     """Do the whole job: import, check, corpus, train, baselines, evaluate, report, audit, forecast."""
+    require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.audit.audit import audit_path
     from vaiom.audit.proof import FAILED, AuditConfig
     from vaiom.forecast.bars import newest_bars
@@ -70,6 +71,7 @@ def demo(
     device: Device = "auto",
 ) -> Answer:
     """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
+    require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.baselines.counts import Frequency, Markov
     from vaiom.evaluation.predictor import ModelPredictor
     from vaiom.evaluation.scores import losses_of

@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from vaiom.errors import ConfigError, UserError
+from vaiom.errors import ConfigError, UserError, require_installed
 
 ENGINES = ("local", "ray")
 RETRIES = 3
@@ -142,10 +142,9 @@ def _follow_parent() -> None:
 
 def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outcome]:
     """One Ray task each, as many at a time as the cluster holds; one whose worker dies goes on in another."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError("the ray engine needs Ray", fix="pip install 'vaiom[ray]'") from error
+    require_installed("ray")
+    import ray
+
     _require_reachable(os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address="auto", log_to_driver=False, ignore_reinit_error=True)

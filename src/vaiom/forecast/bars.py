@@ -182,7 +182,7 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
         # The index holds the stamps where no column does.
         if "Datetime" not in _canonical(frame.columns, where) and frame.index.dtype.kind == "M":
             frame = frame.reset_index(names="Datetime")
-    names = _canonical(frame.columns, where)
+    names, zone = _canonical(frame.columns, where), None
     if is_pandas(frame):
         for new, old in names.items():
             got, place = frame[old].dtype, f"{where}, column {old}"
@@ -191,22 +191,23 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
                 raise DataError("stamps must be datetimes", where=place, got=got, fix=fix)
             if new != "Datetime" and got.kind not in "iuf":
                 raise DataError("a price column must be numeric", where=place, got=got)
-        frame = pl.from_pandas(frame[list(names.values())])
+            zone = getattr(got, "tz", zone)
+        kinds, price = {"Datetime": {"dtype": "datetime64[us]"}}, {"dtype": np.float64, "na_value": np.nan}
+        frame = pl.DataFrame({new: frame[old].to_numpy(**kinds.get(new, price)) for new, old in names.items()})
     # A query costs more than a short frame does, and waits for the library's threads.
-    if frame.columns != list(names):
+    elif frame.columns != list(names):
         frame = frame.select(pl.col(old).alias(new) for new, old in names.items())
-    zone = getattr(frame.schema.get("Datetime"), "time_zone", None)
-    if zone in ("UTC", "Etc/UTC", "GMT"):
-        frame = frame.with_columns(pl.col("Datetime").dt.replace_time_zone(None))
-    elif zone is not None:
+    zone = zone or getattr(frame.schema.get("Datetime"), "time_zone", None)
+    if zone is None:
+        return pl.DataFrame(frame)
+    if str(zone) not in ("UTC", "Etc/UTC", "GMT"):
         raise DataError(
             "stamps must be naive, on the clock that the model was trained on",
             where=f"{where}, column Datetime",
             got=f"stamps with the zone {zone}",
             fix="convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too",
         )
-    bars: pl.DataFrame = frame
-    return bars
+    return pl.DataFrame(frame).with_columns(pl.col("Datetime").dt.replace_time_zone(None))
 
 
 def _canonical(names: Sequence[str], where: str) -> dict[str, str]:

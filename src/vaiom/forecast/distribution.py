@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vaiom.errors import ConfigError
+from vaiom.errors import require_installed
 from vaiom.events.distribution import SIDES, BucketDistribution, Floats, ReturnDistributions
 
 if TYPE_CHECKING:
@@ -127,10 +127,9 @@ class ReturnDistribution(BucketDistribution[float]):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the density in basis points, with the median and the central 90%; needs matplotlib."""
         if ax is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as error:
-                raise ConfigError("plotting needs matplotlib", fix="pip install matplotlib") from error
+            require_installed("matplotlib")
+            from matplotlib import pyplot
+
             ax = pyplot.subplots()[1]
         low, high = (self.quantile(level) for level in _DRAWN_RANGE)
         x = np.linspace(low, high, _DRAWN_POINTS)

@@ -1,45 +1,27 @@
-"""What turns rows of events into probabilities: one small contract, PyTorch and ONNX Runtime behind it; the ONNX file.
+"""What turns rows of events into probabilities: one small contract, and the engines that need no PyTorch.
 
-Enters: rows of one or many assets, (T, F) or (B, T, F), and metadata, (3,) or (B, 3), as NumPy arrays. Leaves:
-probabilities of the return buckets, float64. A window shorter than the context begins at the first position, as the
-beginning of a training window does. An exported file has inputs `events` (batch, time, fields) float32 and `meta`
-(batch, 3) int64 and the output `log_probs` (batch, 16), where batch is free and time is anything up to the context;
-configuration, tokenizer, provenance and the answer to a known window travel in its metadata.
+Enters: rows of one or many assets, (T, F) or (B, T, F), and metadata, (3,) or (B, 3), as NumPy arrays; a model file.
+Leaves: probabilities of the return buckets, float64. A window shorter than the context begins at the first position, as
+the beginning of a training window does.
 """
 
 from __future__ import annotations
 
-import copy
 import json
-import logging
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
-from vaiom.codec import to_json
-from vaiom.errors import CheckpointError, ConfigError, DataError, UserError, VaiomError
-from vaiom.events.corpus import Corpus, open_corpus, under_splits
-from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
-from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.model.checkpoint import USE, Checkpoint, ModelCard, load_model, read_card
-from vaiom.model.decoder import Decoder
-from vaiom.model.heads import return_log_probs
-from vaiom.model.horizons import Horizons
+from vaiom.errors import CheckpointError, ConfigError, DataError, require_installed
+from vaiom.files import sha256_of
+from vaiom.model.checkpoint import ModelCard, Tensors, load_checkpoint, read_card, read_checkpoint
+from vaiom.model.horizons import Horizons, load_horizons
 from vaiom.model.row_step import RowStep
-from vaiom.model.vaiom import Vaiom
-from vaiom.run import Run, find_run
-from vaiom.training.devices import resolve_device
+from vaiom.run import BEST_NAME, Run
 
 EXPORTED_SUFFIX = ".onnx"
 FORMAT = "vaiom-onnx"
@@ -48,13 +30,8 @@ TOLERANCE = 1e-6
 """Probabilities of two engines, or of one engine in two batches, differ by no more than this."""
 BATCH = 32
 """Windows that go through a model together."""
-_STRETCH = 4_096
-"""Rows of a history that go through a model of windowed attention together, besides their run-up."""
 
-_PROBE_SEED, _CHECK_SEED = 0, 1
-_RANDOM_WINDOWS = 8
-_REAL_WINDOWS = 32
-_OPSET = 18
+PROBE_SEED = 0
 
 Events = npt.NDArray[np.float32]
 Meta = npt.NDArray[np.int64]
@@ -89,48 +66,29 @@ class Engine(ABC):
         return np.concatenate(probs)
 
 
-class TorchEngine(Engine):
-    """A network in PyTorch, on any device."""
+class NumpyEngine(Engine):
+    """A model whose layers see a window of rows, in NumPy."""
 
-    name = "torch"
+    name = "numpy"
 
-    def __init__(
-        self, model: Vaiom, device: str = "cpu", threads: int | None = None, horizons: Horizons | None = None
-    ) -> None:
-        self.device = resolve_device(device)
+    def __init__(self, step: RowStep, horizons: Horizons | None) -> None:
+        self.row_step: RowStep = step
         self.horizons = horizons
-        self.model = model.to(self.device).eval()
-        self.threads = threads
-        self.row_step = RowStep.of(model) if model.config.attention_window else None
 
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        return np.asarray(self._answers(events, meta, horizon, last_only=True)[:, -1])
+        seen = events[:, -self.row_step.config.receptive_field :]
+        return np.stack([self.probs_of_beginnings(*each, horizon)[-1] for each in zip(seen, meta, strict=True)])
 
     def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        # The decoder is causal, so that one pass answers for every beginning.
-        return np.asarray(self._answers(events[None], meta[None], horizon, last_only=False)[0])
+        if horizon == 1:
+            return np.stack([memory.probs for memory in self.row_step.walk(events, meta)])
+        assert self.horizons
+        hidden = np.stack([memory.hidden for memory in self.row_step.walk(events, meta)])
+        return self.horizons.probs(hidden, events, horizon)
 
     def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
-        if not self.model.config.attention_window:
-            return super().probs_after_each(events, meta, context, horizon)
-        probs, run_up = [], self.model.config.receptive_field - 1
-        for start in range(0, len(events), _STRETCH):
-            first = max(0, start - run_up)
-            probs.append(self.probs_of_beginnings(events[first : start + _STRETCH], meta, horizon)[start - first :])
-        return np.concatenate(probs)
-
-    def _answers(self, events: Events, meta: Meta, horizon: int, *, last_only: bool) -> Probabilities:
-        """(B, T, 16), or (B, 1, 16) of the last position."""
-        with torch.inference_mode(), _threads(self.threads):
-            x_BTF, meta_BM = self._tensors(events, meta)
-            hidden = self.model.hidden(x_BTF, meta_BM, last_only)
-            if horizon == 1:
-                return normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
-            assert self.horizons
-            return self.horizons.probs(hidden.float().cpu().numpy(), events[:, -hidden.shape[1] :], horizon)
-
-    def _tensors(self, events: Events, meta: Meta) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.from_numpy(events).to(self.device), torch.from_numpy(meta).to(self.device)
+        # No answer depends on more rows than a context has.
+        return self.probs_of_beginnings(events, meta, horizon)
 
 
 class OnnxEngine(Engine):
@@ -139,7 +97,9 @@ class OnnxEngine(Engine):
     name = "onnxruntime"
 
     def __init__(self, model: Path | bytes, threads: int | None = None) -> None:
-        runtime = _library("onnxruntime")
+        require_installed("onnxruntime")
+        import onnxruntime as runtime
+
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or 0  # 0 leaves the choice to the runtime
         source = model if isinstance(model, bytes) else str(model)
@@ -151,86 +111,31 @@ class OnnxEngine(Engine):
         return normalise(log_probs.astype(np.float64))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """What was written, and how far it lies from PyTorch."""
+def open_checkpoint(path: Path, device: str = "cpu", threads: int | None = None) -> tuple[Engine, ModelCard]:
+    """A checkpoint in PyTorch where that is installed, else in NumPy; with the horizons beside a run's best one."""
+    run = Run(path.parent)
+    further = run.horizons if path.name == BEST_NAME and run.horizons.is_file() else None
+    if find_spec("torch"):
+        from vaiom.forecast.torch_engine import TorchEngine
 
-    file: Path
-    bytes: int
-    random_windows: int
-    real_windows: int
-    largest_difference: float
-    """Of any probability on any of the windows."""
-
-
-class LastPosition(nn.Module):
-    """The part of a model that an exported file holds."""
-
-    def __init__(self, model: Vaiom) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, events: Tensor, meta: Tensor) -> Tensor:
-        return self.model.log_probs(events, meta)
+        checkpoint = load_checkpoint(path)
+        horizons = load_horizons(further, checkpoint) if further else None
+        return TorchEngine(checkpoint.model, device, threads, horizons), checkpoint
+    card, step = read_checkpoint(path, _row_step)
+    if step is None or device not in ("cpu", "auto"):
+        require_installed("torch")
+    assert step
+    return NumpyEngine(step, load_horizons(further, card) if further else None), card
 
 
-def export_run(run: str | Path, file: str | Path, corpus: str | Path | None = None) -> Exported:
-    """Export the selected model of a run; real windows come from its corpus where that is still at hand."""
-    run, windows = find_run(Path(run)), []
-    checkpoint = load_model(run)
-    if corpus is not None:
-        windows = real_windows(open_corpus(Path(corpus)), checkpoint)
-    elif not run.is_file():
-        # A corpus that has moved on is no reason to refuse: the caller is told how many windows were compared.
-        with suppress(UserError):
-            windows = real_windows(open_corpus(Run(run).corpus_path(), verify=False), checkpoint)
-    return export_onnx(checkpoint, Path(file), windows)
-
-
-def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events, Meta]] = ()) -> Exported:
-    """Write the file once ONNX Runtime gives PyTorch's answers on made-up and on the given windows."""
-    if file.suffix != EXPORTED_SUFFIX:
-        raise ConfigError("an exported file must be recognisable", expected=f"*{EXPORTED_SUFFIX}", got=file)
-    data = exported_bytes(checkpoint)
-    engine, reference = OnnxEngine(data), TorchEngine(checkpoint.model)
-    events, meta = _made_up_windows(checkpoint, _RANDOM_WINDOWS, _CHECK_SEED)
-    short = np.ascontiguousarray(events[:, : max(1, events.shape[1] // 3)])
-    made_up = [(events, meta), (events[:1], meta[:1]), (short, meta)]
-    worst = max(float(np.abs(engine.probs(*window) - reference.probs(*window)).max()) for window in [*made_up, *real])
-    if not worst <= TOLERANCE:
-        raise VaiomError(f"the exported model differs from PyTorch by {worst:.2g}; {TOLERANCE:g} is allowed")
-    write_bytes(file, data)
-    return Exported(
-        file=file,
-        bytes=len(data),
-        random_windows=sum(len(events) for events, _ in made_up),
-        real_windows=sum(len(events) for events, _ in real),
-        largest_difference=worst,
-    )
-
-
-def exported_bytes(checkpoint: Checkpoint) -> bytes:
-    """The content of the file, not yet checked."""
-    if checkpoint.config.backbone != "decoder":
-        raise ConfigError(
-            "only decoders are exported: the exporter fixes the length of a recurrent model's windows",
-            got=f"backbone={checkpoint.config.backbone}",
-            fix="load the run folder itself",
-        )
-    proto = _convert(checkpoint.model)
-    [probe] = TorchEngine(checkpoint.model).probs(*_made_up_windows(checkpoint, 1, _PROBE_SEED))
-    header = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "model": to_json(checkpoint.config),
-        "tokenizer": checkpoint.tokenizer.to_json(),
-        "provenance": to_json(checkpoint.provenance),
-        "tensors_sha256": checkpoint.sha256,
-        "probe": probe.tolist(),
-    }
-    text = canonical_json(header)
-    _library("onnx").helper.set_model_props(proto, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})
-    return bytes(proto.SerializeToString())
+def _row_step(card: ModelCard, tensors: Tensors) -> RowStep | None:
+    """What NumPy can compute of a model, tried on a row."""
+    if not card.config.attention_window:
+        return None
+    step = RowStep(card.config, tensors)
+    events, meta = made_up_windows(card, 1, PROBE_SEED)
+    step.step(None, events[0, :1], meta[0])
+    return step
 
 
 def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
@@ -260,7 +165,7 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
             got=str(error).splitlines()[0],
             fix="export the run again with this version of vaiom",
         ) from error
-    difference = np.abs(engine.probs(*_made_up_windows(card, 1, _PROBE_SEED)) - probe).max()
+    difference = np.abs(engine.probs(*made_up_windows(card, 1, PROBE_SEED)) - probe).max()
     if not difference <= TOLERANCE:
         raise CheckpointError(
             "the model does not answer as it did when it was exported",
@@ -272,24 +177,7 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
     return engine, card
 
 
-def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, Meta]]:
-    """Windows of Validation, or of Train where there are none, spread over the events."""
-    config, origin = checkpoint.config, checkpoint.provenance
-    if origin.purpose == USE:
-        corpus = under_splits(corpus, SplitConfig.from_json(origin.splits))
-    if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
-        raise DataError("the corpus has another tokenizer than the model", where=corpus.path)
-    rows = corpus.endpoints(VALIDATION, config.context)
-    rows = rows if len(rows) else corpus.endpoints(TRAIN, config.context)
-    if not len(rows):
-        raise DataError("the corpus has no window of the model's context", where=corpus.path, expected=config.context)
-    chosen = rows[np.linspace(0, len(rows) - 1, min(_REAL_WINDOWS, len(rows))).astype(np.int64)]
-    inputs = corpus.inputs(config)
-    events = [inputs[row + 1 - config.context : row + 1].astype(np.float32) for row in chosen]
-    return [(np.stack(events), corpus.meta[chosen].astype(np.int64))]
-
-
-def _made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:
+def made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:
     """Windows of full context with values that the model's input branch can meet."""
     draw, config = np.random.default_rng(seed), card.config
     shape = (count, config.context, len(config.input_fields))
@@ -303,59 +191,7 @@ def _made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Me
     return events.astype(np.float32), meta
 
 
-def _convert(model: Vaiom) -> Any:
-    for name in ("onnx", "onnxscript"):
-        _library(name)
-    config, model = model.config, copy.deepcopy(model)
-    if isinstance(model.backbone, Decoder) and config.attention_window:
-        model.backbone.accept_any_length()
-    events = torch.zeros(2, config.context, len(config.input_fields))
-    batch = torch.export.Dim("batch")
-    time = torch.export.Dim("time", max=config.context)
-    # The exporter talks of its own deprecations and skipped optimisations, which no user can act on.
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            program = torch.onnx.export(
-                LastPosition(model).eval(),
-                (events, torch.zeros(2, 3, dtype=torch.int64)),
-                dynamo=True,
-                verbose=False,
-                opset_version=_OPSET,
-                input_names=["events", "meta"],
-                output_names=["log_probs"],
-                dynamic_shapes={"events": {0: batch, 1: time}, "meta": {0: batch}},
-            )
-    finally:
-        logging.disable(before)
-    assert program is not None
-    return program.model_proto
-
-
-def _library(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        problem = f"exported models need {name}, which is not installed"
-        raise ConfigError(problem, fix="pip install 'vaiom[export]'") from error
-
-
 def normalise(log_probs: Probabilities) -> Probabilities:
     """Probabilities whose sum is 1 in double precision too."""
     probs = np.exp(log_probs)
     return np.asarray(probs / probs.sum(axis=-1, keepdims=True))
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """PyTorch's thread count is the process's: it is set for the pass and put back."""
-    before = torch.get_num_threads()
-    if number is None or number == before:
-        yield
-        return
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from vaiom.errors import CheckpointError, ConfigError
+from vaiom.errors import CheckpointError, ConfigError, require_installed
 from vaiom.events.calendar import next_stamp
 from vaiom.events.dependence import Dependence
 from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, inputs_of
@@ -26,13 +26,13 @@ from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.forecast.bars import CLOCK_ALLOWANCE, MIN_BARS, check_bars, is_pandas, moment_of, split_assets, utc_now
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
-from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, TorchEngine, open_exported
+from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, open_checkpoint, open_exported
 from vaiom.forecast.paths import ReturnPaths, sample_paths
 from vaiom.forecast.portfolio import join, state_after
 from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
 from vaiom.market.timeframes import timeframe_of
-from vaiom.model.checkpoint import ModelCard, load_checkpoint
-from vaiom.model.horizons import load_horizons, unknown_horizon
+from vaiom.model.checkpoint import ModelCard
+from vaiom.model.horizons import unknown_horizon
 from vaiom.run import BEST_NAME, DEFAULT_MODEL, Run, find_run, packaged_models
 
 if TYPE_CHECKING:
@@ -80,11 +80,10 @@ class Forecaster:
             if device not in ("cpu", "auto"):
                 raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
             return cls(*open_exported(file, threads))
-        checkpoint, run, best = load_checkpoint(file), Run(file.parent), file.name == BEST_NAME
-        horizons = load_horizons(run.horizons, checkpoint) if best and run.horizons.is_file() else None
-        fitted = best and run.dependence.is_file()
-        dependence = Dependence.read(run.dependence, checkpoint.sha256) if fitted else None
-        return cls(TorchEngine(checkpoint.model, device, threads, horizons), checkpoint, dependence)
+        engine, card = open_checkpoint(file, device, threads)
+        fitted = Run(file.parent).dependence
+        known = file.name == BEST_NAME and fitted.is_file()
+        return cls(engine, card, Dependence.read(fitted, card.sha256) if known else None)
 
     @classmethod
     def pretrained(cls, name: str = DEFAULT_MODEL, device: str = "cpu", threads: int | None = None) -> Forecaster:
@@ -145,6 +144,7 @@ class Forecaster:
 
         Some hundred common bars beyond the model's context tell how the assets depend on each other now.
         """
+        require_installed("scipy")
         self.at(horizon)
         assets = self._rows_of(_frames(bars, None), None)
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
@@ -220,6 +220,7 @@ class Forecaster:
 
         The same seed draws the same steps for every asset; how assets move together is not in them.
         """
+        require_installed("scipy")
         windows = self.windows(_frames(bars, symbol), symbol)
         dists = zip(*(self.forecast(windows, horizon=horizon) for horizon in self.horizons), strict=True)
         made = {each[0].symbol: sample_paths(each, n, seed) for each in dists}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -97,23 +98,31 @@ def symbols_in(folder: Path) -> list[str]:
 @contextmanager
 def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
     """Turn what readers raise over damage, panics among it, into an error that names the file."""
-    import pyarrow as pa
+    damage: tuple[type[BaseException], ...] = (UnicodeDecodeError, OSError, MemoryError)
+    damage += (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+    if find_spec("pyarrow"):
+        import pyarrow as pa
 
-    polars = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+        damage += (pa.ArrowException,)
     try:
         yield
     except FileNotFoundError as error:
         raise DataError("no such file", where=where, expected=f"a {kind} file") from error
-    except (pa.ArrowException, UnicodeDecodeError, *polars, OSError, MemoryError) as error:
+    except damage as error:
         got = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"not readable as {kind}", where=where, got=got) from error
 
 
 def read_parquet(source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """A Parquet file of anyone's; by Arrow's reader, which survives damage that makes others claim absurd memory."""
-    import pyarrow.parquet as pq
+    """A Parquet file of anyone's.
 
+    Where it is installed by Arrow's reader, which survives damage that makes others claim absurd memory.
+    """
     with readable_parquet(where):
+        if not find_spec("pyarrow"):
+            return pl.read_parquet(source, columns=None if columns is None else list(columns))
+        import pyarrow.parquet as pq
+
         table = pq.ParquetFile(source).read(columns, use_threads=False)
         table.validate(full=True)  # texts that are none would end the process later
         return pl.DataFrame(pl.from_arrow(table))

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import PurePath
 from typing import Annotated, Any, TypeVar
 
-import torch
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
@@ -70,7 +70,9 @@ class Service:
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
-        if config.threads:
+        if config.threads and find_spec("torch"):
+            import torch
+
             torch.set_num_threads(config.threads)
         self.forecaster = Forecaster.load(config.run, config.device, config.threads)
         self.model_card = schemas.ModelCard.of(self.forecaster)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import EXTRAS, ConfigError, DataError, require_installed
 
 if TYPE_CHECKING:
     from vaiom.serve.store import Store
@@ -95,8 +95,9 @@ def default_state(run: Path) -> Path:
 @contextmanager
 def open_state(folder: Path) -> Iterator[Store]:
     """What a service that does not run has stored."""
-    with _serve_extra():
-        from vaiom.serve.store import FILE_NAME, Store
+    require_installed(*EXTRAS["serve"])
+    from vaiom.serve.store import FILE_NAME, Store
+
     if not (folder / FILE_NAME).is_file():
         fix = "name the --state of the service; by default RUN/live"
         raise DataError("no such state folder", where=folder, expected=f"a folder with {FILE_NAME}", fix=fix)
@@ -109,10 +110,11 @@ def open_state(folder: Path) -> Iterator[Store]:
 
 def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve on an address; port 0 takes a free one, which `announce` is told."""
-    with _serve_extra():
-        import uvicorn
+    require_installed(*EXTRAS["serve"])
+    import uvicorn
 
-        from vaiom.serve.app import Service, make_app
+    from vaiom.serve.app import Service, make_app
+
     sys.setswitchinterval(_SWITCH_SECONDS)
     listening = _bound(host, port)
     service = Service(config)
@@ -132,16 +134,6 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
     server.run(sockets=[listening])
     if service.failure:
         raise service.failure
-
-
-@contextmanager
-def _serve_extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(
-            "the service needs FastAPI and uvicorn", got=str(error), fix="pip install 'vaiom[serve]'"
-        ) from error
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import polars as pl
 
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import ConfigError, DataError, require_installed
 from vaiom.files import BAD_ZIPS, sha256_of
 from vaiom.market.folder import NUMBER_COLUMNS, read_parquet
 from vaiom.market.formats import dukascopy
@@ -149,12 +152,16 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
 
 def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
     """The bytes of a file packed by gzip or zstd."""
-    import pyarrow as pa
-
     most = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
+    stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data))
+    if codec != "gzip":
+        require_installed("pyarrow")
+        import pyarrow as pa
+
+        stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
     try:
-        table: bytes = pa.CompressedInputStream(pa.BufferReader(data), codec).read(most + 1)
-    except (OSError, pa.ArrowException) as error:
+        table: bytes = stream.read(most + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise dukascopy.damaged(f"the {codec} file cannot be unpacked", file.label, got=str(error)) from error
     _require_size(file, len(table), len(data))
     return table
