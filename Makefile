@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container sbom audit-deps docs pictures dist clean
+.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container check-light sbom audit-deps docs pictures dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -85,14 +85,15 @@ pictures: demo
 	$(BIN)/vaiom dependence runs/demo/run
 	$(BIN)/python tools/pictures.py runs/demo/run runs/demo/bars
 
-# A wheel, proved by installing it into an empty environment and running it there.
+# A wheel, and what is known of its parts.
 dist: .venv/installed
 	rm -rf dist build
 	$(BIN)/python -m build --wheel --no-isolation
 	$(BIN)/python tools/sbom.py --out dist/vaiom.cdx.json
-	rm -rf build/empty && $(PYTHON) -m venv build/empty
-	build/empty/bin/pip install --quiet --constraint constraints.txt dist/*.whl
-	cd build && empty/bin/vaiom --version && empty/bin/vaiom data simulate --assets 2 --bars 2000 --out empty/bars --overwrite
+
+# The wheel alone in an empty environment: how large that is, and a forecast there.
+check-light: dist
+	$(PYTHON) tools/light.py dist/*.whl
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vaiom needs Python 3.11 or newer")'
