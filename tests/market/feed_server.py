@@ -9,9 +9,9 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 GIVE_UP_S = 300.0
@@ -27,8 +27,14 @@ def unpack(content: bytes) -> list[Candle]:
     return list(struct.iter_unpack(">IIIIIf", lzma.decompress(content)))
 
 
-def path_of(symbol: str, day: date) -> str:
-    return f"/{symbol}/{day.year}/{day.month - 1:02d}/{day.day:02d}/BID_candles_min_1.bi5"
+def path_of(symbol: str, day: date, name: str = "BID_candles_min_1") -> str:
+    return f"/{symbol}/{day.year}/{day.month - 1:02d}/{day.day:02d}/{name}.bi5"
+
+
+def pack_ticks(bids: dict[int, int]) -> bytes:
+    """An hour of ticks: milliseconds and bids as integers."""
+    ticks = (struct.pack(">IIIff", ms, bid + 1, bid, 1.0, 1.0) for ms, bid in bids.items())
+    return lzma.compress(b"".join(ticks), format=lzma.FORMAT_ALONE)
 
 
 def made_up_day(day: date, num_candles: int = 40) -> bytes:
@@ -58,13 +64,15 @@ class FeedServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.files: dict[str, bytes] = {}
         self.faults: dict[str, list[str]] = defaultdict(list)
         self.linger_s = 0.0
         self.together = 0
         self.silent_from = math.inf
+        self.clock: Callable[[], datetime] | None = None
+        """What the `Date` of its answers is taken from, in UTC."""
         self.closed = threading.Event()
         self.seen: list[tuple[str, float]] = []
         self.most_at_once = 0
@@ -142,13 +150,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        clock = self.server.clock
+        return super().date_time_string(clock().replace(tzinfo=UTC).timestamp() if clock else timestamp)
+
     def log_message(self, *_: object) -> None:
         pass
 
 
 @contextmanager
-def running() -> Iterator[FeedServer]:
-    server = FeedServer()
+def running(server: FeedServer | None = None) -> Iterator[FeedServer]:
+    server = server or FeedServer()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

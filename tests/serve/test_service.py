@@ -336,7 +336,7 @@ def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) ->
     assert {f"vaiom_{name}" for name in (
         "requests", "request_seconds", "batch_windows", "bars", "waiting_forecasts", "ready", "model_info",
         "last_bar_seconds", "scored_bars", "model_bits", "frequency_bits", "drift_alert",
-        "ledger_e_value",
+        "ledger_e_value", "feed_lag_seconds", "feed_failures", "feed_corrections", "feed_clock_drift_seconds",
     )} == set(families)  # fmt: skip
     assert families["vaiom_ready"].samples[0].value == 1
     assert {sample.labels["asset"] for sample in families["vaiom_scored_bars"].samples} == set(SYMBOLS)

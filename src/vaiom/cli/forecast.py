@@ -1,9 +1,11 @@
-"""`vaiom forecast`, `models`, `card`, `predict`, `risk`, `export`, `serve` and `state`: a trained model in use."""
+"""`vaiom forecast`, `models`, `card`, `predict`, `risk`, `export`, `serve`, `follow`, `state`: a model in use."""
 
 from __future__ import annotations
 
 import math
 import os
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -14,12 +16,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import vaiom
-from vaiom.cli.console import Answer, Device, Json, ModelPath, answers, date, note, print_answer, progress_bar
+from vaiom.cli.console import (
+    Answer,
+    Device,
+    Json,
+    ModelPath,
+    answers,
+    date,
+    note,
+    parse_span,
+    print_answer,
+    progress_bar,
+)
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.files import write_bytes
 from vaiom.report.tables import Column, Table, bits, count, text
 from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
+
+SOURCES = "dukascopy, its layout at an http address, ccxt:EXCHANGE, a file or a folder."
+UtcOffset = Annotated[str, typer.Option(help="How far the clock of the bars is ahead of UTC, as in 2h.")]
 
 if TYPE_CHECKING:
     from vaiom.events.joint import Portfolio
@@ -226,6 +242,8 @@ def serve(
     alert_bits: Annotated[float, typer.Option(help="Alert where the model loses to Frequency by more.")] = 0.0,
     backfill: Annotated[int, typer.Option(min=0, help="Bars of --bars whose forecasts are made again.")] = 96,
     ledger: Annotated[Path | None, typer.Option(help="Put each forecast on record here before its bar.")] = None,
+    follow: Annotated[str | None, typer.Option(metavar="SOURCE", help="Take its new bars: " + SOURCES)] = None,
+    utc_offset: UtcOffset = "0h",
     device: Device = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the model.")] = None,
 ) -> None:
@@ -249,8 +267,32 @@ def serve(
         body_seconds=body_seconds,
         alert_bits=alert_bits,
         backfill=backfill,
+        follow=follow,
+        utc_offset=parse_span(utc_offset),
     )
     run_service(config, host, port, lambda address: note(f"serving {run} at {address} (Ctrl+C stops it)"))
+
+
+def follow(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCES)],
+    url: Annotated[str, typer.Option(help="The service.")] = "http://127.0.0.1:8000",
+    symbol: Annotated[str | None, typer.Option(help="The asset, or * where names of files have it.")] = None,
+    shift: Annotated[str, typer.Option(help="Move the clock of files, for example 2h or -30min.")] = "0h",
+    utc_offset: UtcOffset = "0h",
+    api_key_file: Annotated[Path | None, typer.Option(help="A file whose first line is the API key.")] = None,
+) -> None:
+    """Push the new bars of a source, such as a folder that another program writes to, to a running service."""
+    from vaiom.market.feeds import open_feed
+    from vaiom.market.formats.table import Options
+    from vaiom.serve.follow import Follower, HttpService
+    from vaiom.serve.run import read_keys
+
+    service = HttpService(url, read_keys(api_key_file)[0] if api_key_file else None)
+    options = Options(symbol=symbol, shift=parse_span(shift), utc=True, repair=True, whole_lines=True)
+    follower = Follower(open_feed(source, service.timeframe, options), service, utc_offset=parse_span(utc_offset))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a push is taken whole or not at all
+    note(f"following {source} for {url} (Ctrl+C stops it)")
+    follower.run()
 
 
 @answers

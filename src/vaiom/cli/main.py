@@ -34,6 +34,7 @@ for command in (
         forecast.risk,
         forecast.export,
         forecast.serve,
+        forecast.follow,
         forecast.state,
     ),
 ):

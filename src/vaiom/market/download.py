@@ -31,7 +31,8 @@ from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.market import folder
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
-from vaiom.market.formats.table import drop_flat
+from vaiom.market.formats.read import read_source
+from vaiom.market.formats.table import Options, Origin, drop_flat
 from vaiom.market.stamps import require_ordered
 
 DUKASCOPY_URL = "https://datafeed.dukascopy.com/datafeed"
@@ -51,36 +52,41 @@ _WORTH_RETRYING = {408, 425, 429}
 _OTHER_INSTRUMENTS = "check the spelling; files of other instruments come in with `vaiom data import --price-scale`"
 
 
-class SymbolDay(NamedTuple):
-    """One UTC day of one symbol: one file of the feed."""
+class FeedFile(NamedTuple):
+    """One file of the feed: the candles of a symbol's UTC day, or the ticks of an hour of it."""
 
     symbol: str
     date: date
+    hour: int | None = None
 
     @property
     def path(self) -> str:
-        """Where the feed keeps the day, and where we keep it; the feed counts months from 00."""
+        """Where the feed keeps the file, and where we keep it; the feed counts months from 00."""
         year, month, day = self.date.year, self.date.month - 1, self.date.day
-        return f"{self.symbol}/{year}/{month:02d}/{day:02d}/BID_candles_min_1.bi5"
+        name = "BID_candles_min_1" if self.hour is None else f"{self.hour:02d}h_ticks"
+        return f"{self.symbol}/{year}/{month:02d}/{day:02d}/{name}.bi5"
 
     def __str__(self) -> str:
-        return f"{self.symbol} {self.date}"
+        return f"{self.symbol} {self.date}" + ("" if self.hour is None else f" {self.hour:02d}:00")
 
     def decode(self, content: bytes) -> pl.DataFrame:
-        """The candles of the day's file."""
+        """The one-minute candles of the file, if it is whole."""
         start = datetime.combine(self.date, time())
-        bars = decode_candles(content, start, price_scale_of(self.symbol), self)
-        require_ordered(bars["Datetime"], self)
-        if len(bars) and bars["Datetime"][-1] >= start + ONE_DAY:
-            raise DataError("a candle lies outside its day", where=self, got=bars["Datetime"][-1])
-        return bars
-
-    def count_rows(self, content: bytes) -> int:
-        """How many candles a file has, if it is whole."""
         try:
-            return len(self.decode(content))
+            if self.hour is not None:
+                return read_source(Origin(path=Path(self.path)), content, Options()).bars.select(folder.BAR_COLUMNS)
+            bars = decode_candles(content, start, price_scale_of(self.symbol), self)
+            require_ordered(bars["Datetime"], self)
         except DataError as error:
             raise UnavailableError(f"a damaged file: {error.problem}") from error
+        if len(bars) and bars["Datetime"][-1] >= start + ONE_DAY:
+            raise UnavailableError("a candle lies outside its day")
+        return bars
+
+
+Fetched = tuple[bytes, pl.DataFrame]
+"""A file and its candles; neither where the server has none."""
+_NOTHING: Fetched = (b"", pl.DataFrame(schema=folder.BAR_SCHEMA))
 
 
 def download(
@@ -105,7 +111,7 @@ def download(
     server = FileServer(base_url.rstrip("/"), requests_per_second, attempts, timeout)
     _own_manifest(out, symbols)
     days = [first + number * ONE_DAY for number in range((last - first).days)]
-    asked = {SymbolDay(symbol, day) for symbol in symbols for day in days}
+    asked = {FeedFile(symbol, day) for symbol in symbols for day in days}
     unfinished = {day for day in asked if day.date >= _today()}
     with files.hold_folder(files.ensure_folder(out / RAW_NAME)):
         ledger = Ledger(out / RAW_NAME)
@@ -148,11 +154,11 @@ def _check_request(symbols: Iterable[str], first: date, last: date, base_url: st
 
 
 def _take_in(
-    ledger: Ledger, answers: Iterator[tuple[SymbolDay, bytes | Exception]], advance: Callable[[int, SymbolDay], object]
-) -> tuple[dict[SymbolDay, str], int]:
+    ledger: Ledger, answers: Iterator[tuple[FeedFile, Fetched | Exception]], advance: Callable[[int, FeedFile], object]
+) -> tuple[dict[FeedFile, str], int]:
     """Keep what is final, as it comes; returns the days that failed, and how many others are not settled."""
-    failed: dict[SymbolDay, str] = {}
-    held_back: dict[str, list[SymbolDay]] = {}
+    failed: dict[FeedFile, str] = {}
+    held_back: dict[str, list[FeedFile]] = {}
     proven: set[str] = set()
     num_unpublished = failures_in_a_row = 0
     for number, (day, answer) in enumerate(answers, 1):
@@ -163,8 +169,8 @@ def _take_in(
                 raise _failure("the server does not answer; the other days were not asked for", failed)
         elif isinstance(answer, Exception):
             raise answer
-        elif answer:
-            ledger.record(day, answer)
+        elif answer[0]:
+            ledger.record(day, *answer)
             proven.add(day.symbol)
         elif _today() - day.date <= ONE_DAY:  # it may only mean that it is not published yet
             num_unpublished += 1
@@ -173,12 +179,12 @@ def _take_in(
         # A server that has moved, or a misspelt address, also answers "not found" and must not fill the ledger:
         # an empty day is final only once the server has proven, in this run, to know the symbol.
         for empty in held_back.pop(day.symbol, []) if day.symbol in proven else []:
-            ledger.record(empty, b"")
+            ledger.record(empty, *_NOTHING)
         advance(number, day)
     return failed, num_unpublished + sum(map(len, held_back.values()))
 
 
-def _failure(problem: str, failed: dict[SymbolDay, str]) -> DataError:
+def _failure(problem: str, failed: dict[FeedFile, str]) -> DataError:
     named = [f"{day} ({reason})" for day, reason in sorted(failed.items())[:10]]
     more = [f"and {len(failed) - len(named)} more"] if len(failed) > len(named) else []
     again = "run the same command again: it goes on from there, nothing is lost"
@@ -202,6 +208,8 @@ class FileServer:
     timeout_s: float
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the run ends: nothing is waited for any more."""
+    date: str | None = None
+    """The server's clock, as its last answer says it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _next_start: float = 0.0
 
@@ -222,10 +230,10 @@ class FileServer:
             self._next_start = max(self._next_start, monotonic() + seconds)
 
     def fetch_all(
-        self, days: Sequence[SymbolDay], workers: int
-    ) -> Generator[tuple[SymbolDay, bytes | Exception], None, None]:
+        self, days: Sequence[FeedFile], workers: int
+    ) -> Generator[tuple[FeedFile, Fetched | Exception], None, None]:
         """Fetch and decode in several threads; every day comes back once, with its body or with what went wrong."""
-        pending, answers = iter(days), SimpleQueue[tuple[SymbolDay, bytes | Exception]]()
+        pending, answers = iter(days), SimpleQueue[tuple[FeedFile, Fetched | Exception]]()
 
         def work() -> None:
             for day in pending:
@@ -249,8 +257,8 @@ class FileServer:
         finally:
             self.stop.set()
 
-    def fetch(self, day: SymbolDay) -> bytes:
-        """The file of a day once it is whole; no bytes where the server has none, or one without candles."""
+    def fetch(self, file: FeedFile) -> Fetched:
+        """A file once it is whole; nothing where the server has none, or one without candles."""
         reason, empty_answers = "", 0
         for attempt in range(self.attempts):
             if attempt:
@@ -261,12 +269,13 @@ class FileServer:
             if self.stop.is_set():
                 break
             try:
-                content = self._get(f"{self.base_url}/{day.path}")
+                content = self._get(f"{self.base_url}/{file.path}")
                 if content:
-                    return content if day.count_rows(content) else b""
+                    bars = file.decode(content)
+                    return (content, bars) if len(bars) else _NOTHING
                 empty_answers += 1
                 if content is None or empty_answers >= min(EMPTY_ANSWERS_BELIEVED, self.attempts):
-                    return b""
+                    return _NOTHING
                 reason = "an empty body that did not come twice"
             except UnavailableError as error:
                 reason = str(error)
@@ -286,6 +295,7 @@ class FileServer:
         except (OSError, HTTPException, OverflowError) as error:
             cause = error.reason if isinstance(error, URLError) else error
             raise UnavailableError(str(cause) or type(cause).__name__) from error
+        self.date = headers.get("Date")
         if status == 404:
             return None
         if status in _WORTH_RETRYING or status >= 500:
@@ -335,27 +345,27 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.folder, self._file = path, path / LEDGER_NAME
-        self._lines: dict[SymbolDay, Line] = {}
+        self._lines: dict[FeedFile, Line] = {}
         content = self._file.read_bytes() if self._file.exists() else b""
         self._append(b"\n" if content and not content.endswith(b"\n") else b"")
         for text in content.splitlines():
             # Torn or damaged: the day counts as unfinished and is fetched again.
             with suppress(ValueError, RecursionError):
                 line = from_json(Line, json.loads(text))
-                self._lines[SymbolDay(line.symbol, line.day)] = line
+                self._lines[FeedFile(line.symbol, line.day)] = line
 
-    def lines(self, symbol: str) -> dict[SymbolDay, Line]:
+    def lines(self, symbol: str) -> dict[FeedFile, Line]:
         """The finished days of a symbol in order of time."""
         return {day: self._lines[day] for day in sorted(self._lines) if day.symbol == symbol}
 
-    def is_finished(self, day: SymbolDay) -> bool:
+    def is_finished(self, day: FeedFile) -> bool:
         """Whether the day has a line and its file still agrees with it."""
         line, file = self._lines.get(day), self.folder / day.path
         if line is None or line.status == "empty":
             return line is not None and not file.exists()
         return file.is_file() and file.stat().st_size == line.bytes and files.sha256_file(file) == line.sha256
 
-    def record(self, day: SymbolDay, content: bytes) -> None:
+    def record(self, day: FeedFile, content: bytes, bars: pl.DataFrame) -> None:
         """Keep a day for good: first its file, then its line. No content means that the server has no such day."""
         file = self.folder / day.path
         for leftover in file.parent.glob(f"{files.STAGING_PREFIX}*"):
@@ -364,8 +374,8 @@ class Ledger:
             files.write_bytes(file, content)
         else:
             file.unlink(missing_ok=True)
-        status, rows = ("bars", day.count_rows(content)) if content else ("empty", 0)
-        line = Line(day.symbol, day.date, status, len(content), files.sha256_of(content), rows)
+        status = "bars" if content else "empty"
+        line = Line(day.symbol, day.date, status, len(content), files.sha256_of(content), len(bars))
         self._append(files.canonical_json(to_json(line)) + b"\n")
         self._lines[day] = line
 

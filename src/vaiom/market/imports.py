@@ -49,12 +49,8 @@ def read_files(
     _require_sense(options)
     grouped: dict[str, list[FileBars]] = {}
     for path in folder.counted(list_files(paths), progress, lambda path: path.name):
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise DataError("the file cannot be read", where=path, got=error.strerror) from error
-        symbol, source = _read_one(Origin(path=path), data, options)
-        grouped.setdefault(folder.check_symbol(symbol), []).append(source)
+        symbol, source = read_one(path, options)
+        grouped.setdefault(symbol, []).append(source)
     named = {one.symbol for sources in grouped.values() for one in sources if one.symbol}
     if list(grouped) == [options.symbol] and len(named) > 1:
         got, way_out = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"
@@ -63,11 +59,15 @@ def read_files(
     return {name: bars for name, (bars, _) in combined.items()}, {name: entry for name, (_, entry) in combined.items()}
 
 
-def _read_one(file: Origin, data: bytes, options: Options) -> tuple[str, FileBars]:
+def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     """The symbol that the user gives a file, or that it says itself, and its bars."""
-    wanted = options.symbol
+    file, wanted = Origin(path=path), options.symbol
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError("the file cannot be read", where=path, got=error.strerror) from error
     if wanted and "*" in wanted:
-        wanted = find_symbol(wanted, file.path.name)
+        wanted = find_symbol(wanted, path.name)
         if wanted is None:
             raise file.error("the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}")
     source = read_source(file, data, changed(options, symbol=wanted))
@@ -78,7 +78,7 @@ def _read_one(file: Origin, data: bytes, options: Options) -> tuple[str, FileBar
             expected="a currency pair in the file name, or a symbol column",
             fix="pass --symbol, with * in its place where the names of several files have it",
         )
-    return symbol, source
+    return folder.check_symbol(symbol), source
 
 
 def combine(symbol: str, sources: Sequence[FileBars], options: Options) -> tuple[pl.DataFrame, dict[str, Any]]:

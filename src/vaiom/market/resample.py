@@ -32,12 +32,12 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
-def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars")) -> pl.DataFrame:
-    """One asset's bars at the timeframe `to`; `where` is what errors call the frame."""
+def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars"), step: timedelta | None = None) -> pl.DataFrame:
+    """One asset's bars at the timeframe `to`; their own is `step` if it is known; `where` is what errors call them."""
     target = timeframe_of(to)
     folder.conform(bars.clear(), where)
     bars = _bar_columns(bars)
-    return _binned(bars, _checked_step(bars["Datetime"], target, where), target, where)
+    return _binned(bars, step or _checked_step(bars["Datetime"], target, where), target, where)
 
 
 def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.DataFrame:

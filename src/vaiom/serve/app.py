@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,9 @@ from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger
+from vaiom.market.feeds import open_feed
 from vaiom.serve import schemas
+from vaiom.serve.follow import Bar, Follower, as_json
 from vaiom.serve.middleware import LimitMiddleware
 from vaiom.serve.monitor import Metrics
 from vaiom.serve.posted import PostedHistories
@@ -88,6 +91,11 @@ class Service:
         self.posted = PostedHistories(self.forecaster)
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
+        self.follower: Follower | None = None
+        """Brings the bars of a feed."""
+        if config.follow:
+            feed = open_feed(config.follow, self.model_card.timeframe)
+            self.follower = Follower(feed, OwnService(self), utc_offset=config.utc_offset)
         self.is_ready = False
         self.failure: Exception | None = None
         """Why there can be no forecasts."""
@@ -103,9 +111,12 @@ class Service:
 
     def start(self) -> None:
         """Begin to serve; `ready` when the model is warm and every asset has its forecast."""
+        self.loop = asyncio.get_running_loop()
         self._warming_up = asyncio.create_task(self._warm_up())
 
     async def stop(self) -> None:
+        if self.follower:
+            self.follower.stop.set()
         self.is_ready = False
         self._warming_up.cancel()
         await asyncio.gather(self._warming_up, return_exceptions=True)
@@ -226,10 +237,10 @@ class Service:
         """The process answers."""
         return schemas.HealthAnswer(status="alive")
 
-    async def ready(self) -> schemas.HealthAnswer:
-        """The service can forecast."""
+    async def ready(self) -> schemas.ReadyAnswer:
+        """The service can forecast; how the feeds of its assets do."""
         self._require_ready()
-        return schemas.HealthAnswer(status="ready")
+        return schemas.ReadyAnswer(status="ready", feeds=self.follower.health() if self.follower else {})
 
     async def page(self) -> PlainTextResponse:
         """Counts, times and drift for Prometheus."""
@@ -238,7 +249,10 @@ class Service:
         if self.ledger:
             self.metrics.e_value.labels("frequency").set(self.ledger.e_value or 1)
         for symbol, stream in self.live.online.streams.items():
-            self.metrics.show(symbol, seconds_of(stream.last), self.live.drift(symbol))
+            self.metrics.last_bar.labels(symbol).set(seconds_of(stream.last))
+            self.metrics.show(symbol, self.live.drift(symbol))
+        for symbol, health in self.follower.health().items() if self.follower else ():
+            self.metrics.show(symbol, health)
         return PlainTextResponse(generate_latest(self.metrics.registry), media_type=_METRICS_TYPE)
 
     def _require_ready(self) -> None:
@@ -277,6 +291,8 @@ class Service:
             self.give_up()
             return
         self.is_ready = True
+        if self.follower:  # a daemon, because the end must not wait for a source that is silent
+            threading.Thread(target=self.follower.run, name="follow", daemon=True).start()
         await self._backfill()
 
     async def _backfill(self) -> None:
@@ -294,6 +310,21 @@ class Service:
             except Exception:
                 _log.exception("forecasts of past bars failed; the others go on")
             del self.replays[-len(part) :]
+
+
+class OwnService:
+    """Bars of a feed enter as those of a request do, from the feed's thread."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.timeframe, self.symbols = service.model_card.timeframe, service.live.symbols
+
+    def stored(self, symbol: str) -> Sequence[Bar]:
+        return list(self.service.live.bars.get(symbol, ()))
+
+    def push(self, symbol: str, bars: Sequence[Bar]) -> None:
+        body = schemas.PushRequest.model_validate(as_json(bars))
+        asyncio.run_coroutine_threadsafe(self.service.push(symbol, body, Response()), self.service.loop).result()
 
 
 def make_app(service: Service) -> FastAPI:

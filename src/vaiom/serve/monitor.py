@@ -23,6 +23,7 @@ from vaiom.events.fields import ANY_MASK, BAD_RETURN, has_flag
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.model.config import class_of
+from vaiom.serve.follow import FeedHealth
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
 
 WINDOW = 500
@@ -38,11 +39,15 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.1, 0.25, 1.0, 5.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 _LEAST_PROBABILITY = 1e-12
-_DRIFT_GAUGES = {
+_ASSET_GAUGES = {
     "scored": ("scored_bars", "Bars in the drift window: each had a forecast when it came."),
     "model_bits": ("model_bits", "Mean loss of the model over the drift window."),
     "frequency_bits": ("frequency_bits", "Mean loss of Frequency over the drift window."),
     "alert": ("drift_alert", "1 where the model lost to Frequency by more than is allowed."),
+    "lag_seconds": ("feed_lag_seconds", "Since the end of the last bar, where a source is followed."),
+    "failures": ("feed_failures", "Times in a row that the source had no usable answer."),
+    "corrections": ("feed_corrections", "Stored bars of which the source says something else now."),
+    "clock_drift_seconds": ("feed_clock_drift_seconds", "How far the source's clock is ahead of ours."),
 }
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -140,12 +145,10 @@ class Metrics:
         self.e_value = gauge("ledger_e_value", "Evidence on record that the model beats it; 1 is none.", ["baseline"])
         self.model = gauge("model_info", "The model that is served.", ["sha256", "experiment"])
         self.last_bar = gauge("last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"])
-        self.drift = {field: gauge(name, words, ["asset"]) for field, (name, words) in _DRIFT_GAUGES.items()}
+        self.of_asset = {field: gauge(name, words, ["asset"]) for field, (name, words) in _ASSET_GAUGES.items()}
 
-    def show(self, symbol: str, last_bar: int, drift: Drift) -> None:
-        """Where an asset stands."""
-        self.last_bar.labels(symbol).set(last_bar)
-        for field, gauge in self.drift.items():
-            value = getattr(drift, field)
-            if value is not None:
-                gauge.labels(symbol).set(value)
+    def show(self, symbol: str, found: Drift | FeedHealth) -> None:
+        """How the model, or the feed, does on an asset."""
+        for field, value in vars(found).items():
+            if field in self.of_asset and value is not None:
+                self.of_asset[field].labels(symbol).set(value)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,10 @@ class ServeConfig:
     """Bar folder whose assets are live from the start."""
     ledger: Path | None = None
     """File that every live forecast is put on record in, before its bar comes."""
+    follow: str | None = None
+    """Source whose new bars are taken."""
+    utc_offset: timedelta = timedelta(0)
+    """How far the clock of the bars is ahead of UTC."""
     device: str = "cpu"
     threads: int | None = None
     api_keys: tuple[str, ...] = ()

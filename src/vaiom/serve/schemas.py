@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.metadata import distributions
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from fastapi.responses import JSONResponse
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetPydanticSchema,
-    PlainSerializer,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer, WrapValidator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -32,6 +24,7 @@ from vaiom.errors import UserError
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.serve.follow import FeedHealth
 
 MAX_BARS = 5_000
 STAMP = r"^(19[7-9]\d|20\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d$"
@@ -101,7 +94,7 @@ class BarRow(NamedTuple):
 _BAR_NAMES = frozenset(BarRow._fields)
 
 
-def _check_columns(value: Any, one_by_one: ValidatorFunctionWrapHandler) -> list[BarRow]:
+def _check_columns(value: Any, one_by_one: Callable[[Any], list[Bar]]) -> list[BarRow]:
     """Check many bars column by column; where anything is wrong, one by one, which finds out what and where."""
     try:
         rows = _rows_of(value) if _MANY <= len(value) <= MAX_BARS else []
@@ -341,6 +334,11 @@ class HistoryAnswer(BaseModel):
 
 class HealthAnswer(BaseModel):
     status: str
+
+
+class ReadyAnswer(HealthAnswer):
+    feeds: dict[str, FeedHealth]
+    """Of the assets that are followed."""
 
 
 class ModelCard(BaseModel):

@@ -184,6 +184,8 @@ def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.decode("utf-16", errors="replace").encode()
     data = data.removeprefix(codecs.BOM_UTF8)
+    if options.whole_lines:
+        data = data[: data.rfind(b"\n") + 1]
     lines = _lines_of(file, data)
     head, at = next(lines)
     delimiter = max(_DELIMITERS, key=head.count)

@@ -59,6 +59,8 @@ class Options:
     columns: Mapping[str, str] | None = None
     price_scale: float | None = None
     repair: bool = False
+    whole_lines: bool = False
+    """Leave out a last line without its end: another program is still writing it."""
 
 
 @dataclass(frozen=True, kw_only=True)

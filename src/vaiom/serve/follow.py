@@ -1,0 +1,265 @@
+"""A service that is kept fed: bars of a source are taken once they are over, each once, in order.
+
+Enters: a feed, and where bars go to. Leaves: pushes, and how the feed of each asset does. An answer may repeat, skip,
+lag behind or correct what it said before: a hole is believed when several answers have it, a correction of a stored bar
+is reported and never taken, and after an outage all is asked for from the last stored bars on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import polars as pl
+
+from vaiom.errors import DataError, UserError
+from vaiom.forecast.bars import utc_now, wrong_timeframe
+from vaiom.market.feeds import Feed
+from vaiom.market.resample import resample
+from vaiom.market.stamps import infer_timeframe
+from vaiom.market.timeframes import timeframe_of
+
+Bar = tuple[Any, ...]
+"""Stamp, prices and volume, in the order of a bar folder."""
+FINAL_AFTER = timedelta(seconds=5)
+"""A bar may still change for so long after its end."""
+LOOK_BACK = 4
+"""Stored bars that are asked for again, to notice corrections."""
+START_BARS = 1_000
+"""Bars that an asset without any begins with, and the most of one push."""
+BELIEVED = 3
+"""Answers that must agree on a hole."""
+MOST_DRIFT_S = 60.0
+"""Clocks that differ by more are reported."""
+
+FIELDS = ("datetime", "open", "high", "low", "close", "volume")
+_Doubt = tuple[datetime, datetime]
+"""A bar that may have come too early, and what is before it."""
+_log = logging.getLogger("vaiom.follow")
+
+
+class Sink(Protocol):
+    """Where bars go to: a service."""
+
+    timeframe: str
+    symbols: list[str]
+
+    def stored(self, symbol: str) -> Sequence[Bar]:
+        """The last bars of an asset, oldest first."""
+
+    def push(self, symbol: str, bars: Sequence[Bar]) -> None:
+        """Add bars, or raise."""
+
+
+@dataclass(kw_only=True)
+class FeedHealth:
+    """How the feed of an asset does."""
+
+    lag_seconds: float | None = None
+    """Since the end of its last stored bar."""
+    failures: int = 0
+    """Times in a row that the source had no usable answer."""
+    problem: str | None = None
+    """The last failure, until an answer comes."""
+    corrections: int = 0
+    """Stored bars of which the source says something else now, or that it had not said in time."""
+    clock_drift_seconds: float = 0.0
+    """How far the source's clock is ahead of ours, as far as it is known."""
+
+
+@dataclass(kw_only=True)
+class _Asset:
+    symbol: str
+    health: FeedHealth = field(default_factory=FeedHealth)
+    last: datetime | None = None
+    doubts: dict[_Doubt, int] = field(default_factory=dict)
+    """How many answers in a row had it so."""
+    corrected: set[Bar] = field(default_factory=set)
+
+
+class Follower:
+    """Asks a feed and pushes what is new; `step` at a time, or in a thread of its own."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        sink: Sink,
+        *,
+        utc_offset: timedelta = timedelta(0),
+        clock: Callable[[], datetime] = utc_now,
+        chance: random.Random | None = None,
+    ) -> None:
+        """`utc_offset` is how far the clock of the service's bars is ahead of UTC."""
+        self.feed, self.sink, self.clock, self.utc_offset = feed, sink, clock, utc_offset
+        self.chance = chance or random.Random()
+        self.timeframe = timeframe_of(sink.timeframe)
+        self.assets = {symbol: _Asset(symbol=symbol) for symbol in sink.symbols}
+        self.stop = threading.Event()
+        self._quiet = 0
+        """Steps in a row that brought nothing."""
+
+    def run(self) -> None:
+        """Until `stop` is set."""
+        while not self.stop.is_set():
+            self.stop.wait(self.step())
+
+    def step(self) -> float:
+        """Take what is new of every asset; seconds until there may be more."""
+        before = {symbol: asset.last for symbol, asset in self.assets.items()}
+        for asset in sorted(self.assets.values(), key=lambda each: each.health.failures):
+            health, problem = asset.health, None
+            try:
+                self._catch_up(asset)
+            except Exception as error:  # whatever a source does, the service goes on
+                problem = error.problem if isinstance(error, UserError) else type(error).__name__
+                if problem != health.problem:
+                    _log.warning("%s: %s", asset.symbol, error)
+            if health.problem and not problem:
+                _log.warning("%s: the source answers again", asset.symbol)
+            health.failures, health.problem = health.failures + 1 if problem else 0, problem
+            if self.stop.is_set():
+                break
+        news = any(asset.last != before[symbol] for symbol, asset in self.assets.items())
+        self._quiet = 0 if news else min(self._quiet + 1, 16)
+        first, most = self.feed.pauses_s
+        pause = min(most, first * 2.0**self._quiet) * self.chance.uniform(0.5, 1.0)
+        waits = [self._until_next(asset) for asset in self.assets.values()]
+        due = [wait for wait in waits if wait > 0]
+        soonest = min(due) + first * self.chance.random() if due else pause
+        return soonest if len(due) == len(waits) else min(pause, soonest)
+
+    def health(self) -> dict[str, FeedHealth]:
+        """By symbol."""
+        for asset in self.assets.values():
+            if asset.last:
+                asset.health.lag_seconds = (self._now() - asset.last - self.timeframe).total_seconds()
+        return {symbol: asset.health for symbol, asset in self.assets.items()}
+
+    def _now(self) -> datetime:
+        return self.clock() + self.utc_offset
+
+    def _until_next(self, asset: _Asset) -> float:
+        """Seconds until the bar after the last one is over."""
+        over = asset.last + 2 * self.timeframe + FINAL_AFTER if asset.last else datetime.min
+        return (over - self._now()).total_seconds()
+
+    def _catch_up(self, asset: _Asset) -> None:
+        """Ask for what may have come, and push what is new."""
+        if asset.last is None:
+            asset.last = _newest(self.sink.stored(asset.symbol))
+        if self._until_next(asset) > 0:
+            return
+        bars, unsure = self._ask(asset)
+        new = self._believed(asset, [bar for bar in bars if asset.last is None or bar[0] > asset.last], unsure)
+        if not new:
+            return
+        stored = self.sink.stored(asset.symbol)
+        if _newest(stored) != asset.last:  # somebody else has pushed or removed bars: from there on the next time
+            asset.last = _newest(stored)
+            return
+        self._compare(asset, bars, stored)
+        for at in range(0, len(new), START_BARS):
+            part = new[at : at + START_BARS]
+            self.sink.push(asset.symbol, part)
+            asset.last = part[-1][0]
+
+    def _ask(self, asset: _Asset) -> tuple[list[Bar], list[_Doubt]]:
+        """The source's bars that are over, from a few before the last stored one on, each once and in order.
+
+        The last one is in doubt where finer bars at its end are missing.
+        """
+        now, step = self._now(), self.timeframe
+        start = now - START_BARS * step
+        since = asset.last - LOOK_BACK * step if asset.last else start - (start - datetime.min) % step
+        moved = self.utc_offset if self.feed.in_utc else timedelta(0)
+        bars, own = self.feed.read(asset.symbol, since - moved, now - moved)
+        usual = infer_timeframe(bars["Datetime"], fewest_steps=10, least_share=0.5)
+        if usual and usual > step:
+            raise wrong_timeframe(f"bars of {asset.symbol}", self.sink.timeframe, usual)
+        stamp, own = pl.col("Datetime"), min(own or step, step)
+        bars = bars.with_columns(stamp + moved).filter(stamp >= since).unique("Datetime", keep="last").sort("Datetime")
+        end = self._present(asset, bars["Datetime"].max()) - FINAL_AFTER
+        bars = bars.filter(stamp <= end - own)
+        if own == step or bars.is_empty():
+            return list(bars.iter_rows()), []
+        newest, where = bars["Datetime"][-1], Path(f"bars of {asset.symbol}")
+        rows = list(resample(bars, self.sink.timeframe, where=where, step=own).filter(stamp <= end - step).iter_rows())
+        return rows, [(bar[0], newest) for bar in rows[-1:] if newest + own < bar[0] + step]
+
+    def _present(self, asset: _Asset, newest: Any) -> datetime:
+        """Our clock or the source's, whichever is behind: a bar must be over by both."""
+        now, date = self._now(), self.feed.date
+        theirs = date + self.utc_offset if date else now
+        drift = (max(theirs, newest or theirs) - now).total_seconds()
+        if abs(drift) > MOST_DRIFT_S >= abs(asset.health.clock_drift_seconds):
+            _log.warning("%s: the source's clock is %+.0f s ahead of that of this machine", asset.symbol, drift)
+        asset.health.clock_drift_seconds = drift
+        return min(now, theirs)
+
+    def _believed(self, asset: _Asset, new: list[Bar], unsure: list[_Doubt]) -> list[Bar]:
+        """The new bars before the first that is in doubt: after a hole that few answers have had."""
+        stamps = [asset.last or new[0][0], *(bar[0] for bar in new)] if new else []
+        doubts = unsure + [(after, before) for before, after in pairwise(stamps) if after - before > self.timeframe]
+        asset.doubts = {doubt: asset.doubts.get(doubt, 0) + 1 for doubt in doubts}
+        first = min((after for (after, _), times in asset.doubts.items() if times < BELIEVED), default=datetime.max)
+        return [bar for bar in new if bar[0] < first]
+
+    def _compare(self, asset: _Asset, bars: Sequence[Bar], stored: Sequence[Bar]) -> None:
+        """Report bars that are stored otherwise, or that were not there in time; nothing is changed."""
+        known = {bar[0]: bar[:5] for bar in stored}
+        for bar in bars:
+            if stored and stored[0][0] <= bar[0] <= stored[-1][0] and known.get(bar[0]) != bar[:5]:
+                if bar not in asset.corrected:
+                    _log.warning("%s: the source has %s now, stored is %s", asset.symbol, bar, known.get(bar[0]))
+                asset.corrected.add(bar)
+        asset.health.corrections = len(asset.corrected)
+
+
+class HttpService:
+    """A service that runs elsewhere."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.url, self.headers = url.rstrip("/"), {"Content-Type": "application/json"}
+        if key:
+            self.headers["Authorization"] = f"Bearer {key}"
+        found = self._ask("/v1/assets")
+        self.timeframe, self.symbols = str(found["timeframe"]), [str(each["symbol"]) for each in found["assets"]]
+
+    def stored(self, symbol: str) -> list[Bar]:
+        bars = self._ask(f"/v1/assets/{symbol}/history?last={10 * LOOK_BACK}")["bars"]
+        return [(datetime.fromisoformat(bar["datetime"]), *(bar[name] for name in FIELDS[1:])) for bar in bars]
+
+    def push(self, symbol: str, bars: Sequence[Bar]) -> None:
+        self._ask(f"/v1/assets/{symbol}/bars", as_json(bars))
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        where = self.url + path
+        try:
+            request = Request(where, json.dumps(body).encode() if body else None, self.headers)
+            with urlopen(request, timeout=30) as answer:
+                return dict(json.load(answer))
+        except HTTPError as error:
+            got = error.read(400).decode(errors="replace")
+            raise DataError(f"the service refuses with HTTP {error.code}", where=where, got=got) from error
+        except (OSError, ValueError) as error:
+            fix = "start it with `vaiom serve`, or correct --url"
+            raise DataError("the service does not answer", where=where, got=str(error), fix=fix) from error
+
+
+def as_json(bars: Sequence[Bar]) -> dict[str, Any]:
+    """The body of a push."""
+    return {"bars": [dict(zip(FIELDS, (bar[0].isoformat(), *bar[1:]), strict=True)) for bar in bars]}
+
+
+def _newest(bars: Sequence[Bar]) -> datetime | None:
+    return bars[-1][0] if bars else None
