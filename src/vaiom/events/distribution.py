@@ -154,31 +154,30 @@ class _Pieces:
                 inside = np.where(there, answer(), inside)
         return inside
 
-    def moment_below(self, level: float, power: int = 1) -> Floats:
-        """(N, 1) means of Z ** power over the lowest outcomes of total probability `level`, in (0, 1]."""
+    def moment_below(self, levels: Floats, power: int = 1) -> Floats:
+        """(N, M) means of Z ** power over the lowest outcomes of total probability `levels` (M,), each in (0, 1]."""
         # The power of the quantile function, integrated: lower tail, whole pieces, the cut piece, upper tail.
         first, last = self.knots[0], self.knots[-1]
         lower, upper = self._masses
-        levels, sign = np.full_like(lower, level), (-1) ** power
-        tops = np.minimum(self.knots, self.quantile(levels))
-        a, b = tops[:, :-1], tops[:, 1:]
+        every, sign = np.ones_like(lower) * levels, (-1) ** power
+        tops = np.minimum(self.knots, self.quantile(every)[:, :, None])
+        a, b = tops[..., :-1], tops[..., 1:]
         means = (a + b) / 2 if power == 1 else (a * a + a * b + b * b) / 3
-        inside = (np.diff(np.minimum(self.cumulative, level)) * means).sum(axis=1, keepdims=True)
+        below = np.minimum(self.cumulative[:, None], levels[:, None])
+        inside = ((below[..., 1:] - below[..., :-1]) * means).sum(axis=-1)
         total = lower * (sign * self.lower.moment_beyond(0.0, -first, power)) + inside
 
         def within_lower() -> Floats:
-            cut = self.lower.excess(_share(levels, lower))
-            return np.asarray(level * (sign * self.lower.moment_beyond(cut, -first, power)))
+            cut = self.lower.excess(_share(every, lower))
+            return np.asarray(every * (sign * self.lower.moment_beyond(cut, -first, power)))
 
         def with_upper() -> Floats:
-            whole = total + upper * self.upper.moment_beyond(0.0, last, power)
-            if level == 1:
-                return np.asarray(whole)
-            cut = self.upper.excess(_share(1 - levels, upper))
-            return np.asarray(whole - (1 - level) * self.upper.moment_beyond(cut, last, power))
+            whole, rest = total + upper * self.upper.moment_beyond(0.0, last, power), 1 - every
+            cut = self.upper.excess(_share(np.where(rest > 0, rest, 1), upper))
+            return np.asarray(whole - rest * self.upper.moment_beyond(cut, last, power))
 
-        above = level > self.cumulative[:, -1:]
-        return self._with_tails(total, (above, with_upper), (level <= lower, within_lower)) / level
+        above = every > self.cumulative[:, -1:]
+        return self._with_tails(total, (above, with_upper), (every <= lower, within_lower)) / every
 
 
 def _share(mass: Floats, of: Floats) -> Floats:
@@ -226,7 +225,7 @@ class BucketDistribution(Generic[Value]):
         levels = np.asarray(q, np.float64)
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
-        every = np.broadcast_to(levels.reshape(1, -1), (len(self._sigma), levels.size))
+        every = np.ones_like(self._sigma) * levels.ravel()
         return self._answer(self._pieces.quantile(every) * self._sigma, levels.shape)
 
     def interval(self, level: float) -> tuple[Value, Value]:
@@ -252,21 +251,24 @@ class BucketDistribution(Generic[Value]):
 
     def mean(self) -> Value:
         """The mean log return."""
-        return self._answer(self._pieces.moment_below(1.0) * self._sigma)
+        return self._answer(self._pieces.moment_below(np.ones(1)) * self._sigma)
 
     def std(self) -> Value:
         """The standard deviation of the log return."""
-        mean, square = (self._pieces.moment_below(1.0, power) for power in (1, 2))
+        mean, square = (self._pieces.moment_below(np.ones(1), power) for power in (1, 2))
         return self._answer(np.sqrt(square - mean * mean) * self._sigma)
 
-    def value_at_risk(self, level: float = 0.99, side: str = "long") -> Value:
+    def value_at_risk(self, level: npt.ArrayLike = 0.99, side: str = "long") -> Any:
         """The loss that is not passed with probability `level`; positive is a loss, in log returns."""
-        losses = self._losses(level, side)
-        return self._answer(-losses.quantile(np.full_like(self._sigma, 1 - level)) * self._sigma)
+        levels = np.asarray(level, np.float64)
+        quantiles = self._losses(levels, side).quantile(np.ones_like(self._sigma) * (1 - levels.ravel()))
+        return self._answer(-quantiles * self._sigma, levels.shape)
 
-    def expected_shortfall(self, level: float = 0.99, side: str = "long", power: int = 1) -> Value:
+    def expected_shortfall(self, level: npt.ArrayLike = 0.99, side: str = "long", power: int = 1) -> Any:
         """The mean loss, or squared loss (power 2), over the worst 1 - level; positive is a loss, in log returns."""
-        return self._answer(self._losses(level, side).moment_below(1 - level, power) * (-self._sigma) ** power)
+        levels = np.asarray(level, np.float64)
+        moments = self._losses(levels, side).moment_below(1 - levels.ravel(), power)
+        return self._answer(moments * (-self._sigma) ** power, levels.shape)
 
     @cached_property
     def _sigma(self) -> Floats:
@@ -278,12 +280,12 @@ class BucketDistribution(Generic[Value]):
         rows = self.cumulative.reshape(-1, len(self.shape.knots))
         return _Pieces(knots=self.shape.knots, cumulative=rows, lower=self.shape.lower, upper=self.shape.upper)
 
-    def _losses(self, level: float, side: str) -> _Pieces:
+    def _losses(self, levels: Floats, side: str) -> _Pieces:
         """The distributions whose lower tail holds the losses of a side."""
         if side not in SIDES:
             raise ConfigError("unknown side", expected=" or ".join(SIDES), got=repr(side))
-        if not 0 < level < 1:
-            raise ConfigError("a risk level is a probability", expected="between 0 and 1, as in 0.99", got=level)
+        if not ((levels > 0) & (levels < 1)).all():
+            raise ConfigError("a risk level is a probability", expected="between 0 and 1, as in 0.99", got=levels)
         return self._pieces if side == "long" else self._pieces.mirrored
 
     def _at(self, x: npt.ArrayLike, answer: Callable[[Floats], Floats]) -> Any:

@@ -175,7 +175,7 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
     edges = dists[0].edges.tolist()
     quantiles, means, ups = every.quantile(SHOWN_LEVELS).tolist(), every.mean().tolist(), every.prob_up.tolist()
     risks = {
-        measure: {side: {str(p): getattr(every, measure)(p, side).tolist() for p in RISK_LEVELS} for side in SIDES}
+        measure: {side: getattr(every, measure)(RISK_LEVELS, side).tolist() for side in SIDES}
         for measure in ("value_at_risk", "expected_shortfall")
     }
     return [
@@ -199,7 +199,9 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
             "mean": means[at],
             "quantiles": dict(zip(map(str, SHOWN_LEVELS), quantiles[at], strict=True)),
             **{
-                measure: {side: {p: values[at] for p, values in by_level.items()} for side, by_level in sides.items()}
+                measure: {
+                    side: dict(zip(map(str, RISK_LEVELS), values[at], strict=True)) for side, values in sides.items()
+                }
                 for measure, sides in risks.items()
             },
         }
