@@ -29,7 +29,6 @@ import numpy as np
 from simulation.machine import (
     LEDGER_NAME,
     Connection,
-    DiskExecutor,
     Executor,
     KilledError,
     LedgerPath,
@@ -189,7 +188,6 @@ class History:
             "os.fsync": lambda descriptor: LedgerPath.machine.fsync(descriptor),
             "sqlite3.connect": partial(sqlite3.connect, factory=Connection),
             "vaiom.serve.app.ThreadPoolExecutor": lambda *_: Executor(self.chance),
-            "vaiom.serve.store.ThreadPoolExecutor": lambda *_: DiskExecutor(),
             "vaiom.serve.app.ForecastLedger": ledger,
             "vaiom.serve.app.LiveAssets": live,
             "vaiom.serve.app.Forecaster.load": lambda *_: self.model.forecaster,

@@ -92,21 +92,6 @@ class Executor:
             future.set_exception(error)
 
 
-class DiskExecutor:
-    """A thread that another waits for."""
-
-    def submit(self, call: Callable[..., Any], *values: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(call(*values))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-    def shutdown(self) -> None:
-        pass
-
-
 class Machine:
     """One life of it: what is on the disk at its end is what the next begins with."""
 

@@ -34,7 +34,7 @@ BUGS: dict[str, list[Change]] = {
     "a commit is skipped": [(Store, "append", {_TRANSACTION: "if True:"})],
     "acknowledged before it is flushed": [(Store, "__init__", {"synchronous=FULL": "synchronous=OFF"})],
     "a snapshot before the commit": [
-        (LiveAssets, "_settle", {"before, dist =": f"{_SNAPSHOT}\n    before, dist ="}),
+        (LiveAssets, "_settle", {"due = []": f"due = []\n    {_SNAPSHOT}"}),
     ],
     "a request is stored bar by bar": [(Store, "append", {"self._insert(bars)": _ONE_BY_ONE})],
     "a repeated bar is acknowledged": [

@@ -279,9 +279,10 @@ def cross_columns(
 def read_others(
     assets: Mapping[str, Columns], known: Sequence[str] | None, stamps: npt.NDArray[np.uint32]
 ) -> dict[str, npt.NDArray[np.float16]]:
-    """(cross fields, stamps) for each asset that has rows: what a row of it at these stamps reads of the others."""
-    # Always in the order of the symbols: the order of a sum is part of its bits.
-    symbols = sorted(symbol for symbol, rows in assets.items() if len(rows["timestamp"]))
+    """(cross fields, stamps) for each asset with rows that late: what one at these stamps reads of the others."""
+    # Always in the order of the symbols: the order of a sum is part of its bits. Who has no bar there adds nothing.
+    last = {symbol: rows["timestamp"][-1] for symbol, rows in assets.items() if len(rows["timestamp"])}
+    symbols = sorted(symbol for symbol, stamp in last.items() if stamp >= stamps[0])
     found = [find_stamps(assets[symbol]["timestamp"], stamps) for symbol in symbols]
     flags, ret_z, relative_log_vol = (
         np.array([assets[symbol][name].take(at, mode="clip") for symbol, (at, _) in zip(symbols, found, strict=True)])

@@ -168,11 +168,15 @@ class ReturnDistribution(BucketDistribution[float]):
         return [f"below {inner[0]}", *between, f"above {inner[-1]}"]
 
 
-def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
-    """What `to_dict` says of each; the figures of many of one shape cost little more than those of one."""
+def stack(dists: Sequence[ReturnDistribution]) -> ReturnDistributions:
+    """The distributions of one shape, whose figures cost little more than those of one."""
     probs, sigma = np.array([dist.probs for dist in dists]), np.array([dist.sigma for dist in dists])
-    every = ReturnDistributions(probs=probs, sigma=sigma, shape=dists[0].shape)
-    edges = dists[0].edges.tolist()
+    return ReturnDistributions(probs=probs, sigma=sigma, shape=dists[0].shape)
+
+
+def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
+    """What `to_dict` says of each, all of one shape."""
+    every, edges = stack(dists), dists[0].edges.tolist()
     quantiles, means, ups = every.quantile(SHOWN_LEVELS).tolist(), every.mean().tolist(), every.prob_up.tolist()
     risks = {
         measure: {side: getattr(every, measure)(RISK_LEVELS, side).tolist() for side in SIDES}

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from vaiom.baselines.base import smooth
 from vaiom.events.fields import ANY_MASK, BAD_RETURN, has_flag
 from vaiom.forecast.bars import moment_of, seconds_of
-from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.distribution import ReturnDistribution, stack
 from vaiom.model.config import class_of
 from vaiom.serve.follow import FeedHealth
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
@@ -81,22 +81,35 @@ def count_train(columns: Columns, train_end: datetime, context: int, num_buckets
 
 
 def settle(
-    dist: ReturnDistribution, before: Columns, after: Columns, frequency: FrequencyBaseline, *, replayed: bool = False
-) -> SettledForecast:
-    """Score a forecast, made at the last row of `before`, by the bar of the last row of `after`."""
-    scorable = not (before["flags"][-1] & ANY_MASK or after["flags"][-1] & BAD_RETURN)
-    log_ret, bucket = float(after["log_ret"][-1]), int(after["return_bucket"][-1])
-    return SettledForecast(
-        as_of=dist.as_of,
-        target_time=moment_of(int(after["timestamp"][-1])),
-        replayed=replayed,
-        quantiles=dict(zip(map(str, FAN_LEVELS), np.asarray(dist.quantile(FAN_LEVELS)).tolist(), strict=True)),
-        log_return=log_ret if math.isfinite(log_ret) else None,
-        bucket=bucket if scorable else 0,
-        model_bits=-math.log2(max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY)) if scorable else None,
-        frequency_bits=frequency.bits(bucket) if scorable else None,
-        pit=dist.cdf(log_ret) if scorable else None,
-    )
+    due: Sequence[tuple[ReturnDistribution, Columns, Columns]], frequency: FrequencyBaseline, *, replayed: bool = False
+) -> list[SettledForecast]:
+    """Score forecasts, each made at the last row of the first columns, by the bars of the last rows of the second."""
+    if not due:
+        return []
+    every = stack([dist for dist, _, _ in due])
+    returns = np.array([after["log_ret"][-1] for _, _, after in due])
+    pits = every.cdf(np.where(np.isfinite(returns), returns, 0.0)).tolist()
+    settled = []
+    for (dist, before, after), log_ret, quantiles, pit in zip(
+        due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits, strict=True
+    ):
+        scorable = not (before["flags"][-1] & ANY_MASK or after["flags"][-1] & BAD_RETURN)
+        bucket = int(after["return_bucket"][-1])
+        probability = max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY) if scorable else math.nan
+        settled.append(
+            SettledForecast(
+                as_of=dist.as_of,
+                target_time=moment_of(int(after["timestamp"][-1])),
+                replayed=replayed,
+                quantiles=dict(zip(map(str, FAN_LEVELS), quantiles, strict=True)),
+                log_return=log_ret if math.isfinite(log_ret) else None,
+                bucket=bucket if scorable else 0,
+                model_bits=-math.log2(probability) if scorable else None,
+                frequency_bits=frequency.bits(bucket) if scorable else None,
+                pit=pit if scorable else None,
+            )
+        )
+    return settled
 
 
 def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drift:

@@ -7,15 +7,13 @@ body that says what to change, never a traceback. A bar is one of a bar folder i
 from __future__ import annotations
 
 import platform
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import distributions
 from typing import Annotated, Any, NamedTuple, Self
 
-import numpy as np
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer, WrapValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -57,9 +55,6 @@ Horizon = Annotated[int, Field(description="Over so many next bars, of those tha
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
 _PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")
-_STAMPS = re.compile(f"{STAMP[1:-1]}(\n{STAMP[1:-1]})*")
-_MANY = 8
-"""Fewer bars are checked one by one."""
 _BAR: JsonDict = {
     "datetime": "2025-06-30T22:00:00", "open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520
 }  # fmt: skip
@@ -91,40 +86,11 @@ class BarRow(NamedTuple):
     volume: float | None
 
 
-_BAR_NAMES = frozenset(BarRow._fields)
-
-
-def _check_columns(value: Any, one_by_one: Callable[[Any], list[Bar]]) -> list[BarRow]:
-    """Check many bars column by column; where anything is wrong, one by one, which finds out what and where."""
-    try:
-        rows = _rows_of(value) if _MANY <= len(value) <= MAX_BARS else []
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-        rows = []
-    return rows or [BarRow(*vars(bar).values()) for bar in one_by_one(value)]
-
-
-def _rows_of(bars: list[dict[str, Any]]) -> list[BarRow]:
-    """Nothing, or an error, where a bar is not as it should be."""
-    stamps = [bar["datetime"] for bar in bars]
-    lines = "\n".join(stamps)
-    if not _STAMPS.fullmatch(lines) or lines.count("\n") >= len(bars) or any(bar.keys() - _BAR_NAMES for bar in bars):
-        return []
-    columns = [np.array(stamps, "datetime64[s]").tolist()]
-    for name in BarRow._fields[1:]:
-        column = [bar[name] if name != "volume" else bar.get(name) for bar in bars]
-        values = np.array(column, np.float64)
-        missing = len(column) - int(np.isfinite(values).sum())
-        if {*map(type, column)} - {float, int, type(None)} or missing > column.count(None):
-            return []
-        columns.append([None if value != value else value for value in values.tolist()])
-    return list(map(BarRow, *columns))
-
-
 Bars = Annotated[
     list[BarRow],
     GetPydanticSchema(lambda _source, handler: handler(list[Bar])),
     Field(min_length=1, max_length=MAX_BARS, description="Oldest first."),
-    WrapValidator(_check_columns),
+    AfterValidator(lambda bars: [BarRow(*vars(bar).values()) for bar in bars]),
 ]
 
 

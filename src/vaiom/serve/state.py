@@ -148,12 +148,11 @@ class LiveAssets:
         taken = [(symbol, bars) for symbol, bars in pushes if symbol in rows]
         advanced = time.perf_counter()
         dists = after.forecast_many([symbol for symbol in rows if after.ready(symbol)])
-        settled = {symbol: each for symbol in rows if (each := self._settle(symbol, after, rows[symbol]))}
-        computed = time.perf_counter()
-        stored = self.store.begin_append([(symbol, bar) for symbol, bars in taken for bar in bars], [*settled.items()])
+        settled = self._settle(after, rows)
         shown = dict(zip(dists, to_dicts([*dists.values()]), strict=True)) if dists else {}
+        computed = time.perf_counter()
         try:
-            stored.result()
+            self.store.append([(symbol, bar) for symbol, bars in taken for bar in bars], [*settled.items()])
         except RefusalError as error:
             return [answers.get(symbol, error) for symbol, _ in pushes]
         flushed = time.perf_counter()
@@ -202,11 +201,13 @@ class LiveAssets:
 
     def settle_replays(self, replays: Sequence[Replay], dists: Sequence[ReturnDistribution]) -> None:
         """Keep how forecasts went that were made again."""
-        settled = [
-            (dist.symbol, monitor.settle(dist, window.columns, after, self.frequency, replayed=True))
+        due = [
+            (dist, window.columns, after)
             for (window, after), dist in zip(replays, dists, strict=True)
             if window.symbol in self._brought
         ]
+        made = monitor.settle(due, self.frequency, replayed=True)
+        settled = [(dist.symbol, each) for (dist, _, _), each in zip(due, made, strict=True)]
         self.store.append([], settled)
         for symbol, each in settled:
             self._remember(symbol, [each])
@@ -311,14 +312,19 @@ class LiveAssets:
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
         self.online = after
 
-    def _settle(self, symbol: str, after: OnlineForecaster, rows: Columns) -> SettledForecast | None:
-        """What the first bar of a push, whose row is the last of these, makes of the forecast before it."""
-        before, dist = self.online.streams.get(symbol), self.forecast(symbol)
-        if before and dist is None and self.online.ready(symbol):
-            # Bars of other assets have changed what it read: it was made again on the way to the next.
-            memories = (each for each in after.streams[symbol].memories if each.position == before.num_bars)
-            dist = next((self.online.remembered(symbol, each) for each in memories), None)
-        return monitor.settle(dist, before.columns, rows, self.frequency) if before and dist else None
+    def _settle(self, after: OnlineForecaster, rows: Mapping[str, Columns]) -> dict[str, SettledForecast]:
+        """What the first bars of pushes, whose rows are the last of these, make of the forecasts before them."""
+        due = []
+        for symbol, columns in rows.items():
+            before, dist = self.online.streams.get(symbol), self.forecast(symbol)
+            if before and dist is None and self.online.ready(symbol):
+                # Bars of other assets have changed what it read: it was made again on the way to the next.
+                memories = (each for each in after.streams[symbol].memories if each.position == before.num_bars)
+                dist = next((self.online.remembered(symbol, each) for each in memories), None)
+            if before and dist:
+                due.append((dist, before.columns, columns))
+        made = monitor.settle(due, self.frequency)
+        return {dist.symbol: each for (dist, _, _), each in zip(due, made, strict=True)}
 
     def _record(self, symbol: str, settled: SettledForecast) -> None:
         bits = {"model_bits": settled.model_bits, "frequency_bits": settled.frequency_bits}

@@ -11,7 +11,6 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -73,7 +72,6 @@ class Store:
         self.path, self.model = ensure_folder(folder) / FILE_NAME, model
         self.num_since_snapshot = 0
         self._lock, self._inside = threading.RLock(), False
-        self._writer = ThreadPoolExecutor(1, "disk")
         try:
             # What is written inside `with self._db` is one transaction.
             self._db = sqlite3.connect(self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0)
@@ -98,7 +96,6 @@ class Store:
             ) from error
 
     def close(self) -> None:
-        self._writer.shutdown()
         with self._lock:
             self._db.close()
 
@@ -110,12 +107,6 @@ class Store:
     def set_fact(self, name: str, value: Any) -> None:
         with self.transaction("what the service knows could not be stored"):
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
-
-    def begin_append(
-        self, bars: Sequence[tuple[str, BarRow]], settled: Sequence[tuple[str, SettledForecast]]
-    ) -> Future[None]:
-        """`append` in another thread, so that the wait for the disk can be used."""
-        return self._writer.submit(self.append, bars, settled)
 
     def append(self, bars: Sequence[tuple[str, BarRow]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
         """Bars and settled forecasts with their symbols, all or none; on the disk when this returns."""
