@@ -85,6 +85,18 @@ def test_forecast_variances_are_met_and_the_inverse_changes_on_its_diagonal_alon
     assert with_variances(matrix, np.diag(matrix)) == pytest.approx(matrix, rel=1e-9)
 
 
+def test_variances_of_hundreds_of_assets_are_those_that_were_asked_for() -> None:
+    """A search along a line stalled there, and the correlation stayed what it was."""
+    draw = np.random.default_rng(0)
+    factors = 0.4 * draw.standard_normal((300, 8))
+    matrix = correlation_of(factors @ factors.T + np.diag(draw.uniform(0.3, 1, 300)))
+    variances = np.exp(1.6 * draw.standard_normal(300))
+    found = with_variances(matrix, variances)
+    assert np.diag(found) == pytest.approx(variances, rel=1e-6)
+    moved = np.linalg.inv(found) - np.linalg.inv(matrix)
+    assert moved - np.diag(np.diag(moved)) == pytest.approx(0, abs=1e-6)
+
+
 @pytest.mark.parametrize(("size", "spread"), [(11, 1.0), (11, 2.0), (60, 1.0), (60, 6.0)])
 def test_variances_far_from_what_they_were_are_met(size: int, spread: float) -> None:
     """An hour in which some assets are ten times as wild as they were, and others calm."""

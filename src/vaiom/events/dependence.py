@@ -37,6 +37,7 @@ Series = tuple[Any, Floats, Floats]
 
 _ONE_SIGMA = (0.1586553, 0.8413447)  # levels of a normal distribution
 _MOST_STEPS = 100
+_CLOSE = 1e-8
 _TOLERANCE = 1e-12
 _MOST_EXPLAINED = 0.5
 """Share of a new asset's variance that other assets may explain before anything is known of it."""
@@ -224,32 +225,26 @@ def average(matrix: Floats, values: Floats, decay: float) -> Floats:
 
 def with_variances(covariance: Floats, variances: Floats) -> Floats:
     """The covariance with these variances that is nearest to another: the inverses differ on their diagonals alone."""
-    # Newton's method on the convex dual -log det(P + diag d) + d v.
-    precision, added, ratios = np.linalg.inv(covariance), np.zeros_like(variances), variances / np.diag(covariance)
-    if np.abs(np.log(ratios)).max() > 1:
+    # Newton's method on the convex dual -log det(P + diag d) + sum d, in units in which the variances are 1.
+    unit = np.sqrt(np.outer(variances, variances))
+    precision, added = np.linalg.inv(covariance) * unit, np.zeros_like(variances)
+    if np.abs(np.log(variances / np.diag(covariance))).max() > 1:
         # From afar it would crawl along the edge of what is positive definite: begin where diagonals dominate.
-        scaled = np.abs(precision) * np.sqrt(np.outer(variances, variances))
-        added = (1 - 2 * np.diag(scaled) + scaled.sum(axis=1)) / variances
-
-    def dual(at: Floats) -> float:
-        try:
-            root = np.linalg.cholesky(precision + np.diag(at))
-        except np.linalg.LinAlgError:
-            return math.inf
-        return float(at @ variances - 2 * np.log(np.diag(root)).sum())
-
-    value = dual(added)
+        added = 1 - 2 * np.diag(precision) + np.abs(precision).sum(axis=1)
     for _ in range(_MOST_STEPS):
         found = np.linalg.inv(precision + np.diag(added))
-        slope = variances - np.diag(found)
+        slope = 1 - np.diag(found)
         step = -np.linalg.solve(found * found, slope)
-        gain, size = -float(slope @ step), 1.0
-        if gain < _TOLERANCE:
-            return (found + found.T) / 2
-        while not (new := dual(added + size * step)) <= value - 0.1 * size * gain and size > _TOLERANCE:
-            size /= 2
-        added, value = added + size * step, new
-    return covariance * np.sqrt(np.outer(ratios, ratios))  # beyond arithmetic: the correlation as it was
+        gain = -float(slope @ step)
+        if not (gain >= 0 and np.diag(found).min() > 0):
+            break
+        decrement = math.sqrt(gain)
+        if decrement < _CLOSE * len(variances):
+            return np.asarray((found + found.T) / 2 * unit)
+        # The dual is self-concordant: steps so long stay inside, and no search is needed.
+        added += step if decrement < 0.25 else step / (1 + decrement)
+    ratios = np.sqrt(variances / np.diag(covariance))
+    return np.asarray(covariance * np.outer(ratios, ratios))  # beyond arithmetic: the correlation as it was
 
 
 def correlation_of(covariance: Floats) -> Floats:
