@@ -44,7 +44,7 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, name: str) -
     for symbol, inside in corpus.asset_slices.items():
         later = slice(cut[symbol] + 1, inside.stop)
         count = later.stop - later.start
-        for column in ("ret_z", "gap_z", "relative_log_vol", "log_ret"):
+        for column in ("ret_z", "gap_z", "relative_log_vol", "log_ret", "range_z"):
             columns[column][later] = rng.normal(0, 0.01, count)
         columns["sigma20"][later] *= 7
         columns["timestamp"][later] += 3_600 * 77

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.baselines.base import clean_returns
-from vaiom.baselines.volatility import EwmaT, Garch, GarchT, fit_garch, fit_student, student_buckets
+from vaiom.baselines.volatility import EwmaT, Garch, GarchT, HarT, fit_garch, fit_scale, fit_student, student_buckets
 from vaiom.events.corpus import Corpus
 
 EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.26, 0.01, 0.28, 0.63, 1, 2, 3, 5, 8, np.inf])
@@ -96,6 +96,28 @@ def test_garch_probabilities_are_areas_between_the_edges_in_log_returns(corpus: 
             x = np.linspace(bounds[bucket], bounds[bucket + 1], 4_001)
             area = np.trapezoid(unit * student_density(x * unit, model.degrees), x)
             assert got[bucket] == pytest.approx(area, rel=1e-4, abs=1e-9)
+
+
+def test_the_scale_that_made_returns_is_found() -> None:
+    rng = np.random.default_rng(4)
+    regressors = np.stack([np.ones(20_000), rng.normal(-7, 1, 20_000), rng.normal(0, 0.5, 20_000)], axis=1)
+    returns = np.exp(regressors @ [-1.0, 0.7, 0.4]) * rng.standard_t(5.0, 20_000)
+    *weights, degrees = fit_scale(regressors, returns)
+    assert (np.abs(np.subtract(weights, [-1.0, 0.7, 0.4])) < [0.1, 0.015, 0.03]).all()
+    assert degrees == pytest.approx(5.0, rel=0.1)
+
+
+def test_har_reads_ranges_of_a_bar_a_day_and_a_week(corpus: Corpus) -> None:
+    fit = HarT().fit(corpus, corpus.endpoints("train"))
+    symbol, inside = list(corpus.asset_slices.items())[1]
+    rows = corpus.endpoints("validation")
+    rows = rows[(rows >= inside.start) & (rows < inside.stop)][::300]
+    for row, got in zip(rows, fit._regressors(corpus, rows, symbol), strict=True):
+        span = slice(row + 1 - 120, row + 1)
+        ranges = corpus.columns["range_z"][span].astype(float) * corpus.columns["sigma20"][row - 120 : row]
+        squares = np.where(ranges > 0, ranges**2, np.nan)
+        wanted = [np.log(np.sqrt(np.nanmean(squares[-bars:]))) for bars in (1, 24, 120)]
+        np.testing.assert_allclose(got[1:4], wanted, rtol=1e-6)
 
 
 def test_garch_without_enough_returns_says_so_and_uses_ewma_t(corpus: Corpus) -> None:

@@ -33,6 +33,7 @@ BASELINES = {
     "ewma_t": "volatility:EwmaT",
     "garch_t": "volatility:GarchT",
     "garch_t_seasonal": "volatility:GarchTSeasonal",
+    "har_t": "volatility:HarT",
     "lightgbm_disc": "lightgbm:LightGBM",
     "lightgbm_cont": "lightgbm:LightGBM",
     "lightgbm": "lightgbm:LightGBM",
