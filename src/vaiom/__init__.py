@@ -80,13 +80,15 @@ def build_corpus(
     With `like`, a run or a packaged model's name, bars and buckets are that model's, and its splits unless others are
     named: the model can then be scored on the corpus and go on learning there.
 
-    Options are those of `vaiom.events.build.build_corpus`: overwrite, covered, progress.
+    Options are those of `vaiom.events.build.build_corpus`: overwrite, covered, engine, progress.
     """
     from vaiom.events.build import CorpusConfig, build_corpus
-    from vaiom.model.checkpoint import load_model
 
     wanted: dict[str, Any] = {"timeframe": timeframe, "classes": classes or {}}
-    wanted |= load_model(like).corpus_options() if like is not None else {}
+    if like is not None:
+        from vaiom.model.checkpoint import load_model
+
+        wanted |= load_model(like).corpus_options()
     wanted |= {"splits": splits} if splits else {}
     return build_corpus(Path(bars), Path(out), CorpusConfig(**wanted), **options)
 

@@ -18,7 +18,7 @@ any_float = st.floats(allow_nan=True, allow_infinity=True)
 def test_a_value_lies_in_its_bucket(train: np.ndarray, values: np.ndarray) -> None:
     if not (np.abs(train) < 2).any():
         return
-    edges = fit_signed_edges(train)
+    edges = fit_signed_edges(np.sort(train))
     assert edges[0] == -math.inf
     assert edges[-1] == math.inf
     assert (np.diff(edges) > 0).all()
@@ -38,14 +38,12 @@ def test_edges_are_the_tails_and_the_inner_quantiles() -> None:
 
 def test_repeated_quantiles_collapse_as_in_the_papers_gap_map() -> None:
     values = np.concatenate([np.zeros(700), np.linspace(-1.9, 1.9, 300)])
-    assert len(fit_signed_edges(values)) - 1 < 16
+    assert len(fit_signed_edges(np.sort(values))) - 1 < 16
 
 
 def test_the_cutoffs_themselves_stay_outside_the_quantiles() -> None:
     inside = np.linspace(-1, 1, 101)
-    np.testing.assert_array_equal(
-        fit_signed_edges(np.concatenate([inside, [2.0, -2.0, 2.0]])), fit_signed_edges(inside)
-    )
+    np.testing.assert_array_equal(fit_signed_edges(np.array([-2.0, *inside, 2.0, 2.0])), fit_signed_edges(inside))
 
 
 def test_regimes_are_plain_quantiles() -> None:

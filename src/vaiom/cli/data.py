@@ -175,13 +175,18 @@ def build(
     seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
     like: Annotated[Path | None, typer.Option(help="A model: its buckets and, unless named, its boundaries.")] = None,
     classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = class, such as EQUITY.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: the cluster that `ray start --head` began.")] = "local",
+    workers: Annotated[int, typer.Option(min=1, help="Local processes, each with an asset in memory.")] = 1,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
     from vaiom.events.corpus import few_train_events
     from vaiom.events.splits import VALIDATION
+    from vaiom.experiments.engine import Engine
 
+    runner = Engine(name=engine, workers=workers, device="cpu")
     options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes), "like": like}
+    options["engine"] = None if runner == Engine(device="cpu") else runner
     if any((train_end, validation, test, seal)):
         options["splits"] = _splits(train_end, validation, test, seal)
     with progress_bar("building") as progress:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from vaiom import __version__, files
 from vaiom.errors import ConfigError, DataError
+from vaiom.events.columns import EXACT, Rows
 from vaiom.events.corpus import (
     FORMAT,
     FORMAT_VERSION,
@@ -32,18 +33,22 @@ from vaiom.events.corpus import (
     damaged,
     keep_ledger,
     open_corpus,
-    slices_of,
 )
-from vaiom.events.fields import COLUMN_TYPES, CROSS_FIELDS, cross_columns, timestamps_of
-from vaiom.events.fit import Tokenizer, fit_on_train
-from vaiom.events.rows import Columns, bars_of, rows_of, stored_columns
-from vaiom.events.scales import AssetState
+from vaiom.events.fields import BUCKETED, COLUMN_TYPES, Columns, stored, timestamps_of
+from vaiom.events.fit import Tokenizer, bucket_of, fit_on_train
+from vaiom.events.rows import bars_of, blocks_of
+from vaiom.events.scales import AssetState, Bars
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import counted, read_bars, read_file, symbols_in
+from vaiom.market.folder import count_bars, counted, read_file, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
+
+ROWS_PER_TASK = 1_000_000
+"""Assets that begin within so many rows are one task: a process takes a second to start."""
+STRETCH_ROWS = 1 << 20
+"""Of a history that is searched for hidden bars at once."""
 
 _CLASS = re.compile(r"\w[\w -]{0,31}")
 
@@ -67,10 +72,17 @@ class CorpusConfig:
                 raise ConfigError("not usable as an asset class", where=symbol, expected="a word", got=repr(name))
 
 
-class _Part(NamedTuple):
-    """The rows of one asset, the state after them and the file that they came from."""
+class Engine(Protocol):
+    """Does tasks in other processes, as those of `vaiom.experiments.engine` do, and says why some failed."""
 
-    rows: Columns
+    def run(
+        self, tasks: Sequence[_SomeAssets], perform: Any, finished: int = 0, report: files.Progress | None = None
+    ) -> dict[str, str]: ...
+
+
+class _Made(NamedTuple):
+    """What is left of an asset's bars once its rows are written: the state after them, and where they came from."""
+
     state: AssetState
     source: dict[str, Any]
 
@@ -82,34 +94,45 @@ def build_corpus(
     *,
     overwrite: bool = False,
     covered: bool = False,
+    engine: Engine | None = None,
     progress: files.Progress | None = None,
 ) -> Corpus:
-    """Build a corpus folder from a bar folder and open it; `covered` wants bars in Train and Validation already."""
+    """Build a corpus folder from a bar folder and open it; `covered` wants bars in Train and Validation already.
+
+    Memory holds the bars of one asset, or of one for each process of an `engine`; then one quantity of all of Train.
+    """
     config = _with_timeframe(config or CorpusConfig(), bars)
     with files.staged_folder(out, overwrite=overwrite) as staged:
-        parts = _read_parts(bars, config.timeframe, progress)
-        if covered:
-            _require_covered(parts, config.splits)
-        corpus = _assemble({symbol: part.rows for symbol, part in parts.items()}, config)
-        files.write_json(staged / TOKENIZER_NAME, corpus.tokenizer.to_json())
-        states = {symbol: part.state for symbol, part in parts.items()}
-        _write_generation(staged, corpus, states, [part.source for part in parts.values()])
+        sizes = {symbol: count_bars(bars / f"{symbol}.parquet") for symbol in symbols_in(bars)}
+        with files.staging_folder(staged) as folder:
+            rows = Rows.create(sizes, folder.resolve())
+            made = _make_rows(rows, bars.resolve(), config.timeframe, engine, progress)
+            if covered:
+                _require_covered(rows, config.splits)
+            tokenizer = _fit(rows, config)
+            files.write_json(staged / TOKENIZER_NAME, tokenizer.to_json())
+            for inside in rows.slices.values():
+                _write_buckets(rows, inside, tokenizer)
+            states = {symbol: each.state for symbol, each in made.items()}
+            sources = [each.source for each in made.values()]
+            _write_generation(staged, rows, _corpus(rows, config, tokenizer), states, sources)
         keep_ledger(out, staged)
     return open_corpus(out, verify=False)
 
 
 def propose_splits(bars: Path) -> SplitConfig:
     """Boundaries that the bars of a folder can bear."""
-    ends = [(frame["Datetime"][0], frame["Datetime"][-1]) for frame in read_bars(bars).values()]
+    stamps = (read_file(bars / f"{symbol}.parquet")["Datetime"] for symbol in symbols_in(bars))
+    ends = [(each[0], each[-1]) for each in stamps]
     return SplitConfig.covered_by(min(first for first, _ in ends), max(last for _, last in ends))
 
 
-def _require_covered(parts: Mapping[str, _Part], splits: SplitConfig) -> None:
+def _require_covered(rows: Rows, splits: SplitConfig) -> None:
     """Refuse boundaries that leave Train or Validation without a bar, and name some that do not."""
-    stamps = np.concatenate([timestamps_of(part.rows) for part in parts.values()])
-    codes, first, last = splits.codes(stamps), stamps.min().item(), stamps.max().item()
+    stamps = [timestamps_of(rows.read(["timestamp"], inside)) for inside in rows.slices.values()]
+    first, last = min(each[0] for each in stamps).item(), max(each[-1] for each in stamps).item()
     for name in (TRAIN, VALIDATION):
-        if not (codes == splits.code(name)).any():
+        if not any((splits.codes(each) == splits.code(name)).any() for each in stamps):
             fix = SplitConfig.covered_by(first, last).to_options()
             raise DataError(f"no bar lies in {name.title()}", got=f"bars from {first} to {last}", fix=fix)
 
@@ -126,11 +149,15 @@ def corpus_in_memory(
     """
     config = _with_timeframe(config or CorpusConfig(), bars)
     if isinstance(bars, Path):
-        rows = {symbol: part.rows for symbol, part in _read_parts(bars, config.timeframe).items()}
-    else:
-        start = AssetState.empty(timeframe_of(config.timeframe))
-        rows = {symbol: rows_of(bars_of(bars[symbol], symbol), start)[0] for symbol in sorted(bars)}
-    return _assemble(rows, config, tokenizer)
+        bars = {symbol: _read_ordered(bars / f"{symbol}.parquet", config.timeframe) for symbol in symbols_in(bars)}
+    rows = Rows.create({symbol: len(bars[symbol]) for symbol in sorted(bars)})
+    for symbol in rows.slices:
+        _write_rows(rows, symbol, bars_of(bars[symbol], symbol), AssetState.empty(timeframe_of(config.timeframe)))
+    tokenizer = tokenizer or _fit(rows, config)
+    for inside in rows.slices.values():
+        _write_buckets(rows, inside, tokenizer)
+    rows.write_cross()
+    return _corpus(rows, config, tokenizer)
 
 
 def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = None) -> Corpus:
@@ -147,17 +174,24 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
                 fix="build the corpus again: asset ids and the tokenizer are fitted on all assets",
             )
         states = _read_states(old, path / old.manifest["folder"] / STATE_NAME)
-        parts = _read_parts(bars, tokenizer.timeframe, progress, old, states)
-        sources = [part.source for part in parts.values() if part.source["rows_taken"]]
+        fresh, sources = {}, []
+        for symbol in counted(symbols_in(bars), progress):
+            file = bars / f"{symbol}.parquet"
+            fresh[symbol] = bars_of(_new_bars(old, symbol, _read_ordered(file, tokenizer.timeframe), file), file)
+            if taken := len(fresh[symbol].seconds):
+                sources.append(_source(file, taken))
         if sources:
-            assets = {}
-            for symbol, rows in old.asset_slices.items():
-                known = {name: old.columns[name][rows] for name in COLUMN_TYPES if name not in CROSS_FIELDS}
-                fresh = stored_columns(parts[symbol].rows, tokenizer) if symbol in parts else None
-                joined = {name: np.concatenate([known[name], fresh[name]]) for name in known} if fresh else known
-                assets[symbol] = joined
-            states |= {symbol: part.state for symbol, part in parts.items()}
-            _write_generation(path, replace(old, **_join(assets)), states, [*old.manifest["inputs"], *sources])
+            with files.staging_folder(path) as folder:
+                sizes = {symbol: inside.stop - inside.start for symbol, inside in old.asset_slices.items()}
+                added = {symbol: len(fresh[symbol].seconds) if symbol in fresh else 0 for symbol in sizes}
+                rows = Rows.create({symbol: size + added[symbol] for symbol, size in sizes.items()}, folder.resolve())
+                for symbol, inside in rows.slices.items():
+                    known = {name: old.columns[name][old.asset_slices[symbol]] for name in COLUMN_TYPES}
+                    rows.write(inside.start, known)
+                    if added[symbol]:
+                        states[symbol] = _write_rows(rows, symbol, fresh[symbol], states[symbol])
+                        _write_buckets(rows, slice(inside.stop - added[symbol], inside.stop), tokenizer)
+                _write_generation(path, rows, old, states, [*old.manifest["inputs"], *sources])
             old = open_corpus(path, verify=False)
         # Rows that the manifest no longer names, or that a killed append wrote and never named.
         for stale in path.glob("rows-*"):
@@ -180,47 +214,95 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
         raise DataError("no corpus has such bars", **told, fix="`vaiom data resample` makes coarser bars") from None
 
 
-def _read_parts(
-    bars: Path,
-    timeframe: str,
-    progress: files.Progress | None = None,
-    old: Corpus | None = None,
-    states: Mapping[str, AssetState] | None = None,
-) -> dict[str, _Part]:
-    """The rows of each asset of a bar folder: all of them, or those that follow an old corpus and its states."""
-    parts = {}
-    for symbol in counted(symbols_in(bars), progress):
-        file = bars / f"{symbol}.parquet"
-        frame = _read_ordered(file, timeframe)
-        if old is not None:
-            frame = _new_bars(old, symbol, frame, file)
-        start = states[symbol] if states else AssetState.empty(timeframe_of(timeframe))
-        rows, after = rows_of(bars_of(frame, file), start)
-        source = {"symbol": symbol, "file": file.name, "sha256": files.sha256_file(file), "rows_taken": len(frame)}
-        parts[symbol] = _Part(rows, after, source)
-    return parts
+@dataclass(frozen=True)
+class _SomeAssets:
+    """The task of a process: assets of a bar folder whose rows are to be made."""
+
+    id: str
+    symbols: tuple[str, ...]
+    bars: Path
+    rows: Rows
+    timeframe: str
+    runs: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.symbols[-1]
+
+    @property
+    def file(self) -> Path:
+        """Where its states and sources go."""
+        assert self.rows.folder
+        return self.rows.folder / f"made-{self.id}.json"
 
 
-def _assemble(rows: Mapping[str, Columns], config: CorpusConfig, tokenizer: Tokenizer | None = None) -> Corpus:
-    if tokenizer is None:
-        classes = {symbol: config.classes.get(symbol, default_class(symbol)) for symbol in rows}
-        tokenizer = fit_on_train(rows, config.splits.train_end, config.timeframe, classes, config.like)
+def _make_rows(
+    rows: Rows, bars: Path, timeframe: str, engine: Engine | None, progress: files.Progress | None
+) -> dict[str, _Made]:
+    """Write the rows of each asset of a bar folder, here or where the engine has them made."""
+    if engine is None:
+        return {symbol: _make_asset(rows, bars, symbol, timeframe) for symbol in counted([*rows.slices], progress)}
+    groups = groupby(rows.slices, lambda symbol: rows.slices[symbol].start // ROWS_PER_TASK)
+    tasks = [_SomeAssets(str(number), tuple(symbols), bars, rows, timeframe) for number, symbols in groups]
+    for reason in engine.run(tasks, _perform, report=progress).values():
+        raise RuntimeError(reason) if reason.startswith("Traceback") else DataError(reason)
+    told = {symbol: each for task in tasks for symbol, each in files.read_json(task.file).items()}
+    return {symbol: _Made(AssetState.from_json(state), source) for symbol, (state, source) in told.items()}
+
+
+def _perform(task: _SomeAssets, _device: str) -> None:
+    made = {symbol: _make_asset(task.rows, task.bars, symbol, task.timeframe) for symbol in task.symbols}
+    files.write_json(task.file, {symbol: [each.state.to_json(), each.source] for symbol, each in made.items()})
+
+
+def _make_asset(rows: Rows, bars: Path, symbol: str, timeframe: str) -> _Made:
+    file, inside = bars / f"{symbol}.parquet", rows.slices[symbol]
+    read = bars_of(_read_ordered(file, timeframe), file)
+    if len(read.seconds) != inside.stop - inside.start:
+        raise DataError("the file changed while it was read", where=file, fix="build again")
+    state = _write_rows(rows, symbol, read, AssetState.empty(timeframe_of(timeframe)))
+    return _Made(state, _source(file, len(read.seconds)))
+
+
+def _source(file: Path, rows_taken: int) -> dict[str, Any]:
+    return {"symbol": file.stem, "file": file.name, "sha256": files.sha256_file(file), "rows_taken": rows_taken}
+
+
+def _write_rows(rows: Rows, symbol: str, bars: Bars, state: AssetState) -> AssetState:
+    """Write what is known of an asset's last bars before anything is fitted; the state after them."""
+    place = rows.slices[symbol].stop - len(bars.seconds)
+    for columns, after in blocks_of(bars, state):
+        exact = {column: columns[value] for value, column in EXACT.items()}
+        rows.write(place, {**stored(columns), **exact})
+        place, state = place + len(columns["timestamp"]), after
+    return state
+
+
+def _fit(rows: Rows, config: CorpusConfig) -> Tokenizer:
+    names = ("timestamp", "flags", "log_ret", *EXACT.values())
+
+    def own_values(symbol: str) -> Columns:
+        columns = rows.read(names, rows.slices[symbol])
+        return columns | {value: columns[column] for value, column in EXACT.items()}
+
+    classes = {symbol: config.classes.get(symbol, default_class(symbol)) for symbol in rows.slices}
+    return fit_on_train(own_values, config.splits.train_end, config.timeframe, classes, config.like)
+
+
+def _write_buckets(rows: Rows, inside: slice, tokenizer: Tokenizer) -> None:
+    for name, (of, value) in BUCKETED.items():
+        exact = rows.read([EXACT[value]], inside)[EXACT[value]]
+        rows.write(inside.start, {name: bucket_of(tokenizer.edges[of], exact)})
+
+
+def _corpus(rows: Rows, config: CorpusConfig, tokenizer: Tokenizer) -> Corpus:
     return Corpus(
         manifest={"like": config.like.sha256} if config.like else {},
         tokenizer=tokenizer,
         splits=config.splits,
-        **_join({symbol: stored_columns(asset, tokenizer) for symbol, asset in rows.items()}),
+        columns={name: rows.arrays[name] for name in COLUMN_TYPES if name in rows.arrays},
+        asset_slices=rows.slices,
     )
-
-
-def _join(assets: Mapping[str, Columns]) -> dict[str, Any]:
-    """A corpus's columns and slices of all assets, one after another, with the fields that need the other assets."""
-    cross = cross_columns(assets)
-    joined = [{**columns, **cross[symbol]} for symbol, columns in assets.items()]
-    return {
-        "columns": {name: np.concatenate([columns[name] for columns in joined]) for name in COLUMN_TYPES},
-        "asset_slices": slices_of({symbol: len(columns["timestamp"]) for symbol, columns in assets.items()}),
-    }
 
 
 def _read_ordered(file: Path, timeframe: str) -> pl.DataFrame:
@@ -232,15 +314,16 @@ def _read_ordered(file: Path, timeframe: str) -> pl.DataFrame:
         problem = "the bars are of another timeframe"
         fix = ("`vaiom data resample`, or " if finer else "") + "name the right --timeframe"
         raise DataError(problem, where=file, expected=f"{timeframe} bars", got=f"bars mostly {seen} apart", fix=fix)
-    hidden, _ = find_higher_timeframe_bars(frame, int(wanted.total_seconds()))
-    if hidden.any():
-        raise DataError(
-            "rows hold the range of a longer period, most of it in their future: the range fields would see it",
-            where=f"{file}, {frame['Datetime'][int(hidden.argmax())]}",
-            expected=f"the High, Low and Volume of {timeframe} bars",
-            got=f"{int(hidden.sum())} such rows, as `vaiom data check` reports them",
-            fix="remove these rows, or empty their High, Low and Volume",
-        )
+    for stretch in frame.iter_slices(STRETCH_ROWS):
+        hidden, _ = find_higher_timeframe_bars(stretch, int(wanted.total_seconds()))
+        if hidden.any():
+            raise DataError(
+                "rows hold the range of a longer period, most of it in their future: the range fields would see it",
+                where=f"{file}, {stretch['Datetime'][int(hidden.argmax())]}",
+                expected=f"the High, Low and Volume of {timeframe} bars",
+                got=f"{int(hidden.sum())} such rows, as `vaiom data check` reports them",
+                fix="remove these rows, or empty their High, Low and Volume",
+            )
     return frame
 
 
@@ -288,26 +371,28 @@ def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.D
 
 
 def _write_generation(
-    path: Path, corpus: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
+    path: Path, rows: Rows, corpus: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
 ) -> None:
-    """Write the columns to a folder of their own, then the manifest that names it: until then the old one stands."""
-    columns, tokenizer = corpus.columns, corpus.tokenizer
-    digest = files.sha256_of(b"".join(columns[name].tobytes() for name in COLUMN_TYPES))
+    """Finish the rows of a corpus in a folder of their own, then write the manifest that names it: until then the old
+    one stands."""
+    assert rows.folder
+    rows.write_cross()
+    files.write_json(rows.folder / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
+    digest, hashes = rows.hashes()
+    for file in rows.folder.iterdir():
+        if file.stem not in COLUMN_TYPES and file.name != STATE_NAME:
+            file.unlink()
     folder = path / f"rows-{digest[:16]}"
     # Left by an append that was killed: nobody vouches for its bytes.
     shutil.rmtree(folder, ignore_errors=True)
-    with files.staged_folder(folder) as staged:
-        for name, dtype in COLUMN_TYPES.items():
-            _save_array(staged / f"{name}.npy", np.ascontiguousarray(columns[name], dtype=dtype))
-        files.write_json(staged / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
+    rows.folder.rename(folder)
+    columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMN_TYPES}
+    corpus, tokenizer = replace(corpus, columns=columns, asset_slices=rows.slices), corpus.tokenizer
+    ends = {symbol: columns["timestamp"][[inside.start, inside.stop - 1]] for symbol, inside in rows.slices.items()}
     assets = {
-        symbol: {
-            "class": name,
-            "rows": rows.stop - rows.start,
-            "first": str(corpus.timestamps[rows.start]),
-            "last": str(corpus.timestamps[rows.stop - 1]),
-        }
-        for (symbol, rows), name in zip(corpus.asset_slices.items(), tokenizer.classes, strict=True)
+        symbol: {"class": name, "rows": rows.slices[symbol].stop - rows.slices[symbol].start}
+        | dict(zip(("first", "last"), timestamps_of({"timestamp": ends[symbol]}).astype(str).tolist(), strict=True))
+        for symbol, name in zip(rows.slices, tokenizer.classes, strict=True)
     }
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -325,18 +410,8 @@ def _write_generation(
         **({"like": corpus.manifest["like"]} if corpus.like else {}),
         "inputs": inputs,
         "folder": folder.name,
-        "arrays": {
-            name: {"dtype": dtype, "sha256": files.sha256_file(folder / f"{name}.npy")}
-            for name, dtype in COLUMN_TYPES.items()
-        },
+        "arrays": {name: {"dtype": dtype, "sha256": hashes[name]} for name, dtype in COLUMN_TYPES.items()},
         "state_sha256": files.sha256_file(folder / STATE_NAME),
     }
     manifest["manifest_sha256"] = files.sha256_of(files.canonical_json(manifest))
     files.write_json(path / MANIFEST_NAME, manifest)
-
-
-def _save_array(file: Path, array: npt.NDArray[Any]) -> None:
-    """As `np.save`, whose own writer does not say that the disk is full, only that something is missing."""
-    with file.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
-        stream.write(array.data)

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -195,6 +195,12 @@ class Corpus:
             usable[rows.start : min(rows.start + context - 1, rows.stop)] = False
         return np.flatnonzero(usable)
 
+    def by_asset(self) -> Iterator[tuple[str, Corpus]]:
+        """Each asset's rows as a corpus of their own: what is made of them is held for one asset at a time."""
+        for symbol, rows in self.asset_slices.items():
+            columns = {name: column[rows] for name, column in self.columns.items()}
+            yield symbol, replace(self, columns=columns, asset_slices={symbol: slice(0, rows.stop - rows.start)})
+
     @cached_property
     def sha256(self) -> str:
         """Names the data, the splits and the tokenizer, not how or when the folder was written."""
@@ -264,9 +270,8 @@ def slices_of(sizes: Mapping[str, int]) -> dict[str, slice]:
 def count_events(corpus: Corpus, context: int = DEFAULT_CONTEXT) -> dict[str, dict[str, int]]:
     """Events with full context per split and asset; the sealed ones are counted, not shown."""
     counts: dict[str, dict[str, int]] = {name: {} for name in corpus.splits.names}
-    for symbol, rows in corpus.asset_slices.items():
-        inside = slice(min(rows.start + context - 1, rows.stop), rows.stop)
-        codes = corpus.split_codes[inside][corpus.valid_base[inside]]
+    for symbol, asset in corpus.by_asset():
+        codes = asset.split_codes[context - 1 :][asset.valid_base[context - 1 :]]
         for code, name in enumerate(corpus.splits.names):
             counts[name][symbol] = int((codes == code).sum())
     return counts
@@ -298,22 +303,22 @@ def split_quality(corpus: Corpus) -> list[SplitQuality]:
     Exact-zero next returns are dropped by their outcome, so their share is printed wherever bits per event are.
     """
     table = []
-    for symbol, asset in corpus.asset_slices.items():
+    for symbol, asset in corpus.by_asset():
         for code, split in enumerate(corpus.splits.names):
-            rows = asset.start + np.flatnonzero(corpus.split_codes[asset] == code)
+            rows = np.flatnonzero(asset.split_codes == code)
             if not len(rows):
                 continue
-            flags, valid = corpus.columns["flags"][rows], corpus.valid_base[rows]
-            buckets = np.bincount(corpus.target_return[rows][valid], minlength=fields.NUM_RETURN_BUCKETS + 1)[1:]
+            flags, valid = asset.columns["flags"][rows], asset.valid_base[rows]
+            buckets = np.bincount(asset.target_return[rows][valid], minlength=fields.NUM_RETURN_BUCKETS + 1)[1:]
             quality = SplitQuality(
                 symbol=symbol,
                 split=split,
                 rows=len(rows),
-                first=str(corpus.timestamps[rows[0]]),
-                last=str(corpus.timestamps[rows[-1]]),
+                first=str(asset.timestamps[rows[0]]),
+                last=str(asset.timestamps[rows[-1]]),
                 mask_share={name: float(fields.has_flag(flags, bit).mean()) for name, bit in fields.MASK_BITS.items()},
-                zero_share=float((corpus.log_ret_next[rows] == 0).mean()),
-                dropped_share=float(corpus.target_bad[rows].mean()),
+                zero_share=float((asset.log_ret_next[rows] == 0).mean()),
+                dropped_share=float(asset.target_bad[rows].mean()),
                 events=int(valid.sum()),
                 occupancy=(buckets / max(1, valid.sum())).tolist(),
             )
@@ -406,7 +411,7 @@ def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | Non
     rows = {symbol: _own_values(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
     old = corpus.tokenizer
     classes = dict(zip(old.symbols, old.classes, strict=True))
-    tokenizer = tokenizer or fit_on_train(rows, splits.train_end, old.timeframe, classes, corpus.like)
+    tokenizer = tokenizer or fit_on_train(rows.__getitem__, splits.train_end, old.timeframe, classes, corpus.like)
     columns = {
         name: bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
         for name, (of, value) in fields.BUCKETED.items()

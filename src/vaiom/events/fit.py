@@ -9,7 +9,7 @@ ours: knots are pooled Train quantiles, tails are fitted by probability-weighted
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -24,7 +24,7 @@ from vaiom.codec import Stored, decode
 from vaiom.errors import DataError
 from vaiom.events import fields
 from vaiom.events.distribution import PIECES, TAIL_SHAPES, Floats, ReturnShape, Tail
-from vaiom.events.scales import where
+from vaiom.events.scales import Bools, where
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import step_seconds
@@ -45,6 +45,8 @@ _MADE_UP_EXCESS = 2.0
 _MAX_EXCESS = 50.0
 # Fewer excesses tell nothing of the tail's shape: it is exponential.
 _MIN_EXCESSES = 50
+
+_NO_FLAG = np.uint8(0)
 
 Edges = npt.NDArray[np.float64]
 
@@ -133,7 +135,7 @@ class Tokenizer:
 
 
 def fit_on_train(
-    rows: Mapping[str, fields.Columns],
+    own_values: Callable[[str], fields.Columns],
     train_end: datetime,
     timeframe: str,
     classes: Mapping[str, str],
@@ -141,25 +143,36 @@ def fit_on_train(
 ) -> Tokenizer:
     """Fit edges, shape and zero shares on Train events: unmasked row, valid own target, target time inside Train.
 
-    Edges and shape are those of `like` where it is given.
+    Edges and shape are those of `like` where it is given. Of each asset the own values of its rows are asked for, more
+    than once, so that memory holds one asset beside one quantity of all.
     """
-    symbols = sorted(rows)
+    symbols = sorted(classes)
     end = int(np.datetime64(train_end, "s").astype(np.int64))
-    returns, gaps, regimes, zero_share = [], [], [], []
-    for symbol in symbols:
-        asset = rows[symbol]
+
+    def events_of(asset: fields.Columns, bad: np.uint8) -> Bools:
+        """Which rows, from the second on, are the target of a Train event and have none of these flags."""
         event = ~fields.has_flag(asset["flags"][:-1], fields.ANY_MASK) & (asset["timestamp"][1:] < end)
-        flags = asset["flags"][1:]
-        good = event & (~fields.has_flag(flags, fields.BAD_RETURN))
-        zero = event & (asset["log_ret"][1:] == 0)
-        returns.append(asset["ret_z"][1:][good])
-        gaps.append(asset["gap_z"][1:][event & (~fields.has_flag(flags, fields.BAD_GAP))])
-        regimes.append(asset["relative_log_vol"][1:][event])
+        return event & ~fields.has_flag(asset["flags"][1:], bad)
+
+    def ordered(name: str, bad: np.uint8) -> Floats:
+        """The finite values of a quantity at the Train events of all assets."""
+        parts = []
+        for asset in map(own_values, symbols):
+            values = asset[name][1:][events_of(asset, bad)]
+            parts.append(values[np.isfinite(values)])
+        pooled = np.concatenate(parts)
+        pooled.sort()
+        return pooled
+
+    zero_share = []
+    for asset in map(own_values, symbols):
+        good = events_of(asset, fields.BAD_RETURN)
+        zero = events_of(asset, _NO_FLAG) & (asset["log_ret"][1:] == 0)
         zero_share.append(float(zero.sum() / max(1, (zero | good).sum())))
     if like:
         parts: dict[str, Any] = {"edges": like.edges, "return_shape": like.return_shape}
     else:
-        parts = _fit_edges(returns, gaps, regimes)
+        parts = _fit_edges(ordered)
     return Tokenizer(
         symbols=tuple(symbols),
         classes=tuple(classes[symbol] for symbol in symbols),
@@ -169,15 +182,11 @@ def fit_on_train(
     )
 
 
-def _fit_edges(returns: list[Floats], gaps: list[Floats], regimes: list[Floats]) -> dict[str, Any]:
-    """Edges and shape, from the values of all assets."""
-    pooled = [np.concatenate(values) for values in (returns, gaps, regimes)]
-    return_z, gap_z, relative_log_vol = (values[np.isfinite(values)] for values in pooled)
-    edges = {
-        "return": fit_signed_edges(return_z),
-        "gap": fit_signed_edges(gap_z),
-        "vol_regime": fit_regime_edges(relative_log_vol),
-    }
+def _fit_edges(ordered: Callable[[str, np.uint8], Floats]) -> dict[str, Any]:
+    """Edges and shape, from the values of all assets, a quantity at a time."""
+    edges = {}
+    return_z = ordered("ret_z", fields.BAD_RETURN)
+    edges["return"] = fit_signed_edges(return_z)
     if len(edges["return"]) != fields.NUM_RETURN_BUCKETS + 1:
         raise DataError(
             "the Train returns are too coarse for the return buckets: some quantiles coincide",
@@ -185,12 +194,17 @@ def _fit_edges(returns: list[Floats], gaps: list[Floats], regimes: list[Floats])
             got=len(edges["return"]) - 1,
             fix="bring in prices with more digits, or more history before the end of Train",
         )
-    return {"edges": edges, "return_shape": fit_shape(edges["return"], return_z)}
+    shape = fit_shape(edges["return"], return_z)
+    del return_z
+    edges["gap"] = fit_signed_edges(ordered("gap_z", fields.BAD_GAP))
+    edges["vol_regime"] = fit_regime_edges(ordered("relative_log_vol", _NO_FLAG))
+    return {"edges": edges, "return_shape": shape}
 
 
-def fit_signed_edges(values: npt.NDArray[np.float64]) -> Edges:
+def fit_signed_edges(ordered: npt.NDArray[np.float64]) -> Edges:
     """Fixed tail cutoffs and the quantiles of what lies strictly inside the inner pair; repeated quantiles collapse."""
-    inside = values[np.abs(values) < min(np.abs(TAIL_CUTOFFS))]
+    inner = min(np.abs(TAIL_CUTOFFS))
+    inside = ordered[ordered.searchsorted(-inner, "right") : ordered.searchsorted(inner)]
     quantiles = _quantiles(inside, INTERIOR_QUANTILES)
     return np.unique(np.concatenate([[-np.inf, np.inf], TAIL_CUTOFFS, quantiles]))
 

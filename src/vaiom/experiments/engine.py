@@ -95,10 +95,12 @@ def _here(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outc
 
 def _in_processes(tasks: Sequence[Task], perform: Perform, device: str, workers: int) -> Iterator[Outcome]:
     """A process for every task, some at a time, spread over the GPUs: one that dies takes nothing else with it."""
-    import torch
+    gpus = 0
+    if device == "auto":
+        import torch
 
+        gpus = torch.cuda.device_count()
     context = multiprocessing.get_context("spawn")
-    gpus = torch.cuda.device_count() if device == "auto" else 0
     free = [f"cuda:{number % gpus}" if gpus else device for number in range(workers)]
     waiting = deque(tasks)
     running: dict[Connection, tuple[BaseProcess, Task, str]] = {}
@@ -151,7 +153,7 @@ def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Ou
     except ConnectionError as error:
         raise ConfigError("no Ray cluster to run on", fix="ray start --head, here or on the head node") from error
     try:
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        gpus = 1 if device != "cpu" and ray.cluster_resources().get("GPU") else 0
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_attempt)
         waiting = {remote.remote(task, perform, device): task for task in tasks}
         while waiting:

@@ -136,6 +136,14 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
     return conform(frame, path) if columns is None else frame
 
 
+def count_bars(path: Path) -> int:
+    """How many bars a file holds, without reading them."""
+    import pyarrow.parquet as pq
+
+    with readable_parquet(path):
+        return int(pq.ParquetFile(path).metadata.num_rows)
+
+
 class Bars(dict[str, pl.DataFrame]):
     """The bars of assets by symbol."""
 

@@ -1,0 +1,101 @@
+"""What each stage costs by the row on a simulated market: `python -m benchmarks.scale OUT --assets N --bars N`.
+
+Each stage is a command of its own, whose seconds, processor seconds and peak of memory are taken: of all its processes
+together, pages that they share counted for each. Leaves: one JSON object on stdout; stages whose folder is there
+already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SAMPLE_SECONDS = 0.1
+SETTINGS = ("width=32", "num_layers=2", "context=64", "validate_every=2")
+"""Of a model whose training and scoring are of the size of the demo's."""
+
+
+def measure(words: Sequence[object]) -> dict[str, Any]:
+    """Run `vaiom` with these words; what it took."""
+    start, peak, command = time.perf_counter(), 0, [sys.executable, "-m", "vaiom", *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    ended: list[Any] = []
+    waiting = threading.Thread(target=lambda: ended.append(os.wait4(process.pid, 0)))
+    waiting.start()
+    while waiting.is_alive():
+        peak = max(peak, resident_bytes(process.pid))
+        waiting.join(SAMPLE_SECONDS)
+    _, status, used = ended[0]
+    if status:
+        raise SystemExit(f"{' '.join(command)} failed with status {os.waitstatus_to_exitcode(status)}")
+    return {
+        "command": " ".join(map(str, ["vaiom", *words])),
+        "seconds": round(time.perf_counter() - start, 1),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "peak_mib": round(peak / 2**20),
+    }
+
+
+def resident_bytes(root: int) -> int:
+    """Of a process and all below it, as Linux tells it."""
+    parents, pages = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            values = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        pid = int(stat.parent.name)
+        parents[pid], pages[pid] = int(values[1]), int(values[21])
+    family, grown = {root}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in family} - family
+        family, grown = family | more, bool(more)
+    return sum(pages.get(pid, 0) for pid in family) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("out", type=Path, help="Where the market, its corpus, a run and baselines go.")
+    parser.add_argument("--assets", type=int, default=100)
+    parser.add_argument("--bars", type=int, default=6000)
+    parser.add_argument("--timeframe", default="1h")
+    parser.add_argument("--workers", type=int, default=1, help="Processes of the build.")
+    parser.add_argument("--engine", default="local", help="Of the build: local or ray.")
+    parser.add_argument("--only", default="simulate,build,show,baselines,train,evaluate", help="Stages, by comma.")
+    asked = parser.parse_args(arguments)
+    bars, corpus, run = asked.out / "bars", asked.out / "corpus", asked.out / "run"
+    market = ("--assets", asked.assets, "--bars", asked.bars, "--timeframe", asked.timeframe)
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    stages: dict[str, tuple[Path | None, tuple[object, ...]]] = {
+        "simulate": (bars, ("data", "simulate", "--out", bars, *market)),
+        "build": (
+            corpus,
+            ("corpus", "build", bars, "--out", corpus, "--workers", asked.workers, "--engine", asked.engine),
+        ),
+        "show": (None, ("corpus", "show", corpus)),
+        "baselines": (asked.out / "baselines", ("baselines", corpus, "--out", asked.out / "baselines")),
+        "train": (run, ("train", corpus, "--experiment", "demo", "--steps", 2, "--out", run, *settings)),
+        "evaluate": (None, ("evaluate", run, "--corpus", corpus, "--split", "test-h1")),
+    }
+    rows, taken = asked.assets * asked.bars, {}
+    for name in asked.only.split(","):
+        folder, words = stages[name]
+        if folder is None or not folder.exists():
+            taken[name] = measure(words)
+            taken[name]["cpu_microseconds_a_row"] = round(1e6 * taken[name]["cpu_seconds"] / rows, 2)
+            print(json.dumps({name: taken[name]}), file=sys.stderr)
+    used = shutil.disk_usage(asked.out)
+    print(json.dumps({"assets": asked.assets, "rows": rows, "stages": taken, "disk_free": used.free}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
