@@ -34,7 +34,7 @@ reproduce: .venv/installed
 
 # Three seeds of a small model on the simulated market: each must close most of the way to the true law.
 check-learning: .venv/installed
-	$(BIN)/pytest -m slow -rP tests/training/test_learning.py
+	$(BIN)/pytest -m slow -rP tests/training/test_learning.py tests/evaluation/test_simulated.py
 
 # Property tests with fresh examples: five seeds of their own, or those that are named (make check-random SEEDS="1 2").
 SEEDS ?= $(shell shuf -i 1-2000000000 -n 5)

@@ -302,6 +302,8 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("vaiom.simulate.market.MarketConfig", partial(MarketConfig, assets=2, bars=14_000))
     small = {"num_layers": 1, "num_heads": 1, "width": 16, "context": 4, "steps": 2, "validate_every": 2}
     monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"].with_changes(**small))
+    monkeypatch.setattr("vaiom.cli.run.BASELINES", ("frequency", "ewma_t", "lightgbm"))
+    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")
     ran = vaiom("demo", "--out", tmp_path / "demo", "--device", "cpu")
     assert ran.code == 0, ran.err
     assert {"bars", "corpus"} <= set(names_in(tmp_path / "demo"))

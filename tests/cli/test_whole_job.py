@@ -24,7 +24,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")
 
 
-def test_a_market_that_never_closes_goes_from_files_to_a_forecast(vaiom: Vaiom, tmp_path: Path) -> None:
+def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
+    vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prices = random_bars(1_500, 1, datetime(2026, 1, 1)).rename({"Datetime": "timestamp"})
     prices.write_csv(tmp_path / "BTCUSDT-1h.csv")
     out = tmp_path / "out"
@@ -41,6 +43,7 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(vaiom: Vaiom, 
     assert f"vaiom serve {run} --bars {out / 'bars'}" in ran.err
 
     # Again: what is finished is kept, and no test is looked at twice.
+    monkeypatch.setattr("vaiom.audit.audit.audit_path", lambda *run, **options: [])
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json") if path.parent != run / "tensorboard"}
     again = vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, "--device", "cpu", *SETTINGS, "--json")
     assert again.json()["passed"]
@@ -67,7 +70,7 @@ def test_a_folder_of_bars_is_taken_too(vaiom: Vaiom, market: Path, tmp_path: Pat
 @pytest.mark.usefixtures("unaudited")
 def test_real_bars_of_two_assets(vaiom: Vaiom, shared_data: Path, tmp_path: Path) -> None:
     for symbol in ("EURUSD", "XAUUSD"):
-        bars = read_bars(shared_data / "bars_1h")[symbol]
+        bars = read_bars(shared_data / "bars_1h" / f"{symbol}.parquet")[symbol]
         write_symbol(
             tmp_path / "bars", symbol, bars.filter(bars["Datetime"] > bars["Datetime"][-1] - timedelta(days=150))
         )

@@ -134,7 +134,7 @@ def test_the_oracle_works_where_no_dataframe_library_is(market: Market) -> None:
 import sys
 from pathlib import Path
 sys.modules.update(polars=None, pandas=None, pyarrow=None, torch=None)
-import vaiom.evaluation.calibration, vaiom.evaluation.simulated, vaiom.baselines.counts
+import vaiom.evaluation.calibration, vaiom.baselines.counts
 from vaiom.simulate.oracle import Oracle
 from vaiom.events.corpus import open_corpus
 corpus = open_corpus(sys.argv[1])

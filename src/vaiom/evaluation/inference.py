@@ -41,6 +41,11 @@ class BlockBootstrap:
     interval: Interval | None
     win_rate_interval: Interval | None
 
+    @property
+    def wins(self) -> tuple[int, int]:
+        """How many of the blocks."""
+        return self.block_wins, self.num_blocks
+
 
 @dataclass(frozen=True, kw_only=True)
 class TailMean:

@@ -5,6 +5,8 @@ Paper: Results, main Test table; Appendices on period results, tail buckets and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter as at
 
@@ -35,37 +37,21 @@ from vaiom.report.tables import (
 _GROUP_NAMES = {"vol_regime": "volatility regime"}
 _EVENTS = Column("events", count, "num_events")
 _AGAINST = Column("against", text, "baseline")
-_BY_MONTHS = Column(
-    "by months, 95%",
-    interval,
-    "gain.months.interval",
-    "Whole months as blocks, so that assets of one month may move together",
-)
 _GAIN = (
-    Column("gain", signed, "gain.gain_bits", "Baseline minus model, bits per event: positive favours the model"),
-    Column(
-        "95% interval",
-        interval,
-        "gain.asset_months.interval",
-        "Percentile bootstrap over asset-months, the paper's blocks",
-    ),
-    Column(
-        "blocks won",
-        ratio,
-        at("gain.asset_months.block_wins", "gain.asset_months.num_blocks"),
-        "Asset-months with a positive mean gain",
-    ),
-    Column("win-rate", percent, "gain.asset_months.win_rate"),
-    Column("its interval", percents, "gain.asset_months.win_rate_interval"),
+    Column("gain", signed, "gain_bits", "Baseline minus model, bits per event: positive favours the model"),
+    Column("95% interval", interval, "asset_months.interval", "Percentile bootstrap over asset-months"),
+    Column("blocks won", ratio, "asset_months.wins", "Asset-months with a positive mean gain"),
+    Column("win-rate", percent, "asset_months.win_rate"),
+    Column("its interval", percents, "asset_months.win_rate_interval"),
 )
-_TOGETHER = (_AGAINST, Column("events", count, "gain.num_events"), *_GAIN, _BY_MONTHS)
+_BY_MONTHS = Column("by months, 95%", interval, "months.interval", "Blocks of months: assets may move together")
 _TESTS = (
     _AGAINST,
     Column("low tail", signed, lambda each: each.gain.tails["negative"].gain_bits, "Over events in buckets 1 to 4"),
     Column("high tail", signed, lambda each: each.gain.tails["positive"].gain_bits, "Over events in buckets 13 to 16"),
     Column("both tails", signed, lambda each: each.gain.tails["both"].gain_bits),
-    Column("months won", ratio, at("gain.months.block_wins", "gain.months.num_blocks")),
-    _BY_MONTHS,
+    Column("months won", ratio, "gain.months.wins"),
+    replace(_BY_MONTHS, source="gain.months.interval"),
     Column("DM p", p_value, "diebold_mariano.p_value", "Diebold-Mariano, two-sided, Newey-West variance"),
 )
 _SEEDS = (
@@ -87,12 +73,7 @@ _SCORES = (
     Column("tails observed", percent, "tails_observed"),
     Column("uniform p", p_value, "pit_p_value"),
 )
-_HORIZON_GAIN = (
-    Column("gain", signed, "gain_bits"),
-    Column("95% interval", interval, "asset_months.interval", "Over asset-months; targets overlap"),
-    Column("by months, 95%", interval, "months.interval"),
-    Column("blocks won", ratio, at("asset_months.block_wins", "asset_months.num_blocks")),
-)
+_HORIZON_GAIN = (*_GAIN[:2], _BY_MONTHS, _GAIN[2])
 _COHERENCE = (
     Column("bars", count, "bars"),
     _EVENTS,
@@ -143,7 +124,7 @@ def tables_of(found: Evaluation, label: str, own: str = MODEL) -> dict[str, list
     risk = f"{label}: value at risk and expected shortfall"
     tables = {
         "headline": [_likelihood(found, label, own), _tests(found, label)],
-        "all_tests": [Table.of("All test splits together: paired gain", _TOGETHER, together)] if together else [],
+        "all_tests": [_all_tests(together)] if together else [],
         "groups": _groups(found, label, own),
         "seeds": [Table.of(f"{label}: seeds together", _SEEDS, found.seeds.items())] if found.seeds else [],
         "calibration": [_calibration(found, label), Table.of(risk, _BACKTESTS, found.backtests)],
@@ -190,12 +171,18 @@ def describe_states(mixture: MixtureReport) -> str:
 
 def _likelihood(found: Evaluation, label: str, own: str) -> Table:
     """Bits of every predictor, best first, and the model's gain over it with its asset-month interval."""
-    gains = {each.baseline: [column.take(each) for column in _GAIN] for each in found.against}
+    gains = {each.baseline: [column.take(each.gain) for column in _GAIN] for each in found.against}
     order = sorted(found.bits, key=lambda name: found.bits[name])
     cost = Column("bits/event", bits, about="Mean of minus log2 of the probability given to the bucket that came")
     caption = f"{label}, {count(found.num_events)} events: bits per event and paired gain"
     rows = [[own if name == MODEL else name, found.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
     return Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)}))
+
+
+def _all_tests(together: Sequence[PairedComparison]) -> Table:
+    columns = (_EVENTS, *_GAIN, _BY_MONTHS)
+    rows = [[each.baseline, *(column.take(each.gain) for column in columns)] for each in together]
+    return Table("All test splits together: paired gain", [_AGAINST, *columns], rows)
 
 
 def _tests(found: Evaluation, label: str) -> Table:
