@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from html import unescape
@@ -27,7 +26,7 @@ from vaiom.audit.leakage import PROBABILITY_TOLERANCE
 from vaiom.audit.pipeline import Rescorer, Rows
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig, Proof, claim
 from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, baseline
-from vaiom.baselines.store import load_fit
+from vaiom.baselines.store import find_fit
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import (
@@ -222,9 +221,7 @@ def _fitted(rescorer: Rescorer, again: Sequence[str], name: str, stored_in: str 
     if name in again:
         return baseline(name).fit(corpus, corpus.endpoints(TRAIN, context))
     known = name in BASELINES and name not in FOR_GPUS  # which a GPU may have rounded otherwise
-    with suppress(ImportError):  # of a library that this machine does without
-        return load_fit(baseline(name), corpus, context, Path(stored_in)) if known and stored_in else None
-    return None
+    return find_fit(name, corpus, context, Path(stored_in)) if known and stored_in else None
 
 
 def _compare_page(proof: Proof, run: Path, corpus: Corpus) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from vaiom import __version__, files
 from vaiom.baselines.base import Baseline, Floats
+from vaiom.baselines.base import baseline as named_baseline
 from vaiom.errors import DataError
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
 from vaiom.events.splits import TRAIN
@@ -33,10 +34,10 @@ B = TypeVar("B", bound=Baseline)
 
 def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B:
     """The baseline fitted on the corpus's Train events, from the fits in `directory` if it is there."""
-    corpus = corpus.bars if baseline.fits_bars else corpus
     if load_fit(baseline, corpus, context, directory) is not None:
         return baseline
-    baseline.fit(corpus, corpus.endpoints(TRAIN, context))
+    learned = corpus.bars if baseline.fits_bars else corpus
+    baseline.fit(learned, learned.endpoints(TRAIN, context))
     folder, key = _fit_folder(baseline, corpus, context, directory)
     # Another process may have fitted it meanwhile, or be storing it.
     if not folder.exists():
@@ -56,11 +57,18 @@ def load_fit(baseline: B, corpus: Corpus, context: int, directory: Path) -> B | 
     return baseline.load(folder)
 
 
+def find_fit(name: str, corpus: Corpus, context: int, directory: Path | None) -> Baseline | None:
+    """A named baseline with its stored fit; None where there is none, or no library to read it with."""
+    with suppress(ImportError):
+        return load_fit(named_baseline(name), corpus, context, directory) if directory else None
+    return None
+
+
 def _fit_folder(baseline: Baseline, corpus: Corpus, context: int, directory: Path) -> tuple[Path, dict[str, Any]]:
     """Where a fit is kept, and what decides it."""
     key = {
         "baseline": baseline.name,
-        "corpus_sha256": corpus.sha256,
+        "corpus_sha256": (corpus.bars if baseline.fits_bars else corpus).sha256,
         "context": context,
         "config": baseline.config(),
         "fit_version": FIT_VERSION,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vaiom.baselines.base import Floats, Predictor, Rows, baseline
+from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.counts import Frequency, HourOfWeek
-from vaiom.baselines.store import load_fit
+from vaiom.baselines.store import find_fit
 from vaiom.evaluation.events_file import MODEL, ScoredEvents, score_events
 from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.predictor import ModelPredictor
@@ -151,20 +150,11 @@ def _losses(
     view: HorizonCorpus, rows: Rows, one: Floats, context: int, stored: Path | None
 ) -> tuple[dict[str, Floats], list[str]]:
     """Losses of the events by baseline, and the baselines that nobody has fitted."""
-    found: list[Predictor] = [Frequency(), HourOfWeek()]
-    missing = []
-    for name in STORED:
-        fitted = None
-        with suppress(ImportError):  # of a library that this machine does without
-            asked = baseline(name)
-            fitted = load_fit(asked, view.base if asked.fits_bars else view, context, stored) if stored else None
-        if fitted is None:
-            missing.append(name)
-        else:
-            found.append(fitted)
-    losses = losses_of(found, view, rows, context)
+    found = {name: find_fit(name, view, context, stored) for name in STORED}
+    fitted = [each for each in found.values() if each]
+    losses = losses_of([Frequency(), HourOfWeek(), *fitted], view, rows, context)
     by_root = event_bits(root_of_time(view, rows, one), view.target_return[rows])
-    return {**losses, ROOT_OF_TIME: by_root}, missing
+    return {**losses, ROOT_OF_TIME: by_root}, [name for name, each in found.items() if each is None]
 
 
 def served_distributions(corpus: Corpus, rows: Rows, probs: Floats, times: float = 1.0) -> ReturnDistributions:

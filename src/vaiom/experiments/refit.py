@@ -76,9 +76,8 @@ def fit_horizons(
 ) -> FittedHorizons:
     """Give a run heads for sums of the next bars, into its folder; the model itself stays as it is."""
     checkpoint = load_checkpoint(Run(run).best)
-    own = corpus
-    if checkpoint.provenance.purpose == USE:
-        own = seen_by(checkpoint, corpus)
+    own = seen_by(checkpoint, corpus) if checkpoint.provenance.purpose == USE else corpus
+    if own is not corpus:
         _record_looks(corpus, own, checkpoint, run.name)
     require_tokenizer(own, checkpoint)
     made = train_horizons(checkpoint, own, horizons, seed=seed, device=resolve_device(device), progress=progress)

@@ -74,11 +74,6 @@ class QualityReport:
 
     assets: tuple[AssetQuality, ...]
 
-    def worst(self) -> Severity | None:
-        """The gravest severity found, None where there is no finding."""
-        found = {finding.severity for asset in self.assets for finding in asset.findings}
-        return next((severity for severity in Severity if severity in found), None)
-
     def plus(self, more: Mapping[str, list[Finding]]) -> QualityReport:
         """The report with more findings of some assets."""
         return QualityReport(
