@@ -24,7 +24,7 @@ from reproduction.findings import (
 )
 from reproduction.paper import CLAIMS, MAIN, Claim, comparison
 from reproduction.tables import Noted, columns
-from vaiom.evaluation.events_file import MODEL
+from vaiom.evaluation.scores import MODEL
 from vaiom.report.tables import Column, Table, bits, signed
 
 _SPLIT = "test-h1"

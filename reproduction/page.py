@@ -18,7 +18,7 @@ from reproduction.paper import BEST, MAIN, comparison
 from reproduction.plan import FLOOR_UPDATES, FLOOR_WINDOWS, TABLES
 from reproduction.records import CORPUS, YEAR, Record
 from reproduction.tables import SPECIAL, Noted, columns, plain, walked_baselines
-from vaiom.evaluation.events_file import MODEL
+from vaiom.evaluation.scores import MODEL
 from vaiom.files import write_bytes
 from vaiom.report.figures import in_style
 from vaiom.report.tables import NOTHING, Column, Table, bits, count, signed

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.codec import decode, to_json
-from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.evaluation.inference import BlockBootstrap, PairedComparison, PairedGain, compare
+from vaiom.evaluation.scores import ScoredEvents
 from vaiom.files import read_json, write_json
 from vaiom.training.experiment import RENAMED_EXPERIMENT
 

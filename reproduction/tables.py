@@ -14,8 +14,8 @@ from reproduction import paper
 from reproduction.findings import Records, gain_verdict
 from reproduction.paper import BEST, FORMER, JUDGED, MAIN, SELECTED_STEP
 from reproduction.records import ALL_TESTS, BASELINES, CORPUS, YEAR, Record, SplitScores
-from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.inference import PairedGain
+from vaiom.evaluation.scores import MODEL
 from vaiom.events.splits import VALIDATION
 from vaiom.report.tables import Column, Table, bits, count, interval, percent, percents, ratio, signed, text
 

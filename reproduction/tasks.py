@@ -39,10 +39,9 @@ from vaiom.baselines.store import load_losses, losses_file
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.events_file import MODEL, read_events, score_events
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.engine import Engine, Report

@@ -17,11 +17,10 @@ from vaiom.baselines.counts import Frequency, HourOfWeek
 from vaiom.cli.console import note, user_errors
 from vaiom.cli.train import training_report
 from vaiom.codec import to_json
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, score_events
 from vaiom.evaluation.inference import paired_gain
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
-from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.refit import adapt

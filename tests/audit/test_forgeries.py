@@ -17,8 +17,8 @@ import torch
 from cli.command_line import Vaiom
 from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import evaluate_run, figures_of_events
-from vaiom.evaluation.events_file import read_events
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import read_events
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.run import Run

@@ -14,10 +14,9 @@ from typing import Any, Self
 import numpy as np
 
 from vaiom.codec import from_json
-from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.horizons import judge_horizons
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import MODEL, event_bits
 from vaiom.events.corpus import Corpus
 from vaiom.events.horizons import at_horizon
 from vaiom.files import read_json

@@ -15,10 +15,9 @@ from simulated_market import TINY_SPLITS, TinyRuns
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.cli.main import main
-from vaiom.evaluation.events_file import read_events
 from vaiom.evaluation.ledger import LEDGER_NAME, count_looks
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SplitConfig
@@ -182,7 +181,7 @@ from pathlib import Path
 blocked = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotlib", "rich", "fastapi", "pydantic")
 sys.modules.update(dict.fromkeys(blocked))
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.events_file import read_events
+from vaiom.evaluation.scores import read_events
 from vaiom.events.corpus import open_corpus
 run = Path(sys.argv[1])
 result = evaluate_run(run, open_corpus(sys.argv[2]), "validation", device="cpu")

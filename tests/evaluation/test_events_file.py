@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import ScoredEvents, read_events, require_same_events, write_events
+from vaiom.evaluation.scores import ScoredEvents, read_events, require_same_events, write_events
 
 EVENTS = ScoredEvents(
     symbols=np.array(["EURUSD", "EURUSD", "XAUUSD"]),

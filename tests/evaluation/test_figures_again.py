@@ -15,9 +15,8 @@ from vaiom.audit.figures import compare_figures
 from vaiom.audit.proof import Claim, Proof
 from vaiom.evaluation.calibration import calibrate, forecast_tails, score_groups, tail_tests
 from vaiom.evaluation.evaluate import mixture_report
-from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.evaluation.inference import ConfidenceSet, compare, compare_seeds
-from vaiom.evaluation.scores import bits_by_group, clip_probabilities
+from vaiom.evaluation.scores import ScoredEvents, bits_by_group, clip_probabilities
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fit import fit_shape
 

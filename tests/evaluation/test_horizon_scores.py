@@ -22,11 +22,10 @@ from vaiom.baselines.counts import Frequency
 from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
 from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
-from vaiom.evaluation.events_file import read_events, write_events
 from vaiom.evaluation.horizons import events_name, figures_of_horizon, root_of_time
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import event_bits, read_events, write_events
 from vaiom.events import horizons as events_horizons
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus, open_corpus

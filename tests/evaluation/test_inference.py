@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from benchmarks import bootstrap as bench
 from vaiom.errors import DataError, VaiomError
 from vaiom.evaluation import inference
-from vaiom.evaluation.events_file import ScoredEvents
 from vaiom.evaluation.inference import (
     ConfidenceSet,
     asset_months,
@@ -27,6 +26,7 @@ from vaiom.evaluation.inference import (
     resample,
     standard_error,
 )
+from vaiom.evaluation.scores import ScoredEvents
 
 ONE_HOUR = np.full(3, np.datetime64("2025-01-05T10", "s"))
 

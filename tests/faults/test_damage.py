@@ -15,7 +15,7 @@ from reproduction.records import read_record
 from training.tiny_runs import TINY
 from vaiom.baselines.store import load_losses
 from vaiom.errors import UserError
-from vaiom.evaluation.events_file import read_events
+from vaiom.evaluation.scores import read_events
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus
 from vaiom.market.folder import read_bars

@@ -16,8 +16,7 @@ from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.events_file import read_events
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.horizons import of_next_bar

@@ -291,7 +291,7 @@ def _losses(corpus: Path, folder: Path) -> Callable[[bytes], object]:
 
 
 def _events(folder: Path, suffix: str) -> Callable[[bytes], object]:
-    from vaiom.evaluation.events_file import read_events
+    from vaiom.evaluation.scores import read_events
 
     return _written(folder / f"events-{SPLIT}.{suffix}", lambda _: read_events(folder, SPLIT))
 

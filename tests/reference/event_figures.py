@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.evaluation.events_file import MODEL, ScoredEvents
+from vaiom.evaluation.scores import MODEL, ScoredEvents
 
 REPLICATES, SEED, SHARES = 10_000, 17, (0.025, 0.975)
 SET_REPLICATES, SET_SIZE = 1_000, 0.10

@@ -20,7 +20,7 @@ from reproduction.plan import TABLES
 from reproduction.records import CORPUS
 from reproduction.tasks import score_ensemble
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import read_events, write_events
+from vaiom.evaluation.scores import read_events, write_events
 from vaiom.events.corpus import open_corpus
 
 

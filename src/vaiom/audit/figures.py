@@ -37,13 +37,12 @@ from vaiom.evaluation.evaluate import (
     figures_of_forecasts,
     share_of_zeros,
 )
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, find_rows, read_events
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.joint import fit_dependence, judge_joint, make_panel
 from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, find_rows, read_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.horizons import HorizonCorpus, at_horizon, fit_horizon

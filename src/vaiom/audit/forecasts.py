@@ -14,9 +14,8 @@ import numpy as np
 from vaiom.audit.proof import Proof, claim
 from vaiom.baselines.base import Rows, baseline
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import find_rows
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.evaluation.scores import event_bits, find_rows, losses_of
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import INVALID, NUM_RETURN_BUCKETS

@@ -19,10 +19,9 @@ import numpy as np
 from vaiom.audit.pipeline import SAMPLED, Bars, Fitted, Pipeline, Rescorer, Rows
 from vaiom.audit.proof import Proof, claim
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import read_events, require_same_events, score_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, is_recorded, ledger_heads, model_looks, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import event_bits, read_events, require_same_events, score_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import ANY_MASK, MASK_BITS
 from vaiom.events.scales import MAX_LOG_MOVE

@@ -21,13 +21,23 @@ from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.calibration import Calibration, Scores, TailTest, judge_forecasts
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, join_events, read_events, score_events, write_events
 from vaiom.evaluation.horizons import HorizonScore, events_name, judge_horizons, served_distributions
 from vaiom.evaluation.inference import ConfidenceSet, PairedComparison, SeedSummary, compare, compare_seeds
 from vaiom.evaluation.joint import JointEvaluation, judge_joint
 from vaiom.evaluation.ledger import ledger_heads, record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
-from vaiom.evaluation.scores import GroupBits, bits_by_group, event_bits, losses_of
+from vaiom.evaluation.scores import (
+    MODEL,
+    GroupBits,
+    ScoredEvents,
+    bits_by_group,
+    event_bits,
+    join_events,
+    losses_of,
+    read_events,
+    score_events,
+    write_events,
+)
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
@@ -181,6 +191,12 @@ def evaluate_run(
     events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses}, probs=probs)
     write_events(run, split, events)
     figures = figures_of_events(corpus, rows, events)
+    tests = corpus.splits.test_names
+    files = [Run(run).evaluation(name) for name in tests if name != split] if split in tests else []
+    earlier = {file: read_json(file) for file in files if file.is_file()}
+    # All tests together, where each was scored with this checkpoint.
+    same = [each.get("checkpoint_sha256") == checkpoint.sha256 for each in earlier.values()]
+    together = 0 < len(files) == sum(same)
     scores = []
     for each in judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal) if further else ():
         write_events(run, events_name(split, each.score.bars), each.events)
@@ -196,7 +212,7 @@ def evaluate_run(
         step=checkpoint.provenance.step,
         zero_share=share_of_zeros(corpus, split),
         looks=looks,
-        all_tests=_all_tests(run, corpus.splits.test_names, split, checkpoint.sha256, events),
+        all_tests=compare_tests(run, tests, list(events.bits)) if together else None,
         seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
         caveats=caveats_of(figures["sample"], checkpoint.provenance.purpose),
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
@@ -208,7 +224,10 @@ def evaluate_run(
         **figures_of_forecasts(model, corpus, rows, probs, events),
     )
     write_json(Run(run).evaluation(split), to_json(result))
-    _renew_all_tests(run, corpus.splits.test_names, result)
+    for file, stored in earlier.items():
+        if stored.get("all_tests"):  # which rested on events that were just replaced
+            renewed = compare_tests(run, tests, list(stored["bits"])) if together else None
+            write_json(file, {**stored, "all_tests": to_json(renewed)})
     return result
 
 
@@ -323,25 +342,6 @@ def _entropy(probs: Floats) -> Floats:
 def share_of_zeros(corpus: Corpus, split: str) -> float:
     """Next returns of a split that are exactly zero, masked or not."""
     return float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0))
-
-
-def _all_tests(
-    run: Path, tests: Sequence[str], split: str, checkpoint_sha256: str, events: ScoredEvents
-) -> list[PairedComparison] | None:
-    """The same comparison over every test split, where the others were scored with this checkpoint before."""
-    others = [Run(run).evaluation(name) for name in tests if name != split] if split in tests else []
-    same = all(file.is_file() and read_json(file).get("checkpoint_sha256") == checkpoint_sha256 for file in others)
-    return compare_tests(run, tests, list(events.bits)) if others and same else None
-
-
-def _renew_all_tests(run: Path, tests: Sequence[str], latest: Evaluation) -> None:
-    """What the other tests say of all of them together rested on events that were just replaced."""
-    for split in tests:
-        file = Run(run).evaluation(split)
-        stored = read_json(file) if split != latest.split and latest.split in tests and file.is_file() else {}
-        if stored.get("all_tests"):
-            renewed = compare_tests(run, tests, list(stored["bits"])) if latest.all_tests else None
-            write_json(file, {**stored, "all_tests": to_json(renewed)})
 
 
 def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) -> list[PairedComparison]:

@@ -19,10 +19,9 @@ from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, s
 from vaiom.baselines.store import load_losses
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import Evaluation, caveats_of, figures_of_events, figures_of_forecasts, share_of_zeros
-from vaiom.evaluation.events_file import MODEL, Times, find_rows, read_events, score_events
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import rows_of
-from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.evaluation.scores import MODEL, Times, event_bits, find_rows, losses_of, read_events, score_events
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, open_corpus
 from vaiom.events.distribution import ReturnShape, Tail
 from vaiom.events.fields import NUM_RETURN_BUCKETS

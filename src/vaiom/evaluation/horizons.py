@@ -18,10 +18,9 @@ import torch
 from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.counts import Frequency, HourOfWeek
 from vaiom.baselines.store import find_fit
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, score_events
 from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import event_bits, losses_of
+from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.horizons import HorizonCorpus, at_horizon

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from vaiom.baselines.base import Floats
 from vaiom.errors import DataError
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, Times
-from vaiom.evaluation.scores import Labels, tail_masks
+from vaiom.evaluation.scores import MODEL, Labels, ScoredEvents, Times, tail_masks
 
 REPLICATES = 10_000
 SEED = 17

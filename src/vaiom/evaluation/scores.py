@@ -1,30 +1,41 @@
-"""Bits per event: how well a prediction of return buckets did, event by event and over groups of events.
+"""Bits per event: how well a prediction of return buckets did, event by event and over groups of events, and as a file.
 
 The loss of an event is minus the base-2 logarithm of the probability that its bucket was given before it was known.
+The file is `events-<split>.parquet` in the run folder, or `.npz` with the same columns where no Parquet writer is
+installed: anyone can compare without running a model.
 Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Baseline, Floats, Predictor, Rows
+from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
+from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.splits import TRAIN
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 from vaiom.model.config import class_of
+from vaiom.run import Run
 
-Buckets = npt.NDArray[np.integer]
-Labels = npt.NDArray[Any]
-
+MODEL = "model"
 MIN_PROBABILITY = 1e-12
 TAIL_BUCKETS = 4
 """Buckets beyond the fixed cutoffs on each side."""
+
+Buckets = npt.NDArray[np.integer]
+Labels = npt.NDArray[Any]
+Times = npt.NDArray[np.datetime64]
+_PROB_PREFIX = "prob_"
+_COLUMNS = ("symbol", "target_time", "bucket", BITS_PREFIX + MODEL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,3 +97,156 @@ def tail_masks(buckets: Buckets) -> dict[str, npt.NDArray[np.bool_]]:
     """Which events (n,) ended in the negative tail, in the positive one, in either."""
     negative, positive = buckets <= TAIL_BUCKETS, buckets > NUM_RETURN_BUCKETS - TAIL_BUCKETS
     return {"negative": negative, "positive": positive, "both": negative | positive}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredEvents:
+    """The events of a split in the order of the corpus, (n,) each; `bits` has the model first."""
+
+    symbols: npt.NDArray[np.str_]
+    target_times: Times
+    buckets: Buckets
+    bits: dict[str, Floats]
+    probs: Floats | None = None
+    """(n, K) of the model; None in older files."""
+
+    def __post_init__(self) -> None:
+        columns = (self.symbols, self.target_times, *self.bits.values(), self.probs)
+        if {len(column) for column in columns if column is not None} != {len(self)}:
+            raise ValueError("columns of other events than the buckets")
+
+    def __len__(self) -> int:
+        return len(self.buckets)
+
+    @property
+    def mean_bits(self) -> dict[str, float]:
+        """Per event, by predictor."""
+        return {name: float(losses.mean()) for name, losses in self.bits.items()}
+
+
+def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats]) -> ScoredEvents:
+    """Name the events of these rows, with what they cost each predictor."""
+    names = np.array(["", *corpus.tokenizer.symbols])
+    return ScoredEvents(
+        symbols=names[corpus.meta[rows, 0]],
+        target_times=corpus.target_timestamps[rows].astype("datetime64[s]"),
+        buckets=corpus.target_return[rows],
+        bits=bits,
+    )
+
+
+def find_rows(corpus: Corpus, known: Times, symbols: Labels, stamps: Times) -> npt.NDArray[np.int64]:
+    """The row of each symbol and stamp among the stamps `known` of all rows, far below 0 where there is none."""
+    out = np.full(len(symbols), np.iinfo(np.int32).min, np.int64)
+    for symbol, inside in corpus.asset_slices.items():
+        own, times = np.flatnonzero(symbols == symbol), known[inside]
+        place = np.minimum(np.searchsorted(times, stamps[own]), len(times) - 1)
+        hit = times[place] == stamps[own]
+        out[own[hit]] = inside.start + place[hit]
+    return out
+
+
+def join_events(parts: Sequence[ScoredEvents], predictors: Sequence[str]) -> ScoredEvents:
+    """The events of several splits one after another, with those of the predictors that all of them have."""
+    common = [name for name in predictors if all(name in part.bits for part in parts)]
+    return ScoredEvents(
+        symbols=np.concatenate([part.symbols for part in parts]),
+        target_times=np.concatenate([part.target_times for part in parts]),
+        buckets=np.concatenate([part.buckets for part in parts]),
+        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
+    )
+
+
+def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
+    """Write the events of a split into a run folder, in place of an earlier file of that split."""
+    columns: dict[str, npt.NDArray[Any]] = {
+        "symbol": events.symbols,
+        "target_time": events.target_times.astype("datetime64[ms]"),  # the coarsest unit that Parquet has
+        "bucket": events.buckets,
+        **{BITS_PREFIX + name: losses for name, losses in events.bits.items()},
+    }
+    if events.probs is not None:
+        columns |= {f"{_PROB_PREFIX}{bucket}": each for bucket, each in enumerate(events.probs.T, start=1)}
+    file, other = Run(run).events(split), Run(run).events(split, ".npz")
+    try:
+        import polars
+    except ImportError:
+        file, other = other, file
+        with atomic_file(file) as staged, staged.open("wb") as stream:
+            np.savez_compressed(stream, **columns)  # type: ignore[arg-type]
+    else:
+        with atomic_file(file) as staged:
+            polars.DataFrame(columns).write_parquet(staged)
+    other.unlink(missing_ok=True)
+    return file
+
+
+def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> ScoredEvents:
+    """Read what `write_events` wrote, whichever form it has; other events than those of `same_as` are refused."""
+    table, packed = Run(run).events(split), Run(run).events(split, ".npz")
+    file = table if table.is_file() or not packed.is_file() else packed
+    if not file.is_file():
+        fix = f"vaiom evaluate {run} --split {split}"
+        raise DataError("this split of the run has no scored events", where=file, fix=fix)
+    try:
+        columns = read_arrays(file) if file == packed else _read_parquet(file)
+        if any(name not in columns for name in _COLUMNS):
+            expected, got = f"columns {', '.join(_COLUMNS)}", ", ".join(columns)
+            raise DataError("not a file of scored events", where=file, expected=expected, got=got)
+        if columns["bucket"].dtype.kind != "u":
+            raise ValueError("buckets that are no small whole numbers")
+        events = ScoredEvents(
+            symbols=columns["symbol"].astype(np.str_),
+            target_times=columns["target_time"].astype("datetime64[s]"),
+            buckets=columns["bucket"],
+            bits=bits_of_columns(columns),
+            probs=_probs_of_columns(columns),
+        )
+    except BAD_ARRAYS as error:
+        got = str(error).splitlines()[0]
+        raise DataError("not readable as scored events", where=file, got=got, fix="evaluate again") from error
+    if same_as is not None:
+        require_same_events(same_as, events, where=run)
+    return events
+
+
+def _probs_of_columns(columns: dict[str, npt.NDArray[Any]]) -> Floats | None:
+    named = [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
+    if not columns.keys() & {*named}:
+        return None
+    probs = np.stack([columns[name] for name in named], axis=1)
+    if probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
+        raise ValueError("probabilities that are none")
+    return probs
+
+
+def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
+    """Refuse to compare losses of different events; names the first that differs."""
+    if len(ours) != len(theirs):
+        got = f"{len(theirs)} events"
+    else:
+        columns = ("symbols", "target_times", "buckets")
+        differs = np.any([getattr(ours, name) != getattr(theirs, name) for name in columns], axis=0)
+        if not differs.any():
+            return
+        got = f"event {int(differs.argmax())} differs"
+    raise DataError(
+        "the two event sets differ, and losses of different events are not compared",
+        where=where,
+        expected=f"the same {len(ours)} events in the same order",
+        got=got,
+        fix="evaluate both on one corpus and split, with the same context",
+    )
+
+
+def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        from vaiom.market.folder import read_parquet
+    except ImportError as error:
+        fix = "install polars, or evaluate again here"
+        raise DataError("reading this file needs polars", where=file, fix=fix) from error
+    try:
+        frame = read_parquet(file, file)
+    except DataError as error:
+        raise OSError(error.got) from error
+    return {name: frame[name].to_numpy() for name in frame.columns}

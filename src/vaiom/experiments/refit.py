@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.errors import ConfigError
-from vaiom.evaluation.events_file import MODEL, score_events
 from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows, require_tokenizer, seen_by
-from vaiom.evaluation.scores import event_bits
+from vaiom.evaluation.scores import MODEL, event_bits, score_events
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.horizons import HORIZONS
 from vaiom.events.splits import VALIDATION, SplitConfig

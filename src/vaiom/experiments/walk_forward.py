@@ -12,9 +12,8 @@ from pathlib import Path
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import fit_or_load
-from vaiom.evaluation.events_file import ScoredEvents, score_events
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import losses_of
+from vaiom.evaluation.scores import ScoredEvents, losses_of, score_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SplitConfig
 from vaiom.run import Run

@@ -9,9 +9,9 @@ from typing import Any
 
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation
-from vaiom.evaluation.events_file import MODEL, ScoredEvents, read_events
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, ledger_heads, read_ledger
 from vaiom.evaluation.predictor import require_tokenizer
+from vaiom.evaluation.scores import MODEL, ScoredEvents, read_events
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint

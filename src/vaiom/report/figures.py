@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vaiom.evaluation.calibration import Reliability
-from vaiom.evaluation.events_file import MODEL
+from vaiom.evaluation.scores import MODEL
 from vaiom.report.contents import Split
 from vaiom.report.tables import bits, count, interval, number, p_value, percent, percent2, side_of_zero, signed
 

@@ -12,9 +12,9 @@ from operator import attrgetter as at
 
 from vaiom.baselines.base import PLAIN
 from vaiom.evaluation.evaluate import Evaluation, MixtureReport
-from vaiom.evaluation.events_file import MODEL
 from vaiom.evaluation.inference import PairedComparison
 from vaiom.evaluation.joint import JointEvaluation
+from vaiom.evaluation.scores import MODEL
 from vaiom.events.splits import SEALED
 from vaiom.report.contents import RunContents
 from vaiom.report.tables import (
