@@ -37,8 +37,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    state = tmp_path_factory.mktemp("dashboard")
-    with subprocess_server(tiny, state, "--bars", str(tiny.bars)) as (address, _):
+    state, followed = tmp_path_factory.mktemp("dashboard"), tmp_path_factory.mktemp("followed")
+    with subprocess_server(tiny, state, "--bars", str(tiny.bars), "--follow", str(followed)) as (address, _):
         for symbol, bars in tiny.later.items():
             for bar in bars[:12]:
                 assert client.post(f"{address}/v1/assets/{symbol}/bars", json={"bars": [bar]}).status_code == 200
@@ -105,6 +105,7 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     gain = f"{drift['gain_bits']:+.3f} ± {1.96 * drift['gain_error']:.3f} bits".replace("-", "\N{MINUS SIGN}")
     for place in ("#asset-XAUUSD", "#drift"):
         assert gain in page.locator(place).inner_text()
+    assert "nothing to import in this folder" in page.locator("#feed").inner_text()
     assert not page.locator("#hashes").is_visible()
     assert not page.locator("#portfolio").is_visible()
     page.locator("summary").click()

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 import httpx
+import polars as pl
 import pytest
 from serve_runs import SYMBOLS, TinyRun, as_json, config_of, subprocess_server
 
@@ -20,11 +21,14 @@ from vaiom.cli.main import main
 from vaiom.errors import ConfigError
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.app import Service
+from vaiom.serve.follow import Follower
 
 
-def test_a_kill_under_load_loses_no_acknowledged_bar(tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_kill_under_load_loses_no_acknowledged_bar(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bars are pushed to two assets while others forecast; the process is killed; all that was acknowledged is there,
-    and the state equals that of a stream that was never interrupted."""
+    and the state equals that of a stream that was never interrupted. What the next one follows brings the rest."""
     acknowledged: dict[str, int] = dict.fromkeys(SYMBOLS, 0)
     stop = threading.Event()
 
@@ -80,10 +84,34 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(tiny: TinyRun, tmp_path: Pa
     }
     restarted.store.close()
 
-    with subprocess_server(tiny, tmp_path / "state") as (address, _):
-        symbol = SYMBOLS[0]
-        bar = tiny.later[symbol][acknowledged[symbol] - 1]
-        assert httpx.post(f"{address}/v1/assets/{symbol}/bars", json={"bars": [bar]}, timeout=None).status_code == 409
+    for symbol, bars in tiny.later.items():
+        pl.DataFrame(bars).write_csv(tmp_path / f"{symbol}.csv")
+    followed, pushed = SYMBOLS
+    with subprocess_server(tiny, tmp_path / "state", "--follow", str(tmp_path / f"{followed}.csv")) as (
+        address,
+        process,
+    ):
+        client = httpx.Client(base_url=address, timeout=None)
+        bar = tiny.later[pushed][acknowledged[pushed] - 1]
+        assert client.post(f"/v1/assets/{pushed}/bars", json={"bars": [bar]}).status_code == 409
+        monkeypatch.setattr(Follower, "run", lambda self: self.step())
+        monkeypatch.setattr("sys.argv", ["vaiom", "follow", str(tmp_path / f"{pushed}.csv"), "--url", address])
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as done:
+            main()
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
+        assert done.value.code == 0
+        last = {symbol: bars[-1]["datetime"] for symbol, bars in tiny.later.items()}
+        while {each["symbol"]: each["as_of"] for each in client.get("/v1/assets").json()["assets"]} != last:
+            time.sleep(0.05)
+        while client.get("/readyz").json()["feeds"][followed]["lag_seconds"] is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() in (0, -signal.SIGTERM)
+        assert process.stderr
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_path: Path) -> None:
@@ -125,6 +153,7 @@ def test_one_service_holds_a_state(tiny: TinyRun, tmp_path: Path) -> None:
         (["--api-key-file", "absent"], "cannot be read"),
         (["--bars", "absent"], "no such bar folder"),
         (["--host", "203.0.113.1"], "cannot listen"),
+        (["--follow", "absent"], "no such source"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(

@@ -40,13 +40,15 @@ async function choose(symbol) {
 }
 
 async function refresh() {
-  page.assets = await get("v1/assets");
+  const [assets, { feeds }] = await Promise.all([get("v1/assets"), get("readyz")]);
+  page.assets = assets;
   const known = page.assets.assets.map((asset) => asset.symbol);
   if (!known.includes(page.symbol)) {
     const wanted = decodeURIComponent(location.hash.slice(1));
     page.symbol = known.includes(wanted) ? wanted : (page.assets.assets.find((each) => each.ready) ?? page.assets.assets[0]).symbol;
   }
   listAssets();
+  by("feed").textContent = panels.feed(feeds[page.symbol]);
   const symbol = page.symbol, asset = page.assets.assets.find((each) => each.symbol === symbol);
   const now = JSON.stringify([symbol, asset]);
   if (now === page.seen) return;

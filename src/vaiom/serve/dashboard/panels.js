@@ -26,11 +26,25 @@ export function sentence({ symbol, horizon, quantiles: q, prob_up: up }, timefra
   return `In nine of ten cases ${symbol} moves between ${points(q["0.05"])} and ${points(q["0.95"])} bp over ${when}; it rises with ${percent(up)}.`;
 }
 
+const span = (minutes) => minutes < 120 ? `${minutes} minutes` : minutes < 2880 ? `${Math.round(minutes / 60)} hours` : `${Math.round(minutes / 1440)} days`;
+
+// How the source that the bars come from does.
+export function feed(health) {
+  if (!health) return "";
+  const { lag_seconds: lag, failures, problem, corrections, clock_drift_seconds: drift } = health;
+  return [
+    lag === null ? "Followed: no bars yet" : `Followed: ${span(Math.round(lag / 60))} behind`,
+    failures ? `no usable answer ${failures} times: ${problem}` : null,
+    corrections ? `${corrections} stored bars differ from the source's` : null,
+    Math.abs(drift) > 60 ? `its clock is ${signed(drift, 0)} s ahead` : null,
+  ].filter(Boolean).join("; ");
+}
+
 export function age(forecast, timeframe) {
   const [, number, unit] = timeframe.match(/^(\d+)(\D+)$/), minutes = number * MINUTES[unit];
   const at = (text) => new Date(`${text}Z`).getTime(), clock = (time) => stamp(new Date(time).toISOString().slice(0, 19));
   const begins = at(forecast.target_time), old = Math.round((Date.now() - at(forecast.as_of)) / MINUTE - minutes);
-  const words = old < 0 ? "not over yet" : old < 120 ? `${old} minutes ago` : old < 2880 ? `${Math.round(old / 60)} hours ago` : `${Math.round(old / 1440)} days ago`;
+  const words = old < 0 ? "not over yet" : `${span(old)} ago`;
   const target = forecast.horizon === 1
     ? `Bar of ${clock(begins)} to ${clock(begins + minutes * MINUTE).slice(-5)} UTC`
     : `Through the bar of ${clock(begins)} UTC`;
