@@ -205,6 +205,7 @@ def test_a_run_is_fitted_judged_reported_and_audited(
         monkeypatch.setattr(joint, name, value)
     monkeypatch.setattr(joint, "HISTORY", 100)
     monkeypatch.setattr(joint, "DRAWS", 100)
+    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")  # drawing takes seconds
     assert vaiom("dependence", run, "--corpus", tiny.corpus, "--device", "cpu").code == 0
     scored = vaiom("evaluate", run, "--corpus", tiny.corpus, "--split", "validation", "--device", "cpu", "--json")
     found = json.loads(scored.out)["joint"]
