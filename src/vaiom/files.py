@@ -184,12 +184,9 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if path.exists() and not overwrite:
             raise DataError("the output folder exists already", where=path, fix="choose another, or pass --overwrite")
         if path.exists() and not _is_ours(path):
-            raise DataError(
-                "only what vaiom wrote is overwritten",
-                where=path,
-                expected="an empty folder, or one whose manifest.json lists symbols",
-                fix="choose another folder, or remove this one yourself",
-            )
+            expected = "an empty folder, or one whose manifest.json lists symbols"
+            fix = "choose another folder, or remove this one yourself"
+            raise DataError("only what vaiom wrote is overwritten", where=path, expected=expected, fix=fix)
         with staging_folder(path.parent) as staged:
             try:
                 yield staged

@@ -275,12 +275,10 @@ class LightGBM(Baseline):
         shares = smooth(count_targets(corpus, fitted))
         self.frequency_bits_ = float(-(count_targets(corpus, holdout) @ np.log2(shares)) / len(holdout))
         if self.holdout_bits_ > self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:
-            raise DataError(
-                f"{self.name} is worse than Frequency on the events held out of Train, so it is not used",
-                expected=f"at most {self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:.4f} bits/event",
-                got=f"{self.holdout_bits_:.4f} bits/event",
-                fix="bring in a longer history, or leave this baseline out with --only",
-            )
+            most = f"at most {self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:.4f} bits/event"
+            problem = f"{self.name} is worse than Frequency on the events held out of Train, so it is not used"
+            fix = "bring in a longer history, or leave this baseline out with --only"
+            raise DataError(problem, expected=most, got=f"{self.holdout_bits_:.4f} bits/event", fix=fix)
         self.booster_ = booster  # of the best round: the library drops the later ones
 
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:

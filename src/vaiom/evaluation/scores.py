@@ -230,13 +230,10 @@ def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object)
         if not differs.any():
             return
         got = f"event {int(differs.argmax())} differs"
-    raise DataError(
-        "the two event sets differ, and losses of different events are not compared",
-        where=where,
-        expected=f"the same {len(ours)} events in the same order",
-        got=got,
-        fix="evaluate both on one corpus and split, with the same context",
-    )
+    problem = "the two event sets differ, and losses of different events are not compared"
+    expected = f"the same {len(ours)} events in the same order"
+    fix = "evaluate both on one corpus and split, with the same context"
+    raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
 
 
 def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:

@@ -175,10 +175,7 @@ def _require_reachable(address: str) -> None:
         parts = urlsplit(address if "://" in address else f"//{address}")
         socket.create_connection((parts.hostname or "", parts.port or 0), timeout=_CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            "the Ray cluster cannot be reached",
-            where=f"RAY_ADDRESS={address}",
-            expected="HOST:PORT, or ray://HOST:PORT",
-            got=str(error),
-            fix="ray start --head there, or unset RAY_ADDRESS for a cluster on this machine",
-        ) from error
+        where, expected = f"RAY_ADDRESS={address}", "HOST:PORT, or ray://HOST:PORT"
+        fix = "ray start --head there, or unset RAY_ADDRESS for a cluster on this machine"
+        problem = "the Ray cluster cannot be reached"
+        raise ConfigError(problem, where=where, expected=expected, got=str(error), fix=fix) from error

@@ -73,11 +73,9 @@ def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     source = read_source(file, data, changed(options, symbol=wanted))
     symbol = wanted or source.symbol
     if symbol is None:
-        raise source.file.error(
-            "the file does not say its symbol",
-            expected="a currency pair in the file name, or a symbol column",
-            fix="pass --symbol, with * in its place where the names of several files have it",
-        )
+        expected = "a currency pair in the file name, or a symbol column"
+        way_out = "pass --symbol, with * in its place where the names of several files have it"
+        raise source.file.error("the file does not say its symbol", expected=expected, fix=way_out)
     return folder.check_symbol(symbol), source
 
 
@@ -115,13 +113,9 @@ def _require_alike(sources: Sequence[FileBars], *, repair: bool) -> timedelta | 
     known = [(step, one) for one in sources if (step := _own_timeframe(one.bars["Datetime"])) is not None]
     for step, one in known:
         if step != known[0][0]:  # bars of several in one table would hide among each other
-            raise DataError(
-                "files of one symbol have different timeframes",
-                where=f"{known[0][1].file.label} and {one.file.label}",
-                expected=f"{format_span(known[0][0])} in both",
-                got=format_span(step),
-                fix="import each timeframe into a folder of its own",
-            )
+            where, expected = f"{known[0][1].file.label} and {one.file.label}", f"{format_span(known[0][0])} in both"
+            problem, way_out = "files of one symbol have different timeframes", "import each into a folder of its own"
+            raise DataError(problem, where=where, expected=expected, got=format_span(step), fix=way_out)
     sides = {side: one.file.label for one in sources if (side := one.file.side)}
     if len(sides) > 1:
         both = " and ".join(sides.values())
@@ -131,13 +125,9 @@ def _require_alike(sources: Sequence[FileBars], *, repair: bool) -> timedelta | 
     for earlier, later in [] if repair else pairwise(sources):
         last, first = earlier.bars["Datetime"][-1], later.bars["Datetime"][0]
         if first <= last:
-            raise later.file.error(
-                "two files overlap in time",
-                row=later.bars[ROW][0],
-                expected=f"a stamp after {last}, the last of {earlier.file.label}",
-                got=first,
-                fix=REPAIR.format("keep the row of the later file where stamps repeat"),
-            )
+            row, expected = later.bars[ROW][0], f"a stamp after {last}, the last of {earlier.file.label}"
+            way_out = REPAIR.format("keep the row of the later file where stamps repeat")
+            raise later.file.error("two files overlap in time", row=row, expected=expected, got=first, fix=way_out)
     return known[0][0] if known else None
 
 

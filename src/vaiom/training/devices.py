@@ -82,12 +82,9 @@ class ProcessGroup:
     def share(self, num_micro_batches: int) -> range:
         """The micro-batches of this process."""
         if num_micro_batches % self.size:
-            raise ConfigError(
-                "micro-batches cannot be shared evenly",
-                expected=f"a number of processes that divides {num_micro_batches}",
-                got=self.size,
-                fix="choose another --nproc-per-node, or --set num_micro_batches",
-            )
+            expected = f"a number of processes that divides {num_micro_batches}"
+            fix = "choose another --nproc-per-node, or --set num_micro_batches"
+            raise ConfigError("micro-batches cannot be shared evenly", expected=expected, got=self.size, fix=fix)
         each = num_micro_batches // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 

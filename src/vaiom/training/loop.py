@@ -115,21 +115,16 @@ def require_start(start: Checkpoint, corpus: Corpus, experiment: Experiment) -> 
         fix = "leave the settings of the model as they are"
         raise ConfigError("the weights are of another network than the experiment", fix=fix)
     if not corpus.tokenizer.has_buckets_of(start.tokenizer):
-        raise CheckpointError(
-            "the weights were trained with other buckets than the corpus has",
-            where=corpus.path,
-            fix="vaiom corpus build BARS_DIR --like the model, the same that --from names",
-        )
+        fix = "vaiom corpus build BARS_DIR --like the model, the same that --from names"
+        raise CheckpointError("the weights are of other buckets than the corpus has", where=corpus.path, fix=fix)
     splits = SplitConfig.from_json(start.provenance.splits), corpus.splits
     known, own = ((each.train_end, each.validation[1]) for each in splits)
     if any(ours < theirs for ours, theirs in zip(own, known, strict=True)):
-        raise DataError(
-            "the weights have learned from, or were selected on, what this corpus holds out",
-            where=corpus.path,
-            expected="Train and Validation that end at {:%Y-%m-%d} and {:%Y-%m-%d} or later".format(*known),
-            got="{:%Y-%m-%d} and {:%Y-%m-%d}".format(*own),
-            fix="build the corpus with later boundaries, or begin with older weights (vaiom models lists some)",
-        )
+        later, earlier = ("{:%Y-%m-%d} and {:%Y-%m-%d}".format(*each) for each in (known, own))
+        problem = "the weights have learned from, or were selected on, what this corpus holds out"
+        expected = f"Train and Validation that end at {later} or later"
+        fix = "build the corpus with later boundaries, or begin with older weights (vaiom models lists some)"
+        raise DataError(problem, where=corpus.path, expected=expected, got=earlier, fix=fix)
 
 
 def load_weights(model: Vaiom, start: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -186,12 +181,10 @@ class _Run:
         self.sampler = train_sampler(corpus, experiment.model.context, self.config.seed, self.config.windows_per_step)
         self.validation = corpus.endpoints(VALIDATION, context)
         if not len(self.validation):
-            raise DataError(
-                "Validation has no event to select a model on",
-                expected=f"valid targets in {corpus.splits.validation[0]:%Y-%m-%d} to "
-                f"{corpus.splits.validation[1]:%Y-%m-%d} with {context} bars of history",
-                fix="build the corpus with boundaries that its bars cover (--train-end moves them all)",
-            )
+            span = "{:%Y-%m-%d} to {:%Y-%m-%d}".format(*corpus.splits.validation)
+            expected = f"valid targets in {span} with {context} bars of history"
+            fix = "build the corpus with boundaries that its bars cover (--train-end moves them all)"
+            raise DataError("Validation has no event to select a model on", expected=expected, fix=fix)
         dtype = resolve_type(self.config.precision, device)
         # Every process starts from the same parameters; only its dropout is its own.
         torch.manual_seed(self.config.seed)
@@ -266,11 +259,8 @@ class _Run:
         if steps := self.folder.saved_steps():
             self.record = load_state(self.folder.state(steps[-1]), self.step, self.record)
             if not self.folder.best.exists():
-                raise TrainingError(
-                    "the run has no best model to go on from: its loss was not finite, or the file was removed",
-                    where=self.folder.best,
-                    fix="start a new run",
-                )
+                problem = "the run has no best model to go on from: its loss was not finite, or the file was removed"
+                raise TrainingError(problem, where=self.folder.best, fix="start a new run")
         # All have looked before one writes.
         self.group.wait()
         if is_rank_0():
@@ -327,12 +317,9 @@ class _Run:
         if not math.isfinite(value):
             # A run that diverged selects nothing, whatever looked best before.
             self.folder.best.unlink(missing_ok=True)
-            raise TrainingError(
-                "the loss is not finite: the run stops and offers no model",
-                where=f"{self.folder.path}, step {number}",
-                got=value,
-                fix="--set learning_rate=... lower, or --set precision=fp32",
-            )
+            problem = "the loss is not finite: the run stops and offers no model"
+            fix = "--set learning_rate=... lower, or --set precision=fp32"
+            raise TrainingError(problem, where=f"{self.folder.path}, step {number}", got=value, fix=fix)
 
     def _log(self, number: int, loss: float, bits: float | None) -> None:
         if not is_rank_0():

@@ -185,14 +185,11 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
     try:
         record = from_json(RunRecord, header["record"])
         for field, name in _ORIGINS.items():
-            if getattr(record, field) != getattr(ours, field):
-                raise ConfigError(
-                    f"the run was started with another {name}",
-                    where=path.parents[1],
-                    expected=getattr(record, field),
-                    got=getattr(ours, field),
-                    fix="resume with what the run was started with (its config.toml says it), or start a new run",
-                )
+            expected, got = getattr(record, field), getattr(ours, field)
+            if expected != got:
+                problem = f"the run was started with another {name}"
+                fix = "resume with what the run was started with (its config.toml says it), or start a new run"
+                raise ConfigError(problem, where=path.parents[1], expected=expected, got=got, fix=fix)
         step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
         if step.ema_model is not step.model:
             step.ema_model.load_state_dict({name: tensors[f"averaged/{name}"] for name in step.model.state_dict()})
@@ -202,12 +199,9 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
         if header["scaler"]:
             step.scaler.load_state_dict(header["scaler"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            "the training state does not fit this run",
-            where=path,
-            got=str(error).splitlines()[0],
-            fix="resume with the configuration and device type the run was started with, or start a new run",
-        ) from error
+        problem, got = "the training state does not fit this run", str(error).splitlines()[0]
+        fix = "resume with the configuration and device type the run was started with, or start a new run"
+        raise CheckpointError(problem, where=path, got=got, fix=fix) from error
     return record
 
 

@@ -106,18 +106,12 @@ def train_sampler(corpus: Corpus, context: int, seed: int, windows_per_step: int
     """The sampler of a corpus, after proof that none of its windows holds a target outside Train."""
     endpoints = corpus.endpoints(TRAIN, context)
     if not len(endpoints):
-        raise DataError(
-            "Train has no window to learn from",
-            expected=f"{context} consecutive bars of an asset before {corpus.splits.train_end}",
-            fix="bring in a longer history, or choose a shorter context",
-        )
+        expected = f"{context} consecutive bars of an asset before {corpus.splits.train_end}"
+        fix = "bring in a longer history, or choose a shorter context"
+        raise DataError("Train has no window to learn from", expected=expected, fix=fix)
     foreign = np.concatenate([[0], np.cumsum(corpus.split_codes != corpus.splits.code(TRAIN))])
     touched = foreign[endpoints + 1] - foreign[endpoints + 1 - context] > 0
     if touched.any():
-        row = int(endpoints[touched][0])
-        raise DataError(
-            "a Train window holds a target outside Train",
-            where=f"the window that ends at {corpus.timestamps[row]}",
-            fix="the corpus is inconsistent: build it again",
-        )
+        where, fix = f"the window that ends at {corpus.timestamps[endpoints[touched][0]]}", "build the corpus again"
+        raise DataError("a Train window holds a target outside Train", where=where, fix=fix)
     return Sampler(endpoints, seed, windows_per_step)

@@ -71,11 +71,9 @@ def read_bi5(file: Origin, data: bytes, options: Options) -> RawTable:
     frame = pl.DataFrame(schema=BAR_SCHEMA)
     if raw:
         if start is None:
-            raise file.error(
-                "the path does not say when the file begins",
-                expected=".../EURUSD/2019/01/04/BID_candles_min_1.bi5, or the same joined by underscores",
-                fix="pass --start, the beginning of its hour, day, month or year",
-            )
+            expected = ".../EURUSD/2019/01/04/BID_candles_min_1.bi5, or the same joined by underscores"
+            fix = "pass --start, the beginning of its hour, day, month or year"
+            raise file.error("the path does not say when the file begins", expected=expected, fix=fix)
         named = symbol or options.symbol
         if named is None:
             raise file.error("the path does not name a symbol", fix="pass --symbol")

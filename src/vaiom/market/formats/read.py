@@ -137,12 +137,9 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
                 by_suffix.setdefault(PurePosixPath(info.filename).suffix.lower(), []).append(info)
             tables = by_suffix[".csv"] or by_suffix[".txt"]
             if len(tables) != 1:
-                raise file.error(
-                    "a zip file must hold exactly one table",
-                    expected="one .csv member, or one .txt member",
-                    got=", ".join(archive.namelist()[:8]) or "an empty archive",
-                    fix="unpack it and import the files you want",
-                )
+                expected, fix = "one .csv member, or one .txt member", "unpack it and import the files you want"
+                got = ", ".join(archive.namelist()[:8]) or "an empty archive"
+                raise file.error("a zip file must hold exactly one table", expected=expected, got=got, fix=fix)
             file = replace(file, member=tables[0].filename)
             _require_size(file, tables[0].file_size, tables[0].compress_size)
             return file, archive.read(tables[0])
@@ -169,12 +166,9 @@ def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
 
 def _require_size(file: Origin, size: int, packed: int) -> None:
     if size > min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * packed)):
-        raise file.error(
-            "the file unpacks to too much",
-            expected=f"at most {MAX_UNPACKED} bytes and {MAX_RATIO} times its packed size",
-            got=f"{size} bytes or more from {packed}",
-            fix="do not trust this file; unpack it yourself if you know where it comes from",
-        )
+        expected = f"at most {MAX_UNPACKED} bytes and {MAX_RATIO} times its packed size"
+        got, fix = f"{size} bytes or more from {packed}", "unpack it yourself if you know where it comes from"
+        raise file.error("the file unpacks to too much", expected=expected, got=got, fix=fix)
 
 
 def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
@@ -245,13 +239,9 @@ def _recognise(
     if format not in ("auto", "table"):
         raise file.error(f"not a {format} file", expected=f"a table as {format} has it", got=shown, fix=_AUTO)
     if not has_header and not options.columns:
-        raise file.error(
-            "the columns have no names",
-            row=unnamed_at,
-            expected="a header line, or a file of " + ", ".join(FORMATS[1:-1]),
-            got=shown,
-            fix="say which is which by number: --column Datetime=1 --column Open=2 ...",
-        )
+        expected = "a header line, or a file of " + ", ".join(FORMATS[1:-1])
+        fix = "say which is which by number: --column Datetime=1 --column Open=2 ..."
+        raise file.error("the columns have no names", row=unnamed_at, expected=expected, got=shown, fix=fix)
     return None, assign_roles(names, options.columns, file)
 
 
