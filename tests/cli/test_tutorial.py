@@ -98,7 +98,7 @@ def test_every_step(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert all(hours[symbol].equals(frame) for symbol, frame in read_bars("simulated").items())
     assert Path("runs/first/report.html").is_file()
     ready, pushed, forecast = answers
-    assert ready == {"status": "ready"}
+    assert ready["status"] == "ready"
     assert pushed["accepted"] == 1
     assert forecast["as_of"] == pushed["as_of"] == "2026-01-01T00:00:00"
     assert 0 < forecast["prob_beyond"] < 1
