@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,6 @@ class Everything:
     flag: bool
     maybe: float | None
     when: datetime
-    place: Path
-    colour: Colour
-    side: Literal["long", "short"]
     pair: tuple[float, float]
     names: tuple[str, ...]
     mean: Mean
@@ -59,9 +56,6 @@ WHOLE = Everything(
     flag=True,
     maybe=None,
     when=datetime(2024, 7, 1),
-    place=Path("runs/demo"),
-    colour=Colour.RED,
-    side="long",
     pair=(1.0, 2.0),
     names=("x", "y"),
     mean=Mean(0.5, 2),
@@ -77,11 +71,12 @@ def test_what_is_written_is_read_back() -> None:
     text = json.dumps(to_json(WHOLE), allow_nan=False)
     back = from_json(Everything, json.loads(text))
     assert json.dumps(to_json(back), allow_nan=False) == text
-    plain = {name: getattr(back, name) for name in ("text", "when", "place", "pair", "names", "mean", "by_step")}
+    plain = {name: getattr(back, name) for name in ("text", "when", "pair", "names", "mean", "by_step")}
     assert plain == {name: getattr(WHOLE, name) for name in plain}
     assert back.values.dtype == np.float64
     assert back.halves.dtype == np.float32
-    assert (back.colour, back.edges, back.hidden) == (Colour.RED, WHOLE.edges, 7)
+    assert (back.edges, back.hidden) == (WHOLE.edges, 7)
+    assert to_json((Colour.RED, Path("runs/demo"))) == ["red", "runs/demo"]
 
 
 def test_a_plain_dataclass_is_what_asdict_gives() -> None:
@@ -107,8 +102,6 @@ def test_a_plain_dataclass_is_what_asdict_gives() -> None:
         ("maybe", "x", "maybe: expected"),
         ("when", "yesterday", "when: "),
         ("when", 3, "when: expected"),
-        ("colour", "blue", "colour: "),
-        ("side", "up", "side: expected one of"),
         ("pair", [1.0], "pair: expected 2 values"),
         ("pair", [1.0, "x"], r"pair\[1\]: expected"),
         ("names", "xy", "names: expected a list"),

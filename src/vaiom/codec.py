@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import enum
 import json
@@ -20,7 +19,7 @@ from dataclasses import MISSING, dataclass, is_dataclass
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vaiom.errors import ConfigError, DataError, UserError
 
@@ -108,25 +107,24 @@ def _build(hint: Any, value: Any, path: str) -> Any:
         return _build(inside[0], _attempt(_how_stored(hint).decode, value, path), path)
     if hint is Any or hint is object:
         return value
-    if origin in (Union, types.UnionType):
-        return _build_union(inside, value, path)
+    if origin in (Union, types.UnionType):  # of one type and None: others are not stored
+        [choice] = (each for each in inside if each is not type(None))
+        return None if value is None else _build(choice, value, path)
     if isinstance(hint, type) and is_dataclass(hint):
         return _build_dataclass(hint, value, path)
-    if origin is Literal:
-        return value if value in inside else _refuse(path, f"one of {', '.join(map(repr, inside))}", value)
-    if origin in (list, tuple, collections.abc.Sequence):
+    if origin in (list, tuple):
         return _build_sequence(origin, inside, value, path)
-    if origin in (dict, collections.abc.Mapping):
+    if origin is dict:
         if not isinstance(value, dict):
             _refuse(path, "an object", value)
         make_key = int if inside[0] is int else str
         return {_attempt(make_key, k, path): _build(inside[1], each, _join(path, k)) for k, each in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return _attempt(float, value, path)
-    if hint in (datetime, date, Path) or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+    if hint in (datetime, date):
         if not isinstance(value, str):
             _refuse(path, f"the text of a {hint.__name__}", value)
-        return _attempt(hint.fromisoformat if hint in (datetime, date) else hint, value, path)
+        return _attempt(hint.fromisoformat, value, path)
     if (origin or hint).__module__ == "numpy":
         return _build_array(inside, value, path)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
@@ -149,18 +147,6 @@ def _build_dataclass(cls: type, value: Any, path: str) -> Any:
         elif required:
             raise ValueError(f"{_join(path, key)} is missing")
     return _attempt(lambda given: cls(**given), parts, path)
-
-
-def _build_union(choices: tuple[Any, ...], value: Any, path: str) -> Any:
-    if value is None and type(None) in choices:
-        return None
-    problems = []
-    for choice in (each for each in choices if each is not type(None)):
-        try:
-            return _build(choice, value, path)
-        except ValueError as error:
-            problems.append(error)
-    raise problems[0]
 
 
 def _build_sequence(origin: Any, inside: tuple[Any, ...], value: Any, path: str) -> Any:
