@@ -126,13 +126,13 @@ def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str,
 
 def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: str) -> tuple[str, ...]:
     """The known assets that have no bar at the last stamp of an asset."""
-    own, missing = assets[symbol]["timestamp"][-1:], []
-    for other in known:
-        stamps = assets[other]["timestamp"] if other in assets else None
-        # One that has gone on since may have had it.
-        if stamps is None or (stamps[-1] != own[0] and not find_stamps(stamps, own)[1][0]):
-            missing.append(other)
-    return tuple(missing)
+    own = assets[symbol]["timestamp"][-1:]
+    last = {other: assets[other]["timestamp"][-1] for other in known if other in assets}
+    # One that has gone on since may have had it.
+    later = {other for other, stamp in last.items() if stamp > own[0]}
+    there = {other for other, stamp in last.items() if stamp == own[0]}
+    there |= {other for other in later if find_stamps(assets[other]["timestamp"], own)[1][0]}
+    return tuple(other for other in known if other not in there)
 
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:

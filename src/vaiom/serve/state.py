@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -320,7 +321,11 @@ class LiveAssets:
             if before and dist is None and self.online.ready(symbol):
                 # Bars of other assets have changed what it read: it was made again on the way to the next.
                 memories = (each for each in after.streams[symbol].memories if each.position == before.num_bars)
-                dist = next((self.online.remembered(symbol, each) for each in memories), None)
+                memory, (_, known) = next(memories, None), self._forecasts.get(symbol, (None, None))
+                if memory and known and known.as_of == before.last:
+                    dist = replace(known, probs=memory.probs)
+                elif memory:
+                    dist = self.online.remembered(symbol, memory)
             if before and dist:
                 due.append((dist, before.columns, columns))
         made = monitor.settle(due, self.frequency)
