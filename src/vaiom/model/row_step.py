@@ -103,7 +103,7 @@ class RowStep:
         self.size = config.width // config.num_heads
         self.speeds = 1j * ROTARY_BASE ** (-np.arange(0, self.size, 2) / self.size)
         self.pairs = np.arange(self.size).reshape(2, -1).T.ravel()
-        self._ones = np.ones(max(self.width, self.window + MOST_ROWS), np.float32)
+        self._ones = np.ones((max(self.width, self.window + MOST_ROWS), 1), np.float32)
         self.blocks = [self._block(f"backbone.blocks.{number}") for number in range(config.num_layers)]
         self.tables = [self._tensors[f"encoder.embeddings.{name}.weight"] for name in config.embedded]
         self.first, self.continuous = self._weights("encoder.first") * GELU, None
@@ -169,22 +169,27 @@ class RowStep:
         hidden, number = self._encode(more), len(positions)
         normed, mixed = _ending_with_1(number, self.width), _ending_with_1(number, self.width)
         mixed_HRE = mixed[:, :-1].reshape(number, self.num_heads, self.size).swapaxes(0, 1)
+        # Views of every layer are made once: there are many calls, and little in each.
+        views, start = [], 0
+        for place, hide in zip(places, unseen, strict=True):
+            rows = slice(start, start := start + place.stop - place.end)
+            seen_L2HNE = place.buffer.rows[:, :, :, place.low : place.stop]
+            new_L2HRE = place.buffer.rows[:, :, :, place.end : place.stop]
+            keys_LHEN, ones = seen_L2HNE[:, 0].swapaxes(2, 3), self._ones[: place.stop - place.low]
+            views.append((rows, new_L2HRE, keys_LHEN, seen_L2HNE[:, 1], hide, ones, mixed_HRE[:, rows]))
         for layer, (to_qkv, from_mixed, to_feed, from_feed, bias) in enumerate(self.blocks):
             qkv = self._norm(hidden, normed).dot(to_qkv).reshape(number, 3, self.num_heads, self.size)
             turned = qkv.view(np.complex64)[:, :2]
             turned *= turns
-            qkv_3HRE, start = qkv.transpose(1, 2, 0, 3), 0
-            for place, hide in zip(places, unseen, strict=True):
-                rows = slice(start, start := start + place.stop - place.end)
-                kept, own = place.buffer.rows[layer], qkv_3HRE[:, :, rows]
-                kept[:, :, place.end : place.stop] = own[1:]
-                keys, values = kept[:, :, place.low : place.stop]
-                scores = own[0] @ keys.swapaxes(1, 2)
+            qkv_3HRE = qkv.transpose(1, 2, 0, 3)
+            for rows, new, keys, values, hide, ones, out in views:
+                own = qkv_3HRE[:, :, rows]
+                new[layer] = own[1:]
+                scores = own[0] @ keys[layer]
                 if hide is not None:
                     scores += hide
                 weights = _powers(scores)
-                sums = weights.dot(self._ones[: place.stop - place.low])
-                np.divide(weights @ values, sums[:, :, None], out=mixed_HRE[:, rows])
+                np.divide(weights @ values[layer], weights.dot(ones), out=out)
             hidden += mixed.dot(from_mixed)
             hidden += gelu(self._norm(hidden, normed).dot(to_feed)).dot(from_feed)
             hidden += bias
@@ -283,7 +288,7 @@ class RowStep:
         """With what `_after_norm` has made of the norm."""
         squares = (hidden * hidden).dot(self._ones[: self.width])
         squares += self.width * _EPSILON
-        np.divide(hidden, np.sqrt(squares)[:, None], out=out[:, :-1])
+        np.divide(hidden, np.sqrt(squares, out=squares), out=out[:, :-1])
         return out
 
     def _probs(self, logits_RK: Array) -> Probabilities:
