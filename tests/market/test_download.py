@@ -46,8 +46,9 @@ sys.addaudithook(_note_address)
 
 @pytest.fixture(autouse=True)
 def _loopback_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test of this file: no address but loopback is ever looked up or connected to."""
+    """Every test of this file: no address but loopback is ever looked up or connected to; pauses are short."""
     global _addresses
+    monkeypatch.setattr("vaiom.market.download.FIRST_PAUSE_S", 0.01)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -164,7 +165,7 @@ def test_faults_leave_no_trace(server: FeedServer, tmp_path: Path) -> None:
 def test_a_request_without_an_answer_is_made_again(server: FeedServer, tmp_path: Path) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 1)
     server.faults[path(0)] = ["hang"]
-    download(["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, timeout=2.0)
+    download(["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, timeout=0.5)
     assert len(server.seen) >= 2
     assert len(read_bars(tmp_path)["EURUSD"]) == 32
 
@@ -258,12 +259,12 @@ def wait_for_lines(out: Path, count: int) -> None:
 
 
 def test_killed_at_any_moment_it_goes_on_from_there(server: FeedServer, tmp_path: Path) -> None:
-    num_days = 40
+    num_days = 30
     server.files = made_up_feed("EURUSD", FIRST, num_days)
     del server.files[path(7)]
     download(["EURUSD"], day(0), day(num_days), tmp_path / "calm", base_url=server.url, **FAST)
     moments = random.Random(17)
-    for attempt in range(5):
+    for attempt in range(3):
         server.silent_from = len(server.seen) + moments.randrange(4, 7)  # so that it cannot end before it is killed
         process = start(server, tmp_path / "rough", num_days)
         assert server.wait_for_requests(server.silent_from + 1)
@@ -310,10 +311,10 @@ def test_two_downloads_do_not_write_in_one_folder(server: FeedServer, tmp_path: 
 
 
 def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(server: FeedServer, tmp_path: Path) -> None:
-    server.files = made_up_feed("EURUSD", FIRST, 16)
+    server.files = made_up_feed("EURUSD", FIRST, 8)
     server.together, server.linger_s = 3, 0.2
     began = time.monotonic()
-    download(["EURUSD"], day(0), day(16), tmp_path, base_url=server.url, **FAST | RATE)
+    download(["EURUSD"], day(0), day(8), tmp_path, base_url=server.url, **FAST | RATE)
     assert server.most_at_once == RATE["workers"]
     for number, (_, arrived) in enumerate(server.seen):
         assert arrived - began >= number / RATE["requests_per_second"]
@@ -322,14 +323,14 @@ def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(server: Feed
 def test_retry_after_holds_every_thread_back_within_bounds(
     server: FeedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vaiom.market.download.LONGEST_RETRY_AFTER_S", 1.5)
+    monkeypatch.setattr("vaiom.market.download.LONGEST_RETRY_AFTER_S", 0.4)
     server.files = made_up_feed("EURUSD", FIRST, 2)
     server.faults[path(0)] = ["429 Retry-After: 3600"]
     download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, workers=1, **FAST)
     assert server.paths_seen == [path(0), path(0), path(1)]
-    assert server.seen[1][1] - server.seen[0][1] >= 1.5
+    assert server.seen[1][1] - server.seen[0][1] >= 0.4
 
-    limit = FileServer("", per_second=1000.0, attempts=1, timeout_s=1.0)
+    limit = FileServer("http://127.0.0.1:9", per_second=1000.0, attempts=1, timeout_s=1.0)
     began = time.monotonic()
     limit.pause(0.3)
     threads = [threading.Thread(target=limit.wait) for _ in range(3)]

@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple
-from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.error import URLError
+from urllib.request import HTTPErrorProcessor, OpenerDirector, Request, build_opener
 
 import polars as pl
 
@@ -107,7 +107,7 @@ def download(
     Days that earlier runs brought stay in the bars. Returns the manifest's entries of these symbols, and how many days
     were asked for, were there already, and are unsettled: not over, not published, or doubtful, so left to a later run.
     """
-    symbols = _check_request(symbols, first, last, base_url, workers, requests_per_second, attempts, timeout)
+    symbols = _check_request(symbols, first, last, workers, requests_per_second, attempts, timeout)
     server = FileServer(base_url.rstrip("/"), requests_per_second, attempts, timeout)
     _own_manifest(out, symbols)
     days = [first + number * ONE_DAY for number in range((last - first).days)]
@@ -133,13 +133,10 @@ def download(
     return {"symbols": entries, **counts, "days_unsettled": len(unfinished) + num_unsettled}
 
 
-def _check_request(symbols: Iterable[str], first: date, last: date, base_url: str, *limits: float) -> list[str]:
+def _check_request(symbols: Iterable[str], first: date, last: date, *limits: float) -> list[str]:
     """The symbols in capitals, each once."""
     if min(limits) <= 0:
         raise ConfigError("workers, requests per second, attempts and timeout must be positive", got=limits)
-    if not _ADDRESS.fullmatch(base_url):
-        expected = "http://... or https://..."
-        raise ConfigError("not an address to download from", expected=expected, got=repr(base_url))
     if first >= last:
         expected = "--from before --to, which is not included"
         raise ConfigError("no day to download", expected=expected, got=f"{first} to {last}")
@@ -212,6 +209,12 @@ class FileServer:
     """The server's clock, as its last answer says it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _next_start: float = 0.0
+    _opener: OpenerDirector = field(default_factory=lambda: build_opener(_AsItIs))
+
+    def __post_init__(self) -> None:
+        if not _ADDRESS.fullmatch(self.base_url):
+            expected = "http://... or https://..."
+            raise ConfigError("not an address to download from", expected=expected, got=repr(self.base_url))
 
     def wait(self) -> None:
         """Until the next request may start."""
@@ -284,14 +287,10 @@ class FileServer:
     def _get(self, url: str) -> bytes | None:
         """A whole body, or None where there is no such file."""
         request = Request(url, headers={"User-Agent": f"vaiom/{__version__}", "Accept-Encoding": "identity"})
-        body = b""
         try:
-            with build_opener(_NoRedirect).open(request, timeout=self.timeout_s) as response:
-                status, reason, headers = response.status, response.reason, response.headers
-                body = response.read(LARGEST_BODY_BYTES + 1)
-        except HTTPError as error:
-            error.close()
-            status, reason, headers = error.code, error.reason, error.headers
+            with self._opener.open(request, timeout=self.timeout_s) as response:
+                status, headers = response.status, response.headers
+                body: bytes = response.read(LARGEST_BODY_BYTES + 1)
         except (OSError, HTTPException, OverflowError) as error:
             cause = error.reason if isinstance(error, URLError) else error
             raise UnavailableError(str(cause) or type(cause).__name__) from error
@@ -304,7 +303,7 @@ class FileServer:
             raise UnavailableError(f"HTTP {status}")
         if status != 200:
             moved = headers.get("Location")
-            got = f"HTTP {status} {reason}" + (f", moved to {moved}" if moved else "")
+            got = f"HTTP {status} {response.reason}" + (f", moved to {moved}" if moved else "")
             way_out = "open the address in a browser to see why; days that were fetched are kept"
             raise DataError(
                 "the server refuses the download", where=url, expected="HTTP 200 or 404", got=got, fix=way_out
@@ -318,11 +317,13 @@ class FileServer:
         return body
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """Data is taken from the address the user named and from no other."""
+class _AsItIs(HTTPErrorProcessor):
+    """No answer is an error yet, and data is taken from the address the user named and from no other."""
 
-    def redirect_request(self, *_: Any) -> None:
-        return None
+    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
+        return response
+
+    https_response = http_response
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from vaiom.market.download import DUKASCOPY_URL, FeedFile, FileServer
 from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA
 from vaiom.market.formats.dukascopy import price_scale_of
 from vaiom.market.formats.table import FileBars, Options, drop_flat
-from vaiom.market.imports import combine, list_files, read_one
+from vaiom.market.imports import combine, given_symbol, list_files, read_one
 from vaiom.market.stamps import infer_timeframe
-from vaiom.market.symbols import find_pair, find_symbol
+from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 
 SOURCES = "dukascopy, its layout at an address (http://...), ccxt:EXCHANGE, or a file or folder"
@@ -177,9 +177,7 @@ class Files:
                 try:
                     self._read[path] = (state, *read_one(path, self.options))
                 except DataError as error:
-                    pattern = self.options.symbol or ""
-                    symbol = find_symbol(pattern, path.name) if "*" in pattern else pattern or find_pair(path.name)
-                    self._read[path] = (state, symbol, error)
+                    self._read[path] = (state, given_symbol(path, self.options) or find_pair(path.name), error)
         if self._read.keys() != there.keys():
             self._combined.clear()
             self._read = {path: self._read[path] for path in there}

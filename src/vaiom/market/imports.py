@@ -59,17 +59,21 @@ def read_files(
     return {name: bars for name, (bars, _) in combined.items()}, {name: entry for name, (_, entry) in combined.items()}
 
 
+def given_symbol(path: Path, options: Options) -> str | None:
+    """The symbol that the user gives a file."""
+    named = options.symbol
+    return find_symbol(named, path.name) if named and "*" in named else named
+
+
 def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     """The symbol that the user gives a file, or that it says itself, and its bars."""
-    file, wanted = Origin(path=path), options.symbol
+    file, wanted = Origin(path=path), given_symbol(path, options)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError("the file cannot be read", where=path, got=error.strerror) from error
-    if wanted and "*" in wanted:
-        wanted = find_symbol(wanted, path.name)
-        if wanted is None:
-            raise file.error("the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}")
+    if options.symbol and not wanted:
+        raise file.error("the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}")
     source = read_source(file, data, changed(options, symbol=wanted))
     symbol = wanted or source.symbol
     if symbol is None:
