@@ -6,6 +6,7 @@ Enters: a wheel. Leaves: an exit code, and on stdout the size and the forecast. 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -23,7 +24,7 @@ BARS = 1_200
 def main(wheel: str) -> None:
     folder = ROOT / "build/light"
     venv.create(folder, clear=True, with_pip=True)
-    python = next(folder.glob("*/python*"))
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel]
     subprocess.run(pip, check=True)
     size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
