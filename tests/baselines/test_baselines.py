@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_fits import small, with_columns
 
-from vaiom.baselines.base import BASELINES, FOR_GPUS, baseline
+from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, baseline
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import event_bits
@@ -21,11 +22,17 @@ from vaiom.simulate.oracle import Oracle
 QUICK = [name for name in BASELINES if name not in FOR_GPUS]  # the networks have tests of their own
 
 
+@cache
+def fitted(name: str, corpus: Corpus) -> Baseline:
+    """On all of Train, once for all tests."""
+    return small(name).fit(corpus, corpus.endpoints("train"))
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_probabilities_are_distributions_and_survive_storage(corpus: Corpus, name: str, tmp_path: Path) -> None:
     # Every row of the corpus, masked ones and each asset's first among them.
     rows = np.arange(len(corpus))
-    fit = small(name).fit(corpus, corpus.endpoints("train"))
+    fit = fitted(name, corpus)
     probs = fit.predict_proba(corpus, rows)
     assert probs.shape == (len(rows), 16)
     assert np.isfinite(probs).all()
@@ -66,7 +73,7 @@ def test_none_beats_the_true_law(corpus: Corpus, bars: Path, name: str) -> None:
     rows = np.concatenate([corpus.endpoints(split) for split in ("validation", "test-h1", "test-h2")])
     buckets = corpus.target_return[rows]
     truth = event_bits(Oracle.load(bars).predict_proba(corpus, rows), buckets)
-    probs = small(name).fit(corpus, corpus.endpoints("train")).predict_proba(corpus, rows)
+    probs = fitted(name, corpus).predict_proba(corpus, rows)
     gains = truth - event_bits(probs, buckets)
     blocks = asset_months(corpus.meta[rows, 0], corpus.target_timestamps[rows])
     assert gains.mean() <= 2 * standard_error(gains, blocks)
@@ -110,7 +117,7 @@ def test_a_damaged_fit_is_named(corpus: Corpus, tmp_path: Path) -> None:
         (tmp_path / "fit.json").write_text("[]")
         with pytest.raises(DataError, match="damaged"):
             small(name).load(tmp_path)
-    small("lightgbm").fit(corpus, corpus.endpoints("train")).save(tmp_path)
+    fitted("lightgbm", corpus).save(tmp_path)
     (tmp_path / "model.txt").write_text("tree\n")
     with pytest.raises(DataError, match="damaged"):
         small("lightgbm").load(tmp_path)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Baseline, Floats, Rows, clean_returns, count_targets, rows_by_asset, smooth
+from vaiom.baselines.lightgbm import lagged, rolling_mean
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS, UNKNOWN_ASSET
 from vaiom.events.horizons import slot_of_week, slots_of_week, usual_sizes
@@ -239,22 +240,18 @@ class HarT(Baseline):
     def _regressors(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
         """(n, 6): one, the logarithms of the ranges and of the usual sizes of the next return and of the row's own."""
         inside, asset = corpus.asset_slices[symbol], corpus.tokenizer.asset_id(symbol)
-        squares = corpus.columns["range_z"][inside].astype(np.float64)
-        squares[1:] *= corpus.columns["sigma20"][inside][:-1]  # what the field was divided by
-        squares[0] = 0.0
-        squares *= squares
-        sums, counts = (np.concatenate([[0.0], each.cumsum()]) for each in (squares, squares > 0))
+        # The field was divided by the scale of the row before; 0 is a bar without a range.
+        ranges = corpus.columns["range_z"][inside] * lagged(corpus.columns["sigma20"][inside], 1)
+        squares = np.where(ranges > 0, ranges**2, np.nan)
         slots = slot_of_week(corpus.columns["timestamp"][inside], corpus.tokenizer.timeframe)
         day = 86_400 // step_seconds(corpus.tokenizer.timeframe)
-        at, means = rows - inside.start, []
-        for window in (1, day, 5 * day) if day > 1 else (1, 5, 22):
-            first = np.maximum(at + 1 - window, 0)
-            means.append((sums[at + 1] - sums[first]) / np.maximum(counts[at + 1] - counts[first], 1))
+        at, windows = rows - inside.start, (1, day, 5 * day) if day > 1 else (1, 5, 22)
+        means = [rolling_mean(squares, window)[at] for window in windows]
         # A bar without a range says little, not that nothing moves.
-        floor = np.maximum(_LEAST_RANGE**2 * means[-1], _LEAST_SQUARE)
-        ranges = [np.log(np.maximum(mean, floor)) / 2 for mean in means]
+        floor = np.fmax(_LEAST_RANGE**2 * means[-1], _LEAST_SQUARE)
+        logs = [np.log(np.fmax(mean, floor)) / 2 for mean in means]
         sizes = [np.log(self.sizes_[asset, slots[each]]) for each in (at, np.maximum(at - 1, 0))]
-        return np.stack([np.ones(len(rows)), *ranges, *sizes], axis=1)
+        return np.stack([np.ones(len(rows)), *logs, *sizes], axis=1)
 
 
 def _sizes_by_slot(corpus: Corpus, rows: Rows) -> Floats:

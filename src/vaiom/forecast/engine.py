@@ -121,17 +121,16 @@ def open_checkpoint(path: Path, device: str = "cpu", threads: int | None = None)
         checkpoint = load_checkpoint(path)
         horizons = load_horizons(further, checkpoint) if further else None
         return TorchEngine(checkpoint.model, device, threads, horizons), checkpoint
-    card, step = read_checkpoint(path, _row_step)
-    if step is None or device not in ("cpu", "auto"):
+    if device not in ("cpu", "auto"):
         require_installed("torch")
-    assert step
+    card, step = read_checkpoint(path, _row_step)
     return NumpyEngine(step, load_horizons(further, card) if further else None), card
 
 
-def _row_step(card: ModelCard, tensors: Tensors) -> RowStep | None:
-    """What NumPy can compute of a model, tried on a row."""
+def _row_step(card: ModelCard, tensors: Tensors) -> RowStep:
+    """A model in NumPy, tried on a row."""
     if not card.config.attention_window:
-        return None
+        require_installed("torch")
     step = RowStep(card.config, tensors)
     events, meta = made_up_windows(card, 1, PROBE_SEED)
     step.step(None, events[0, :1], meta[0])
