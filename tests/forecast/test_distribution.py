@@ -179,6 +179,7 @@ def test_many_at_once_answer_as_each_alone_to_the_bit(some: list[ReturnDistribut
         for name in ("value_at_risk", "expected_shortfall"):
             got = getattr(many, name)(level, side)
             np.testing.assert_array_equal(got, [getattr(dist, name)(level, side) for dist in alone])
+            np.testing.assert_array_equal(getattr(many, name)([0.5, level], side)[:, 1], got)
     assert many.rvs(3, seed=1).shape == (len(alone), 3)
     with pytest.raises(ConfigError, match="events of the distributions"):
         many.cdf(np.zeros(len(alone) + 1))

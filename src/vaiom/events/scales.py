@@ -96,6 +96,9 @@ class Slots:
         shape = (num_quantities, WEEK // step)
         return cls(level=np.zeros(shape), count=np.zeros(shape, np.int64), last_week=np.full(shape, _NEVER))
 
+    def copy(self) -> Slots:
+        return Slots(level=self.level.copy(), count=self.count.copy(), last_week=self.last_week.copy())
+
     @property
     def step(self) -> int:
         """Seconds of a slot."""
@@ -370,7 +373,7 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
 def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
     level, count, last_week = state.level[:, slot], state.count[:, slot], state.last_week[:, slot]
     fed = values == values
-    after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
+    after = state.copy()
     after.level[:, slot] = np.where(fed, level + _SLOT_ALPHA * (values - level), level)
     after.count[:, slot] = count + fed
     after.last_week[:, slot] = np.where(fed, np.maximum(last_week, week), last_week)
@@ -391,7 +394,7 @@ def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Flo
 
 def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, Any, Slots]:
     """The sweep of one bar, after which the table differs in the bar's own slot alone."""
-    after = Slots(level=state.level.copy(), count=state.count.copy(), last_week=state.last_week.copy())
+    after = state.copy()
     coming, own_prev = [], []
     for value, level, count, last_week in zip(values.tolist(), *vars(after).values(), strict=True):
         own_prev.append(level[slot] / _known_weight(int(count[slot]), SLOT_WEEKS))

@@ -191,18 +191,16 @@ class OnlineForecaster:
             self._require_bars(symbol)
         self._read_others(symbols)
         self._remember(symbols, step)
-        newest = {symbol: self.streams[symbol].memories[-1] for symbol in symbols}
-        return {symbol: self.remembered(symbol, each, horizon, now) for symbol, each in newest.items()}
+        return {symbol: self._remembered(symbol, horizon, now) for symbol in symbols}
 
-    def remembered(
-        self, symbol: str, memory: RowMemory, horizon: int = 1, now: datetime | None = None
-    ) -> ReturnDistribution:
-        """The forecast that a model remembers of the last bar of an asset."""
+    def _remembered(self, symbol: str, horizon: int, now: datetime | None) -> ReturnDistribution:
+        """The forecast that the model remembers of the last bar of an asset."""
         stream, horizons = self.streams[symbol], self.forecaster.engine.horizons
         missing = find_missing(self._columns(), self.forecaster.reads, symbol)
         window = Window(symbol=symbol, columns=stream.columns, missing_assets=missing)
         window.require_scale()
-        context, probs = min(len(stream), self.forecaster.context), memory.probs
+        memory, context = stream.memories[-1], min(len(stream), self.forecaster.context)
+        probs = memory.probs
         if horizon > 1 and horizons:
             meta = self.forecaster.meta(symbol)
             probs = horizons.probs(

@@ -137,11 +137,11 @@ class LiveAssets:
 
     def push_all(self, pushes: Sequence[tuple[str, Sequence[BarRow]]]) -> list[Pushed | UserError]:
         """Take the bars that follow of different assets, durably, or say why not; they share the model and the disk."""
-        start = time.perf_counter()
+        start, step = time.perf_counter(), self.forecaster.engine.row_step
         after, answers, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
         for symbol, bars in pushes:
             try:
-                if self.ledger or len(bars) > 1 or not self.forecaster.engine.row_step:
+                if self.ledger or len(bars) > 1 or not step or symbol not in self._forecasts:
                     self.newest(symbol)
                 after, rows[symbol] = self._advanced(after, symbol, bars)
             except UserError as error:
@@ -321,11 +321,7 @@ class LiveAssets:
             if before and dist is None and self.online.ready(symbol):
                 # Bars of other assets have changed what it read: it was made again on the way to the next.
                 memories = (each for each in after.streams[symbol].memories if each.position == before.num_bars)
-                memory, (_, known) = next(memories, None), self._forecasts.get(symbol, (None, None))
-                if memory and known and known.as_of == before.last:
-                    dist = replace(known, probs=memory.probs)
-                elif memory:
-                    dist = self.online.remembered(symbol, memory)
+                dist = next((replace(self._forecasts[symbol][1], probs=each.probs) for each in memories), None)
             if before and dist:
                 due.append((dist, before.columns, columns))
         made = monitor.settle(due, self.frequency)
