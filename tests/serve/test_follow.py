@@ -73,7 +73,7 @@ class RoughServer(FeedServer):
         fault = super().take(path)
         if any(begin <= self.clock() < end for begin, end in self.outages):
             fault = "503"
-        elif self.chance.random() < 0.06:
+        elif self.chance.random() < 0.03:
             fault = self.chance.choice(FAULTS)
         self.counts[fault] += 1
         return fault
@@ -82,7 +82,7 @@ class RoughServer(FeedServer):
 async def follow(service: Service, server: FeedServer, clock: Clock, until: datetime) -> Follower:
     service.live.clock = clock
     feed = Dukascopy(server.url, per_second=1e6, attempts=1, timeout_s=5.0)
-    feed.pauses_s = 60.0, 7200.0
+    feed.pauses_s = 60.0, 14400.0
     service.follower = Follower(feed, OwnService(service), clock=clock, chance=random.Random(2))
     while clock.now < until:
         clock.now += timedelta(seconds=await asyncio.to_thread(service.follower.step))

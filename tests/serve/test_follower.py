@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vaiom.market.feeds import BELIEVED
 from vaiom.market.folder import BAR_SCHEMA
-from vaiom.serve.follow import BELIEVED, Bar, Follower
+from vaiom.serve.follow import Bar, Follower
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 START = datetime(2024, 5, 15)

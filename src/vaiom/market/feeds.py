@@ -27,8 +27,10 @@ SOURCES = "dukascopy, its layout at an address (http://...), ccxt:EXCHANGE, or a
 
 _EPOCH, _ONE_DAY, _ONE_HOUR = datetime(1970, 1, 1), timedelta(days=1), timedelta(hours=1)
 _MILLISECOND = timedelta(milliseconds=1)
-# An hour's file is asked for again until it ended so long ago.
+# A file is asked for again until its time ended so long ago.
 _SETTLED = timedelta(hours=1)
+BELIEVED = 3
+"""Answers that must agree that there are no bars."""
 
 
 class Feed(Protocol):
@@ -66,7 +68,8 @@ class Dukascopy:
 
     def __init__(self, base_url: str, *, per_second: float = 8.0, attempts: int = 2, timeout_s: float = 20.0) -> None:
         self.server = FileServer(base_url.rstrip("/"), per_second, attempts, timeout_s)
-        self._settled: dict[FeedFile, pl.DataFrame] = {}
+        self._known: dict[FeedFile, tuple[int, pl.DataFrame]] = {}
+        """Of files that do not change any more: how many answers agree, as far as that matters."""
 
     @property
     def date(self) -> datetime | None:
@@ -87,16 +90,16 @@ class Dukascopy:
                 files += [(FeedFile(symbol, each.date(), each.hour), each + _ONE_HOUR) for each in over]
             start += _ONE_DAY
         wanted = {file for file, _ in files}
-        self._settled = {file: bars for file, bars in self._settled.items() if file.symbol != symbol or file in wanted}
+        self._known = {file: known for file, known in self._known.items() if file.symbol != symbol or file in wanted}
         parts = [self._fetch(file, settled=end + _SETTLED <= now) for file, end in files]
         return pl.concat([pl.DataFrame(schema=BAR_SCHEMA), *parts]), timedelta(minutes=1)
 
     def _fetch(self, file: FeedFile, *, settled: bool) -> pl.DataFrame:
-        bars = self._settled.get(file)
-        if bars is None:
+        times, bars = self._known.get(file, (0, pl.DataFrame()))
+        if times < BELIEVED:
             bars = drop_flat(self.server.fetch(file)[1])
             if settled:
-                self._settled[file] = bars
+                self._known[file] = (times + 1 if bars.is_empty() else BELIEVED, bars)
         return bars
 
 

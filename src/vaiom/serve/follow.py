@@ -24,7 +24,7 @@ import polars as pl
 
 from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import utc_now, wrong_timeframe
-from vaiom.market.feeds import Feed
+from vaiom.market.feeds import BELIEVED, Feed
 from vaiom.market.resample import resample
 from vaiom.market.stamps import infer_timeframe
 from vaiom.market.timeframes import timeframe_of
@@ -37,8 +37,6 @@ LOOK_BACK = 4
 """Stored bars that are asked for again, to notice corrections."""
 START_BARS = 1_000
 """Bars that an asset without any begins with, and the most of one push."""
-BELIEVED = 3
-"""Answers that must agree on a hole."""
 MOST_DRIFT_S = 60.0
 """Clocks that differ by more are reported."""
 
