@@ -135,9 +135,9 @@ def test_files_are_read_as_another_program_writes_them(tmp_path: Path) -> None:
         stamps(feed)
     names = "<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>\t<VOL>\t<SPREAD>\n"
     text = names + LINE.format("08") + LINE.format("09")
-    for half in ("", "2024.05.15\t10:00:00\t1.1\t1.2\t1.0\t1.1"):
-        file.write_text(text + half, encoding="utf-16")
-        assert stamps(feed) == [NOW.replace(hour=hour, minute=0, second=0) for hour in (8, 9)]
+    for written, hours in ((text[:-20], (8,)), (text, (8, 9)), (text + LINE.format("10")[:38], (8, 9))):
+        file.write_text(written, encoding="utf-16")
+        assert stamps(feed) == [NOW.replace(hour=hour, minute=0, second=0) for hour in hours]
     assert stamps(feed, "GBPUSD") == []
     # The program goes on with another file, and says a bar again.
     (tmp_path / "EURUSD_H1_2.csv").write_text(names + LINE.format("09").replace("1.15", "1.16") + LINE.format("10"))

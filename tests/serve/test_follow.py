@@ -1,140 +1,169 @@
-"""A service that follows a source: a rough week leaves the bars and forecasts of a quiet one."""
+"""A service that follows an exchange: a rough week leaves the bars and forecasts of a quiet one."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlparse
+from urllib.request import urlopen
 
 from serve_runs import SYMBOLS, TinyRun, config_of, in_process
 
-from market.feed_server import FeedServer, pack_ticks, path_of, running
-from vaiom.market.feeds import Dukascopy
+from market.feed_server import FeedServer, running
+from vaiom.market.feeds import BELIEVED, Exchange
 from vaiom.serve.app import OwnService, Service
 from vaiom.serve.follow import Follower
 from vaiom.serve.schemas import BarRow
 
-HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
-SCALES = {"EURUSD": 1e5, "XAUUSD": 1e3}
-FAULTS = ("drop", "cut", "half a record", "page", "500", "429 Retry-After: 0", "empty", "404")
-
-Bar = tuple[datetime, float, float, float, float, float]
+HOUR, EPOCH = timedelta(hours=1), datetime(1970, 1, 1)
+FAULTS = ("drop", "cut", "page", "500", "404", "empty")
 
 
-class Clock:
-    def __init__(self, now: datetime) -> None:
-        self.now = now
+class Market:
+    """Bars of a week, closed at the weekend; one asset's are often late, by up to half an hour."""
 
-    def __call__(self) -> datetime:
+    def __init__(self, tiny: TinyRun) -> None:
+        self.start = self.now = tiny.history["EURUSD"]["Datetime"][-1] + HOUR
+        self.bars: dict[str, list[tuple[Any, ...]]] = {}
+        self.published: dict[tuple[str, datetime], datetime] = {}
+        chance = random.Random(5)
+        for symbol in SYMBOLS:
+            price, self.bars[symbol] = tiny.history[symbol]["Close"][-1], []
+            for stamp in (self.start + number * HOUR for number in range(168)):
+                if stamp.weekday() == 5 or (stamp.weekday() == 6 and stamp.hour < 22):
+                    continue
+                prices = [price * (1 + chance.gauss(0, 1e-3)) for _ in range(4)]
+                price = prices[-1]
+                self.bars[symbol].append((stamp, prices[0], max(prices), min(prices), price, float(len(self.bars))))
+                late = timedelta(seconds=chance.choice([0, 0, 0, 40, 1_800]) if symbol == "XAUUSD" else 0)
+                self.published[symbol, stamp] = stamp + late
+
+    def clock(self) -> datetime:
         return self.now
 
 
-class Market(dict[str, bytes]):
-    """The files of a week that are published by the clock, an hour each; closed at the weekend."""
+class Server(FeedServer):
+    """An exchange on loopback: it drops, cuts, repeats, skips and lies now and then, and may not answer for hours.
 
-    def __init__(self, tiny: TinyRun, clock: Clock) -> None:
-        self.clock, self.bars, self.published = clock, dict[str, list[Bar]](), dict[str, datetime]()
-        chance = random.Random(5)
-        for symbol, scale in SCALES.items():
-            price, self.bars[symbol] = round(tiny.history[symbol]["Close"][-1] * scale), []
-            for number in range(168):
-                stamp = clock.now + number * HOUR
-                if stamp.weekday() == 5 or (stamp.weekday() == 6 and stamp.hour < 22):
-                    continue
-                prices = [max(1, price + round(chance.gauss(0, 1.5e-3 * scale))) for _ in range(4)]
-                price = prices[-1]
-                file = path_of(symbol, stamp, f"{stamp.hour:02d}h_ticks")
-                self[file] = pack_ticks(dict(zip((0, 1_200_000, 2_400_000, 3_570_000), prices, strict=True)))
-                # The one is often late, by up to half an hour.
-                late = SECOND * (
-                    chance.choice([1, 3, 40, 1, 1, 1, 1, 1, 1_800]) if symbol == "XAUUSD" else chance.random()
-                )
-                self.published[file] = stamp + HOUR + late
-                first, *_, last = whole = [each / scale for each in prices]
-                self.bars[symbol].append((stamp, first, max(whole), min(whole), last, 4.0))
+    Its last candle is unfinished, and a lie.
+    """
 
-    def get(self, path: str, default: Any = None) -> Any:
-        return super().get(path) if path in self and self.published[path] <= self.clock() else default
-
-
-class RoughServer(FeedServer):
-    """Drops, cuts, lies and skips now and then; in an outage it has no answer at all."""
-
-    def __init__(self, market: Market, chance: random.Random, port: int = 0) -> None:
+    def __init__(self, market: Market, seed: int, port: int = 0) -> None:
         super().__init__(port)
-        self.files, self.clock, self.chance = market, market.clock, chance
-        self.outages: list[tuple[datetime, datetime]] = []
-        self.counts = Counter[str]()
+        self.market, self.clock, self.chance = market, market.clock, random.Random(seed)
+        self.files = self  # type: ignore[assignment]
+        self.outages: list[tuple[int, int]] = []
+        self.counts, self.skips = Counter[str](), Counter[str]()
 
     def take(self, path: str) -> str:
-        fault = super().take(path)
-        if any(begin <= self.clock() < end for begin, end in self.outages):
-            fault = "503"
-        elif self.chance.random() < 0.03:
-            fault = self.chance.choice(FAULTS)
-        self.counts[fault] += 1
+        super().take(path)
+        hours = (self.market.now - self.market.start) / HOUR
+        fault = "503" if any(begin <= hours < end for begin, end in self.outages) else ""
+        fault = fault or (self.chance.choice(FAULTS) if self.chance.random() < 0.1 else "")
+        self.counts[fault or "answered"] += 1
         return fault
 
+    def get(self, path: str) -> bytes:
+        market, symbol = self.market, urlparse(path).path[1:]
+        since = EPOCH + timedelta(milliseconds=int(parse_qs(urlparse(path).query)["since"][0]))
+        there = [
+            each for each in market.bars[symbol] if since <= each[0] and market.published[symbol, each[0]] <= market.now
+        ]
+        rows = [[(stamp - EPOCH) // timedelta(milliseconds=1), *numbers] for stamp, *numbers in there]
+        if there and there[-1][0] + HOUR > market.now:
+            rows[-1][1:] = [9.0, 9.0, 9.0, 9.0, None]
+        trick = self.chance.choice(["", "", "", "repeat", "shuffle", "page", "skip"])
+        if trick == "skip" and rows and self.skips[symbol] < BELIEVED - 1:
+            rows.remove(self.chance.choice(rows))
+            self.skips[symbol] += 1
+        else:
+            self.skips[symbol] = 0
+        self.counts[trick] += 1
+        rows += self.chance.choices(rows, k=3) if trick == "repeat" and rows else []
+        self.chance.shuffle(rows) if trick == "shuffle" else None
+        return json.dumps(rows[:5] if trick == "page" else rows).encode()
 
-async def follow(service: Service, server: FeedServer, clock: Clock, until: datetime) -> Follower:
-    service.live.clock = clock
-    feed = Dukascopy(server.url, per_second=1e6, attempts=1, timeout_s=5.0)
-    feed.pauses_s = 60.0, 14400.0
-    service.follower = Follower(feed, OwnService(service), clock=clock, chance=random.Random(2))
-    while clock.now < until:
-        clock.now += timedelta(seconds=await asyncio.to_thread(service.follower.step))
-    return service.follower
+
+class Client:
+    """What is used of ccxt."""
+
+    id, timeframes, last_response_headers = "loopback", {"1h": "1h"}, None
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def parse_timeframe(self, _: str) -> int:
+        return 3600
+
+    def load_markets(self) -> dict[str, Any]:
+        return {each: {"symbol": each, "base": each[:3], "quote": each[3:], "spot": True} for each in SYMBOLS}
+
+    def fetch_ohlcv(self, symbol: str, _: str, since: int) -> Any:
+        with urlopen(f"{self.url}/{symbol}?since={since}", timeout=3_600) as answer:
+            self.last_response_headers = answer.headers
+            return json.load(answer)
+
+
+async def follow(service: Service, server: Server, hours: int) -> None:
+    """Until so many hours of the week are over; whoever asks begins anew."""
+    market = server.market
+    feed, chance = Exchange(Client(server.url), "1h"), random.Random(2)
+    feed.pauses_s = 60.0, 1_800.0
+    service.follower = Follower(feed, OwnService(service), clock=market.clock, chance=chance)
+    while market.now < market.start + hours * HOUR:
+        market.now += timedelta(seconds=await asyncio.to_thread(service.follower.step))
 
 
 def test_a_rough_week_is_a_quiet_one(tiny: TinyRun, tmp_path: Path) -> None:
-    clock = Clock(tiny.history["EURUSD"]["Datetime"][-1] + HOUR)
-    start, market = clock.now, Market(tiny, clock)
+    market = Market(tiny)
 
-    async def rough() -> dict[str, Any]:
+    async def rough() -> tuple[Any, ...]:
         async with in_process(config_of(tiny, tmp_path / "rough", bars=tiny.bars, backfill=0)) as (client, service):
-            with running(RoughServer(market, random.Random(3))) as server:
-                assert isinstance(server, RoughServer)
-                server.outages = [(start + 30 * HOUR, start + 37 * HOUR), (start + 100 * HOUR, start + 102 * HOUR)]
-                await follow(service, server, clock, start + 34 * HOUR)
+            with running(Server(market, 3)) as server:
+                assert isinstance(server, Server)
+                server.outages = [(30, 37), (100, 102)]
+                await follow(service, server, 34)
                 feeds = (await client.get("/readyz")).json()["feeds"]
                 assert all(feed["failures"] > 1 and feed["lag_seconds"] > 3 * 3600 for feed in feeds.values())
-                assert "vaiom_feed_failures{asset=" in (await client.get("/metrics")).text
-                await follow(service, server, clock, start + 110 * HOUR)
-            # It is restarted, and so is what asks.
-            with running(RoughServer(market, random.Random(4), server.server_address[1])) as server:
-                await follow(service, server, clock, start + 170 * HOUR)
-            assert not any(feed["failures"] for feed in (await client.get("/readyz")).json()["feeds"].values())
+                assert 'vaiom_feed_lag_seconds{asset="EURUSD"}' in (await client.get("/metrics")).text
+                await follow(service, server, 110)
+            with running(Server(market, 4, server.server_address[1])) as again:
+                assert isinstance(again, Server)
+                await follow(service, again, 170)
+            done = server.counts + again.counts
+            assert min(done[each] for each in (*FAULTS, "503", "repeat", "shuffle", "page", "skip")) > 1
             return results(service)
 
-    def quiet() -> dict[str, Any]:
+    def quiet() -> tuple[Any, ...]:
         service = Service(config_of(tiny, tmp_path / "quiet", bars=tiny.bars, backfill=0))
         for bars in zip(*market.bars.values(), strict=True):
             for symbol, bar in zip(market.bars, bars, strict=True):
                 service.live.newest(symbol)
                 service.live.push(symbol, [BarRow(*bar)])
-        try:
-            return results(service)
-        finally:
-            service.store.close()
+        found = results(service)
+        service.store.close()
+        return found
 
-    found, expected = asyncio.run(rough()), quiet()
-    for symbol, bars in market.bars.items():
-        assert found[symbol]["bars"] == expected[symbol]["bars"] == bars
-        assert len(bars) == 122
+    (bars, settled, *rest), (expected, every, *others) = asyncio.run(rough()), quiet()
+    assert bars == expected == market.bars
+    for symbol in SYMBOLS:
         # Of bars that came together after an outage only the first had its forecast before it.
-        assert 100 < len(found[symbol]["settled"]) < len(expected[symbol]["settled"]) == 122
-        assert found[symbol]["settled"].items() <= expected[symbol]["settled"].items()
-    assert found["forecasts"] == expected["forecasts"]
-    assert found["state"] == expected["state"]
+        assert 100 < len(settled[symbol]) < len(every[symbol]) == len(bars[symbol]) == 122
+        assert settled[symbol].items() <= every[symbol].items()
+    assert rest == others
 
 
-def results(service: Service) -> dict[str, Any]:
-    live = service.live
-    return {
-        symbol: {"bars": bars, "settled": {each.as_of: each for each in live.settled[symbol]}}
-        for symbol in SYMBOLS
-        if (bars := [tuple(bar) for bar in service.store.last_bars(symbol, 122)])
-    } | {"state": live.online.to_json(), "forecasts": [live.newest(symbol).to_dict() for symbol in SYMBOLS]}
+def results(service: Service) -> tuple[Any, ...]:
+    """Stored bars, scored forecasts, where the assets stand, and the next forecasts."""
+    live, bars = service.live, {each: service.store.last_bars(each, 122) for each in SYMBOLS}
+    return (
+        {symbol: [tuple(bar) for bar in own] for symbol, own in bars.items()},
+        {symbol: {each.as_of: each for each in live.settled[symbol]} for symbol in SYMBOLS},
+        live.online.to_json(),
+        [dist.to_dict() for symbol in SYMBOLS if (dist := live.newest(symbol))],
+    )
