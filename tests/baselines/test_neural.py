@@ -25,7 +25,7 @@ def tiny(name: str, **changes: object) -> Neural:
 
 
 def test_they_are_known_and_left_to_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(EXPERIMENTS) == set(FOR_GPUS) <= set(BASELINES)
+    assert {*EXPERIMENTS, "tabm"} == set(FOR_GPUS) <= set(BASELINES)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert usual_baselines() == [name for name in BASELINES if name not in FOR_GPUS]
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

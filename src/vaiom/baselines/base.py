@@ -39,6 +39,7 @@ BASELINES = {
     "lightgbm": "lightgbm:LightGBM",
     "lightgbm_lags": "lightgbm:LightGBM",
     "lightgbm_extra": "lightgbm:LightGBM",
+    "tabm": "tabular:TabM",
     "return_tokens": "neural:Neural",
     "gru": "neural:Neural",
 }
@@ -46,7 +47,7 @@ BASELINES = {
 
 PLAIN = ("frequency", "markov", "hour_of_week")
 """Those that fit in a moment: `vaiom evaluate` fits them itself."""
-FOR_GPUS = ("return_tokens", "gru")
+FOR_GPUS = ("tabm", "return_tokens", "gru")
 """Hours on a few CPU cores: left out there unless they are named."""
 
 

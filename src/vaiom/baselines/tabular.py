@@ -1,0 +1,164 @@
+"""TabM, many networks in one, on the features of one row that `lightgbm_lags` reads.
+
+Members share their layers and differ by a scaling of the inputs and the last layer; the answer is the mean of theirs.
+The latest events of Train choose the epoch. Not in the paper: Gorishniy et al., TabM, ICLR 2025, its smallest form.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from vaiom.baselines.base import Baseline, Floats, Rows, damaged_fit
+from vaiom.baselines.lightgbm import FEATURES, TreeConfig, split_holdout
+from vaiom.errors import CheckpointError
+from vaiom.events.corpus import Corpus
+from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.files import Progress
+from vaiom.model.checkpoint import arrays_of, read_tensors, write_tensors
+from vaiom.model.config import class_of
+from vaiom.training.devices import resolve_device
+
+MODEL_NAME, FORMAT, FORMAT_VERSION = "model.safetensors", "vaiom-tabm", 1
+LIMIT = 8.0
+"""Standardised features are clipped to this."""
+_ASSET_WIDTH = 16
+_PREDICT_ROWS = 1 << 13
+_HOLDOUT = TreeConfig(chronological=True, holdout_share=0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabConfig:
+    """The defaults are those that its authors start from."""
+
+    members: int = 32
+    width: int = 512
+    num_layers: int = 3
+    dropout: float = 0.1
+    learning_rate: float = 2e-3
+    weight_decay: float = 3e-4
+    batch: int = 1_024
+    epochs: int = 20
+    patience: int = 3
+    seed: int = 17
+
+
+class Network(nn.Module):
+    """Features (n, F), NaN where unknown, and ids of assets (n,) to logits (n, members, 16)."""
+
+    def __init__(self, num_fields: int, num_assets: int, config: TabConfig) -> None:
+        super().__init__()
+        for name, value in (("centre", 0.0), ("spread", 1.0)):
+            self.register_buffer(name, torch.full((num_fields,), value))
+        self.asset = nn.Embedding(num_assets, _ASSET_WIDTH)
+        entering = num_fields + _ASSET_WIDTH
+        self.scaling = nn.Parameter(torch.randint(0, 2, (config.members, entering)) * 2.0 - 1)
+        widths = [entering, *[config.width] * config.num_layers]
+        layers = [(nn.Linear(*pair), nn.ReLU(), nn.Dropout(config.dropout)) for pair in pairwise(widths)]
+        self.layers = nn.Sequential(*(part for layer in layers for part in layer))
+        last = torch.rand(config.members, config.width, NUM_RETURN_BUCKETS) * 2 - 1
+        self.last = nn.Parameter(0.1 * last * config.width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(config.members, NUM_RETURN_BUCKETS))
+
+    def forward(self, x_NF: Tensor, asset_N: Tensor) -> Tensor:
+        own = (x_NF - self.get_buffer("centre")) / self.get_buffer("spread")
+        seen = torch.cat([own.nan_to_num(0.0).clamp(-LIMIT, LIMIT), self.asset(asset_N)], dim=-1)
+        hidden = self.layers(seen[:, None] * self.scaling)
+        return torch.einsum("nmd,mdk->nmk", hidden, self.last) + self.bias
+
+
+class TabM(Baseline):
+    name = "tabm"
+    network_: Network
+
+    def __init__(
+        self,
+        name: str = "tabm",
+        config: TabConfig | None = None,
+        progress: Progress | None = None,
+        *,
+        device: str = "auto",
+    ) -> None:
+        super().__init__(name, progress)
+        self.settings, self.features, self.device = config or TabConfig(), FEATURES["lightgbm_lags"], device
+
+    def config(self) -> dict[str, Any]:
+        return {**asdict(self.settings), "fields": list(self.features.fields), "holdout": asdict(_HOLDOUT)}
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        settings, device = self.settings, resolve_device(self.device)
+        parts = split_holdout(rows, corpus.target_timestamps[rows], _HOLDOUT)
+        (x, assets, wanted), held_out = (self._tensors(corpus, part, device) for part in parts)
+        torch.manual_seed(settings.seed)
+        network = self._network(len(corpus.tokenizer.symbols) + 1).to(device)
+        with torch.no_grad():
+            network.get_buffer("centre").copy_(x.nanmean(dim=0).nan_to_num(0.0))
+            variance = (x - network.get_buffer("centre")).square().nanmean(dim=0).nan_to_num(0.0)
+            network.get_buffer("spread").copy_(variance.sqrt().clamp(min=1e-6))
+            network.bias.copy_((wanted.bincount(minlength=NUM_RETURN_BUCKETS) + 1.0).log())  # from Frequency on
+        optimizer = torch.optim.AdamW(
+            network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        draw, best, least, stale = torch.Generator().manual_seed(settings.seed), network, math.inf, 0
+        for epoch in range(settings.epochs):
+            network.train()
+            for part in torch.randperm(len(x), generator=draw).to(device).split(settings.batch):
+                logits = network(x[part], assets[part])
+                loss = cross_entropy(logits.flatten(0, 1), wanted[part].repeat_interleave(logits.shape[1]))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            bits, stale = self._bits(network.eval(), *held_out), stale + 1
+            if bits < least:
+                best, least, stale = copy.deepcopy(network), bits, 0
+            if self.progress:
+                self.progress(epoch + 1, settings.epochs, f"epochs, held-out {bits:.4f} bits")
+            if stale == settings.patience:
+                break
+        self.network_ = best.eval()
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
+        device = resolve_device(self.device)
+        x, assets, _ = self._tensors(corpus, rows, device)
+        return self._probs(self.network_.to(device), x, assets).double().cpu().numpy()
+
+    def save(self, folder: Path) -> None:
+        write_tensors(folder / MODEL_NAME, FORMAT, FORMAT_VERSION, {}, arrays_of(self.network_.state_dict()))
+
+    def load(self, folder: Path) -> Self:
+        try:
+            _, arrays = read_tensors(folder / MODEL_NAME, FORMAT, FORMAT_VERSION)
+            network = self._network(len(arrays["asset.weight"]))
+            network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
+        except (CheckpointError, KeyError, RuntimeError) as error:
+            raise damaged_fit(folder / MODEL_NAME) from error
+        self.network_ = network.eval()
+        return self
+
+    def _network(self, num_assets: int) -> Network:
+        return Network(len(self.features.fields) - self.features.num_categories, num_assets, self.settings)
+
+    def _tensors(self, corpus: Corpus, rows: Rows, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Features without the metadata, ids of assets, classes."""
+        features = self.features.of(corpus, rows)[:, : -self.features.num_categories]
+        known = (features, corpus.meta[rows, 0].astype(np.int64), class_of(corpus.target_return[rows].astype(np.int64)))
+        x, assets, classes = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in known)
+        return x, assets, classes
+
+    def _probs(self, network: Network, x: Tensor, assets: Tensor) -> Tensor:
+        with torch.inference_mode():
+            pairs = zip(x.split(_PREDICT_ROWS), assets.split(_PREDICT_ROWS), strict=True)
+            return torch.cat([network(*pair).softmax(dim=-1).mean(dim=1) for pair in pairs])
+
+    def _bits(self, network: Network, x: Tensor, assets: Tensor, wanted: Tensor) -> float:
+        probs = self._probs(network, x, assets)
+        return float(-probs.gather(1, wanted[:, None]).log2().mean())
