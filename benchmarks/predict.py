@@ -115,7 +115,7 @@ def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
     model = Vaiom(config, tokenizer.vocabulary_sizes).eval()
     forecaster = Forecaster(TorchEngine(model), card(config, tokenizer))
     symbol, bars = next(iter(assets.items()))
-    return forecaster, forecaster.window(bars, symbol)
+    return forecaster, forecaster.windows({symbol: bars})[0]
 
 
 def card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:

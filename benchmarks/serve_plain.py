@@ -23,7 +23,7 @@ from vaiom.model.heads import return_log_probs
 
 def plain_forecast(forecaster: Forecaster, request: dict[str, Any]) -> dict[str, Any]:
     rows = [{**bar, "datetime": datetime.fromisoformat(bar["datetime"])} for bar in request["bars"]]
-    window = forecaster.window(pl.DataFrame(rows), request["symbol"])
+    [window] = forecaster.windows({request["symbol"]: pl.DataFrame(rows)})
     meta = meta_of(forecaster.tokenizer, window.symbol)
     events = inputs_of(forecaster.config, window.columns, meta)
     assert isinstance(forecaster.engine, TorchEngine)

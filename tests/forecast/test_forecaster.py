@@ -279,7 +279,7 @@ def test_calls_that_make_no_sense(forecaster: Forecaster, tiny: TinyRun, tmp_pat
 @given(price_pairs(min_rows=MIN_BARS, max_rows=90))
 def test_wild_prices_give_a_proper_forecast_or_a_refusal(forecaster: Forecaster, prices) -> None:
     bars = frame_of(*prices)
-    window = forecaster.window(bars, "EURUSD")
+    window = forecaster.windows({"EURUSD": bars})[0]
     if not window.columns["sigma20"][-1] > 0:
         with pytest.raises(DataError, match="no scale"):
             forecaster.forecast([window])

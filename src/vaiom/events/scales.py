@@ -331,12 +331,14 @@ def _weight(alpha: float, num_missing: int) -> float:
 
 def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]:
     """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it as it is."""
-    seen: Bools = values == values
-    levels, _ = average(np.asarray(values)[seen] if _many(values) else values, span, Ewma(state.level))
     if not _many(values):
-        last, before = int(seen), state.num_values
-        through = levels[last] / _known_weight(before + last, span)
-        return Running(through, levels[0] / _known_weight(before, span)), Mean(float(levels[last]), before + last)
+        before = state.level / _known_weight(state.num_values, span)
+        if values != values:
+            return Running(before, before), state
+        level, count = state.level + (float(values) - state.level) * _weight(2 / (span + 1), 0), state.num_values + 1
+        return Running(level / _known_weight(count, span), before), Mean(level, count)
+    seen: Bools = values == values
+    levels, _ = average(values[seen], span, Ewma(state.level))
     counts = state.num_values + np.arange(len(levels))
     mean, at = levels / _weight_of(counts, span), _running_count(seen)
     return Running(mean[at], mean[at - seen]), Mean(float(levels[-1]), int(counts[-1]))

@@ -244,10 +244,6 @@ class Forecaster:
 
         return OnlineForecaster(self)
 
-    def window(self, bars: Any, symbol: str) -> Window:
-        """Check an asset's bars and keep what its next forecast depends on."""
-        return self.windows({symbol: bars})[0]
-
     def windows(self, bars: Mapping[str, Any], symbol: str | None = None) -> list[Window]:
         """The windows of many assets, or of one of them, with what a model reads of the others."""
         assets = self._rows_of(bars, symbol)

@@ -167,7 +167,8 @@ class RowStep:
         turns = np.exp(np.array(positions)[:, None, None, None] * self.speeds).astype(np.complex64)
         unseen = [_unseen(place.end - place.low, place.stop - place.end, self.window) for place in places]
         hidden, number = self._encode(more), len(positions)
-        normed, mixed = _ending_with_1(number, self.width), _ending_with_1(number, self.width)
+        # They end with 1: the bias is part of a product.
+        normed, mixed = np.ones((2, number, self.width + 1), np.float32)
         mixed_HRE = mixed[:, :-1].reshape(number, self.num_heads, self.size).swapaxes(0, 1)
         # Views of every layer are made once: there are many calls, and little in each.
         views, start = [], 0
@@ -309,11 +310,6 @@ def _unseen(before: int, number: int, window: int) -> Array | None:
         return None
     distance = before + np.arange(number)[:, None] - np.arange(before + number)
     return np.where((distance < 0) | (distance >= window), np.float32(-np.inf), np.float32(0))
-
-
-def _ending_with_1(number: int, width: int) -> Array:
-    """Room for rows whose product with weights has the bias in it."""
-    return np.ones((number, width + 1), np.float32)
 
 
 def _apply(weights: Array, values: Array) -> Array:

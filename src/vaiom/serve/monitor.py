@@ -87,12 +87,10 @@ def settle(
     if not due:
         return []
     every = stack([dist for dist, _, _ in due])
-    returns = np.array([after["log_ret"][-1] for _, _, after in due])
-    pits = every.cdf(np.where(np.isfinite(returns), returns, 0.0)).tolist()
-    settled = []
-    for (dist, before, after), log_ret, quantiles, pit in zip(
-        due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits, strict=True
-    ):
+    returns, settled = np.array([after["log_ret"][-1] for _, _, after in due]), []
+    pits = every.cdf(np.where(np.isfinite(returns), returns, 0.0))
+    figures = zip(due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits.tolist(), strict=True)
+    for (dist, before, after), log_ret, quantiles, pit in figures:
         scorable = not (before["flags"][-1] & ANY_MASK or after["flags"][-1] & BAD_RETURN)
         bucket = int(after["return_bucket"][-1])
         probability = max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY) if scorable else math.nan
