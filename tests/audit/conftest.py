@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,16 @@ def real(shared_data: Path) -> Market:
     return real_market(shared_data / "bars_1h")
 
 
+@pytest.fixture(scope="package", autouse=True)
+def few_replicates() -> Iterator[None]:
+    """Confidence sets are made again by every audit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 50)
+        yield
+
+
 @pytest.fixture(scope="package")
-def finished(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(one_thread: None, few_replicates: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`bars`, `corpus`, two seeds `seed17` and `seed29`; the first is evaluated on Validation and both tests."""
     folder = tmp_path_factory.mktemp("finished")
     for seed, symbol in enumerate(("EURUSD", "XAUUSD")):

@@ -219,7 +219,8 @@ def test_models_that_never_differ_have_no_statistic() -> None:
     assert (same.statistic, same.p_value, same.mean_gain_bits) == (None, None, 0.0)
 
 
-def test_the_confidence_set_keeps_the_best_and_drops_the_worst() -> None:
+def test_the_confidence_set_keeps_the_best_and_drops_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 200)
     pytest.importorskip("arch")
     rng = np.random.default_rng(2)
     base = 3 + rng.standard_normal(600)
@@ -228,7 +229,7 @@ def test_the_confidence_set_keeps_the_best_and_drops_the_worst() -> None:
         "good": base + 0.1 * rng.standard_normal(600),
         "as good": base + 0.1 * rng.standard_normal(600),
     }
-    got = ConfidenceSet.of(bits, hours(600), replicates=200)
+    got = ConfidenceSet.of(bits, hours(600))
     assert got is not None
     assert got.included == ["good", "as good"]
     assert list(got.p_values) == ["worst", "good", "as good"]
@@ -236,11 +237,12 @@ def test_the_confidence_set_keeps_the_best_and_drops_the_worst() -> None:
     assert ConfidenceSet.of({"alone": base}, hours(600)) is None
 
 
-def test_models_with_equal_losses_share_one_answer() -> None:
+def test_models_with_equal_losses_share_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 200)
     rng = np.random.default_rng(5)
     base = rng.normal(3.2, 0.5, 600)
     bits = {"a": base, "worse": base + 0.5 + rng.normal(0, 0.1, 600), "twin": base.copy(), "also": base + 0.0}
-    got = ConfidenceSet.of(bits, hours(600), replicates=200)
+    got = ConfidenceSet.of(bits, hours(600))
     assert got is not None
     assert got.included == ["a", "twin", "also"]
     assert got.p_values["a"] == got.p_values["twin"] == got.p_values["also"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -96,9 +96,7 @@ class ConfidenceSet:
     block_size: int
 
     @classmethod
-    def of(
-        cls, bits: Mapping[str, Floats], target_times: Times, replicates: int = CONFIDENCE_SET_REPLICATES
-    ) -> Self | None:
+    def of(cls, bits: Mapping[str, Floats], target_times: Times) -> Self | None:
         """None where `arch` is not installed or there are too few times or models."""
         try:
             from arch.bootstrap import MCS
@@ -114,7 +112,8 @@ class ConfidenceSet:
             return None
         # Columns without names are numbered by `arch`.
         losses = np.stack([series[name] for name in names], axis=1)
-        test = MCS(losses, CONFIDENCE_SET_SIZE, replicates, block_size, method="max", bootstrap="stationary", seed=SEED)
+        how: dict[str, Any] = {"method": "max", "bootstrap": "stationary", "seed": SEED}
+        test = MCS(losses, CONFIDENCE_SET_SIZE, CONFIDENCE_SET_REPLICATES, block_size, **how)
         test.compute()
         included = {names[int(str(index))] for index in test.included}
         p_values = {names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()}
