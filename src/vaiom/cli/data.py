@@ -66,6 +66,8 @@ def import_(
     """Read files of other tools into a bar folder; the clock stays as stored unless --shift or --utc moves it."""
     from vaiom.market.imports import import_files
 
+    if wrong := [pair for pair in column if not all(pair.partition("="))]:
+        raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(wrong[0]))
     with progress_bar("importing") as progress:
         manifest = import_files(
             paths,
@@ -75,7 +77,7 @@ def import_(
             start=start,
             shift=parse_span(shift),
             utc=utc,
-            columns=_column_map(column),
+            columns=dict(pair.split("=", 1) for pair in column),
             price_scale=price_scale,
             repair=repair,
             replace=replace,
@@ -150,13 +152,6 @@ def check(bars: BarsDir) -> Answer:
     notes = [f"note: these bars cannot become a corpus yet.\n{text}" for text in problem.values()]
     shown = [*data_tables.price_quality(report), *([data_tables.split_quality(splits)] if splits else [])]
     return Answer(json={**report.to_json(), **problem, "splits": to_json(splits)}, shown=shown, notes=notes)
-
-
-def _column_map(pairs: list[str]) -> dict[str, str]:
-    for pair in pairs:
-        if not all(pair.partition("=")):
-            raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(pair))
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _bars_answer(manifest: dict[str, Any], out: Path, warnings: Sequence[str] = ()) -> Answer:

@@ -142,7 +142,11 @@ def risk(
     from vaiom.forecast.portfolio import read_positions
 
     amounts, forecaster = read_positions(positions), vaiom.Forecaster.load(run, device)
-    known = _what_if(given or [])
+    try:
+        known = {symbol: float(value) for symbol, value in (text.split("=") for text in given or ())}
+    except ValueError as error:
+        expected, got = "--given XAUUSD=-0.02, a log return", ", ".join(given or ())
+        raise ConfigError("not a log return of an asset", expected=expected, got=got) from error
     frames = newest_bars(bars, next(iter(amounts)), [*amounts, *known, *forecaster.reads])
     joint = forecaster.joint(frames, horizon=horizon, now=now)
     sure = {symbol: amounts.pop(symbol, 0.0) * math.expm1(value) for symbol, value in known.items()}
@@ -163,14 +167,6 @@ def risk(
         shown=[Table(caption, columns, rows)],
         notes=["\n" + "\n".join([*certain, *joint.notes])],
     )
-
-
-def _what_if(texts: Sequence[str]) -> dict[str, float]:
-    try:
-        return {symbol: float(value) for symbol, value in (text.split("=") for text in texts)}
-    except ValueError as error:
-        expected = "--given XAUUSD=-0.02, a log return"
-        raise ConfigError("not a log return of an asset", expected=expected, got=", ".join(texts)) from error
 
 
 def describe_forecasts(
