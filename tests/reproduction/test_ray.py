@@ -1,4 +1,4 @@
-"""A Ray cluster of two workers, one of which is killed midway, leaves the records of this process."""
+"""A Ray cluster of two workers, one of which is killed midway, leaves the records and the corpus of this process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, words_of
 
 from vaiom.errors import ConfigError
+from vaiom.events import build
+from vaiom.events.build import CorpusConfig, build_corpus, propose_splits
 from vaiom.experiments.engine import Engine
+from vaiom.simulate.market import MarketConfig, write_market
 
 pytest.importorskip("ray", reason="the ray extra is not installed")
 
@@ -107,6 +111,41 @@ def test_a_killed_worker_is_replaced(reproduced: Reproduced, tmp_path: Path, clu
     assert vaiom(*words_of(reproduced.corpus, here, *TABLES, settings=SETTINGS)).code == 0
     assert len(records_in(here)) == 4
     assert records_in(spread) == records_in(here)
+
+
+@pytest.mark.kills
+@needs_proc
+def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
+    tmp_path: Path, cluster: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars, marker = tmp_path / "bars", tmp_path / "killed"
+    write_market(MarketConfig(assets=100, bars=400), bars)
+
+    class KillsOnce:
+        """The Ray engine, the first of whose workers dies when its rows are half written."""
+
+        def run(self, tasks: Any, perform: Any, finished: int = 0, report: Any = None) -> dict[str, str]:
+            def dies_once(task: Any, device: str) -> None:
+                if task.id == tasks_to_die and not marker.exists():
+                    marker.touch()
+                    task.rows.write(task.rows.slices[task.symbols[0]].start, {"log_ret": [0.0] * 100})
+                    os.kill(os.getpid(), signal.SIGKILL)
+                perform(task, device)
+
+            assert len(tasks) == 10
+            tasks_to_die = tasks[3].id
+            return Engine(name="ray", device="cpu").run(tasks, dies_once, finished, report)
+
+    monkeypatch.setenv("RAY_ADDRESS", cluster[0])
+    monkeypatch.setattr(build, "ROWS_PER_TASK", 4000)
+    config = CorpusConfig(splits=propose_splits(bars))
+    build_corpus(bars, tmp_path / "spread", config, engine=KillsOnce())
+    assert marker.exists()
+    build_corpus(bars, tmp_path / "here", config)
+    files = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*") if path.is_file())
+    assert len(files) > 20
+    for file in files:
+        assert (tmp_path / "spread" / file).read_bytes() == (tmp_path / "here" / file).read_bytes(), file
 
 
 def test_no_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
