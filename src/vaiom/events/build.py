@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -40,16 +40,18 @@ from vaiom.events.rows import bars_of, blocks_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import count_bars, counted, read_file, symbols_in
+from vaiom.market.folder import count_bars, counted, read_file, read_stamps, symbols_in
 from vaiom.market.stamps import infer_timeframe, require_ordered
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 
 ROWS_PER_TASK = 1_000_000
 """Assets that begin within so many rows are one task: a process takes a second to start."""
-STRETCH_ROWS = 1 << 20
+STRETCH_ROWS = 1 << 18
 """Of a history that is searched for hidden bars at once."""
 
+_Made = tuple[AssetState, dict[str, Any]]
+"""What is left of an asset's bars once its rows are written: the state after them, and where they came from."""
 _CLASS = re.compile(r"\w[\w -]{0,31}")
 
 
@@ -80,13 +82,6 @@ class Engine(Protocol):
     ) -> dict[str, str]: ...
 
 
-class _Made(NamedTuple):
-    """What is left of an asset's bars once its rows are written: the state after them, and where they came from."""
-
-    state: AssetState
-    source: dict[str, Any]
-
-
 def build_corpus(
     bars: Path,
     out: Path,
@@ -113,8 +108,8 @@ def build_corpus(
             files.write_json(staged / TOKENIZER_NAME, tokenizer.to_json())
             for inside in rows.slices.values():
                 _write_buckets(rows, inside, tokenizer)
-            states = {symbol: each.state for symbol, each in made.items()}
-            sources = [each.source for each in made.values()]
+            states = {symbol: state for symbol, (state, _) in made.items()}
+            sources = [source for _, source in made.values()]
             _write_generation(staged, rows, _corpus(rows, config, tokenizer), states, sources)
         keep_ledger(out, staged)
     return open_corpus(out, verify=False)
@@ -122,7 +117,7 @@ def build_corpus(
 
 def propose_splits(bars: Path) -> SplitConfig:
     """Boundaries that the bars of a folder can bear."""
-    stamps = (read_file(bars / f"{symbol}.parquet")["Datetime"] for symbol in symbols_in(bars))
+    stamps = (read_stamps(bars / f"{symbol}.parquet") for symbol in symbols_in(bars))
     ends = [(each[0], each[-1]) for each in stamps]
     return SplitConfig.covered_by(min(first for first, _ in ends), max(last for _, last in ends))
 
@@ -205,8 +200,8 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
     if config.timeframe:
         return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
     first = min(symbols_in(bars) if isinstance(bars, Path) else bars)
-    frame = read_file(bars / f"{first}.parquet") if isinstance(bars, Path) else bars[first]
-    seen = infer_timeframe(frame["Datetime"])
+    stamps = read_stamps(bars / f"{first}.parquet") if isinstance(bars, Path) else bars[first]["Datetime"]
+    seen = infer_timeframe(stamps)
     try:
         return replace(config, timeframe=format_span(seen) if seen else "1h")
     except ConfigError as error:
@@ -247,12 +242,12 @@ def _make_rows(
     for reason in engine.run(tasks, _perform, report=progress).values():
         raise RuntimeError(reason) if reason.startswith("Traceback") else DataError(reason)
     told = {symbol: each for task in tasks for symbol, each in files.read_json(task.file).items()}
-    return {symbol: _Made(AssetState.from_json(state), source) for symbol, (state, source) in told.items()}
+    return {symbol: (AssetState.from_json(state), source) for symbol, (state, source) in told.items()}
 
 
 def _perform(task: _SomeAssets, _device: str) -> None:
     made = {symbol: _make_asset(task.rows, task.bars, symbol, task.timeframe) for symbol in task.symbols}
-    files.write_json(task.file, {symbol: [each.state.to_json(), each.source] for symbol, each in made.items()})
+    files.write_json(task.file, {symbol: [state.to_json(), source] for symbol, (state, source) in made.items()})
 
 
 def _make_asset(rows: Rows, bars: Path, symbol: str, timeframe: str) -> _Made:
@@ -261,7 +256,7 @@ def _make_asset(rows: Rows, bars: Path, symbol: str, timeframe: str) -> _Made:
     if len(read.seconds) != inside.stop - inside.start:
         raise DataError("the file changed while it was read", where=file, fix="build again")
     state = _write_rows(rows, symbol, read, AssetState.empty(timeframe_of(timeframe)))
-    return _Made(state, _source(file, len(read.seconds)))
+    return state, _source(file, len(read.seconds))
 
 
 def _source(file: Path, rows_taken: int) -> dict[str, Any]:
@@ -378,7 +373,7 @@ def _write_generation(
     assert rows.folder
     rows.write_cross()
     files.write_json(rows.folder / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
-    digest, hashes = rows.hashes()
+    digest = rows.sha256()
     for file in rows.folder.iterdir():
         if file.stem not in COLUMN_TYPES and file.name != STATE_NAME:
             file.unlink()
@@ -410,7 +405,10 @@ def _write_generation(
         **({"like": corpus.manifest["like"]} if corpus.like else {}),
         "inputs": inputs,
         "folder": folder.name,
-        "arrays": {name: {"dtype": dtype, "sha256": hashes[name]} for name, dtype in COLUMN_TYPES.items()},
+        "arrays": {
+            name: {"dtype": dtype, "sha256": files.sha256_file(folder / f"{name}.npy")}
+            for name, dtype in COLUMN_TYPES.items()
+        },
         "state_sha256": files.sha256_file(folder / STATE_NAME),
     }
     manifest["manifest_sha256"] = files.sha256_of(files.canonical_json(manifest))

@@ -1,7 +1,7 @@
 """The columns of a corpus while it is made: arrays in memory, or files of which each use holds a part.
 
-Enters: how many rows each asset has, then values of some of them. Leaves: the arrays, or the files of a corpus folder
-and their hashes. NumPy alone.
+Enters: how many rows each asset has, then values of some of them. Leaves: the arrays, or the files of a corpus folder.
+NumPy alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ CROSS_ROWS = 1 << 20
 
 _TYPES = {**COLUMN_TYPES, **dict.fromkeys(EXACT.values(), "<f8")}
 _HEADER_BYTES = 128
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +88,12 @@ class Rows:
                 self.write(places[symbol], columns)
                 places[symbol] += len(columns[CROSS_FIELDS[0]])
 
-    def hashes(self) -> tuple[str, dict[str, str]]:
-        """Of the bytes of all columns, one after another, and of each file of a corpus."""
+    def sha256(self) -> str:
+        """Of the bytes of all columns of a corpus in files, one after another."""
         assert self.folder
-        whole, of_files = hashlib.sha256(), {}
+        digest = hashlib.sha256()
         for name in COLUMN_TYPES:
             with (self.folder / f"{name}.npy").open("rb") as stream:
-                own = hashlib.sha256(stream.read(_HEADER_BYTES))
-                while chunk := stream.read(_CHUNK):
-                    own.update(chunk)
-                    whole.update(chunk)
-            of_files[name] = own.hexdigest()
-        return whole.hexdigest(), of_files
+                stream.seek(_HEADER_BYTES)
+                hashlib.file_digest(stream, lambda: digest)
+        return digest.hexdigest()

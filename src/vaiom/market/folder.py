@@ -136,11 +136,19 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
     return conform(frame, path) if columns is None else frame
 
 
+def read_stamps(path: Path) -> pl.Series:
+    """The stamps of an asset's bars, without the rest where they are as they should be."""
+    frame = read_parquet(path, path, ["Datetime"])
+    return (frame if len(frame) and frame.schema == {"Datetime": STAMP} else read_file(path))["Datetime"]
+
+
 def count_bars(path: Path) -> int:
     """How many bars a file holds, without reading them."""
-    import pyarrow.parquet as pq
-
     with readable_parquet(path):
+        if not find_spec("pyarrow"):
+            return int(pl.scan_parquet(path).select(pl.len()).collect().item())
+        import pyarrow.parquet as pq
+
         return int(pq.ParquetFile(path).metadata.num_rows)
 
 
