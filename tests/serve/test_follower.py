@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from market import feed_server
+from vaiom.errors import DataError
 from vaiom.market.feeds import BELIEVED, Dukascopy
 from vaiom.market.folder import BAR_SCHEMA
-from vaiom.serve.follow import Bar, Follower
+from vaiom.serve.follow import Bar, Follower, HttpService
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 START = datetime(2024, 5, 15)
@@ -260,6 +261,27 @@ def test_bars_of_another_clock() -> None:
     source.in_utc, sink = False, Memory()
     follower(source, sink, clock, utc_offset=-HOUR).step()
     assert sink.numbers() == [1]
+
+
+def test_a_service_elsewhere_that_refuses_or_is_not_there() -> None:
+    with feed_server.running() as server:
+        server.faults["/v1/assets"] = ["401"]
+        server.files["/v1/assets"] = b'{"timeframe": "1h", "assets": [{"symbol": "EURUSD"}]}'
+        with pytest.raises(DataError, match="refuses with HTTP 401"):
+            HttpService(server.url + "/", "secret")
+        service = HttpService(server.url)
+        source, clock = Source(*map(bar, range(3))), Clock(3.1)
+        ours = follower(source, service, clock)
+        ours.step()
+        assert ours.health()["EURUSD"].problem == "the service refuses with HTTP 404"
+        assert source.asked == []
+        server.files["/v1/assets/EURUSD/history?last=40"] = b'{"bars": []}'
+        ours.step()
+        assert ours.health()["EURUSD"].problem == "the service refuses with HTTP 501"
+    ours.step()
+    assert ours.health()["EURUSD"].problem == "the service does not answer"
+    with pytest.raises(DataError, match="does not answer"):
+        HttpService("nowhere")
 
 
 @settings(max_examples=15, deadline=None)

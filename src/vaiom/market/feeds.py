@@ -23,8 +23,6 @@ from vaiom.market.stamps import infer_timeframe
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 
-SOURCES = "dukascopy, its layout at an address (http://...), ccxt:EXCHANGE, or a file or folder"
-
 _EPOCH, _ONE_DAY, _ONE_HOUR = datetime(1970, 1, 1), timedelta(days=1), timedelta(hours=1)
 _MILLISECOND = timedelta(milliseconds=1)
 # A file is asked for again until its time ended so long ago.
@@ -57,7 +55,8 @@ def open_feed(source: str, timeframe: str, options: Options | None = None) -> Fe
     if kind == "ccxt":
         return Exchange(_exchange(name), timeframe)
     if not Path(source).exists():
-        raise ConfigError("no such source of bars", expected=SOURCES, got=repr(source))
+        expected = "dukascopy, http://..., ccxt:EXCHANGE, or a file or folder that is there"
+        raise ConfigError("no such source of bars", expected=expected, got=repr(source))
     return Files(Path(source), options or Options(repair=True, utc=True, whole_lines=True))
 
 
