@@ -160,7 +160,8 @@ class _Pieces:
         first, last = self.knots[0], self.knots[-1]
         lower, upper = self._masses
         every, sign = np.ones_like(lower) * levels, (-1) ** power
-        tops = np.minimum(self.knots, self.quantile(every)[:, :, None])
+        whole = bool((levels == 1).all())  # as for a mean, which cuts no piece
+        tops = self.knots if whole else np.minimum(self.knots, self.quantile(every)[:, :, None])
         a, b = tops[..., :-1], tops[..., 1:]
         means = (a + b) / 2 if power == 1 else (a * a + a * b + b * b) / 3
         below = np.minimum(self.cumulative[:, None], levels[:, None])
@@ -172,9 +173,10 @@ class _Pieces:
             return np.asarray(every * (sign * self.lower.moment_beyond(cut, -first, power)))
 
         def with_upper() -> Floats:
-            whole, rest = total + upper * self.upper.moment_beyond(0.0, last, power), 1 - every
+            rest = 1 - every
             cut = self.upper.excess(_share(np.where(rest > 0, rest, 1), upper))
-            return np.asarray(whole - rest * self.upper.moment_beyond(cut, last, power))
+            beyond = upper * self.upper.moment_beyond(0.0, last, power)
+            return np.asarray(total + beyond - rest * self.upper.moment_beyond(cut, last, power))
 
         above = every > self.cumulative[:, -1:]
         return self._with_tails(total, (above, with_upper), (every <= lower, within_lower)) / every
