@@ -209,7 +209,8 @@ def _timeless(files: dict[str, bytes], out: Path) -> Contents:
 
 
 def _without(value: Any) -> Any:
-    """Without what counts seconds and looks, or names a folder."""
+    """Without what counts seconds and looks, or names a folder or the ledger, which has the times of looks."""
     if isinstance(value, dict):
-        return {key: _without(each) for key, each in value.items() if key not in ("seconds", "looks", "run", "corpus")}
+        other = ("seconds", "looks", "ledger_sha256", "run", "corpus")
+        return {key: _without(each) for key, each in value.items() if key not in other}
     return [_without(each) for each in value] if isinstance(value, list) else value
