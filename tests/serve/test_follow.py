@@ -77,9 +77,10 @@ class Server(FeedServer):
         rows = [[(stamp - EPOCH) // timedelta(milliseconds=1), *numbers] for stamp, *numbers in there]
         if there and there[-1][0] + HOUR > market.now:
             rows[-1][1:] = [9.0, 9.0, 9.0, 9.0, None]
-        trick = self.chance.choice(["", "", "", "repeat", "shuffle", "page", "skip"])
-        if trick == "skip" and rows and self.skips[symbol] < BELIEVED - 1:
-            rows.remove(self.chance.choice(rows))
+        # What it skips after an outage would be lost if it were believed.
+        trick = "skip" if len(rows) > 7 else self.chance.choice(["", "", "", "repeat", "shuffle", "page", "skip"])
+        if trick == "skip" and len(rows) > 2 and self.skips[symbol] < BELIEVED - 1:
+            del rows[-3]
             self.skips[symbol] += 1
         else:
             self.skips[symbol] = 0
