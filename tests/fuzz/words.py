@@ -9,7 +9,7 @@ import polars as pl
 
 from fuzz.mutations import Mutate, spoil_json, spoil_text
 from vaiom.cli import console
-from vaiom.cli import corpus as corpus_command
+from vaiom.cli import data as corpus_command
 from vaiom.market.download import Ledger
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
