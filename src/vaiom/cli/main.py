@@ -26,17 +26,8 @@ app.add_typer(data.corpus_app, name="corpus")
 for command in (
     *(run.demo, run.run, train.experiments, train.train, train.refit, train.horizons, train.dependence),
     *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),
-    *(
-        forecast.forecast,
-        forecast.models,
-        forecast.card,
-        forecast.predict,
-        forecast.risk,
-        forecast.export,
-        forecast.serve,
-        forecast.follow,
-        forecast.state,
-    ),
+    *(forecast.forecast, forecast.models, forecast.card, forecast.predict, forecast.risk, forecast.export),
+    *(forecast.serve, forecast.follow, forecast.state),
 ):
     app.command()(command)
 # Commands of a checkout, which no wheel holds: words, options and --help all go to the command behind.
