@@ -202,8 +202,11 @@ def test_download(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
     (tmp_path / "classes.toml").write_text('SIM02USD = "spot"\n')
-    built = vaiom("corpus", "build", market, "--out", tmp_path / "c", "--classes", tmp_path / "classes.toml", "--json")
+    words = ("corpus", "build", market, "--classes", tmp_path / "classes.toml", "--json")
+    built = vaiom(*words, "--out", tmp_path / "c")
     answer = built.json()
+    assert vaiom(*words, "--out", tmp_path / "elsewhere", "--workers", 2).json() == answer
+    require_refusal(vaiom(*words, "--out", tmp_path / "d", "--engine", "steam"), "local, ray", "steam")
     assert answer["classes"] == {"SIM01USD": "FX", "SIM02USD": "SPOT"}
     assert "building: 2/2" in built.err
     assert {"manifest.json", "tokenizer.json"} < set(names_in(tmp_path / "c"))

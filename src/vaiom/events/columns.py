@@ -76,7 +76,7 @@ class Rows:
         stamps = np.unique(self.read(["timestamp"], slice(0, count))["timestamp"])
         size = max(1, CROSS_ROWS // len(self.slices))
         places = {symbol: rows.start for symbol, rows in self.slices.items()}
-        for last in stamps[[*range(size - 1, len(stamps) - 1, size), -1]]:
+        for last in (*stamps[size - 1 :: size], *stamps[-1:]):
             assets = {}
             for symbol, rows in self.slices.items():
                 # Stamps of an asset do not repeat: no more of its rows than a block has stamps are in it.
