@@ -55,8 +55,10 @@ class Rows:
         out = {}
         for name in names:
             dtype, file = np.dtype(_TYPES[name]), self.folder / f"{name}.npy"
-            start = _HEADER_BYTES + inside.start * dtype.itemsize
-            out[name] = np.fromfile(file, dtype, inside.stop - inside.start, offset=start)
+            out[name] = np.empty(inside.stop - inside.start, dtype)
+            with file.open("rb") as stream:
+                stream.seek(_HEADER_BYTES + inside.start * dtype.itemsize)
+                stream.readinto(out[name].data)
         return out
 
     def write(self, start: int, columns: Columns) -> None:
