@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,16 +29,23 @@ def real(shared_data: Path) -> Market:
     return real_market(shared_data / "bars_1h")
 
 
-@pytest.fixture(scope="package", autouse=True)
-def few_replicates() -> Iterator[None]:
+@contextmanager
+def drawing_few_replicates() -> Iterator[None]:
     """Confidence sets are made again by every audit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 50)
         yield
 
 
-@pytest.fixture(scope="package")
-def finished(one_thread: None, few_replicates: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", autouse=True)
+def few_replicates() -> Iterator[None]:
+    """For these files alone: a worker goes on with others."""
+    with drawing_few_replicates():
+        yield
+
+
+@pytest.fixture(scope="session")
+def finished(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`bars`, `corpus`, two seeds `seed17` and `seed29`; the first is evaluated on Validation and both tests."""
     folder = tmp_path_factory.mktemp("finished")
     for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
@@ -46,8 +54,9 @@ def finished(one_thread: None, few_replicates: None, tmp_path_factory: pytest.Te
     for seed in (17, 29):
         experiment = TINY.with_changes(seed=seed, steps=8, num_layers=1, validate_every=4)
         train(corpus, experiment, folder / f"seed{seed}", device="cpu")
-    for split in ("validation", "test-h1", "test-h2"):
-        evaluate_run(folder / "seed17", corpus, split, device="cpu")
+    with drawing_few_replicates():
+        for split in ("validation", "test-h1", "test-h2"):
+            evaluate_run(folder / "seed17", corpus, split, device="cpu")
     return folder
 
 

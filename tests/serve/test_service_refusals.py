@@ -217,7 +217,7 @@ def test_a_model_is_given_the_threads(tiny: TinyRun, tmp_path: Path, monkeypatch
         raise ConfigError("enough seen")
 
     monkeypatch.setattr("vaiom.serve.app.Forecaster.load", load)
-    monkeypatch.setattr("vaiom.serve.app.torch.set_num_threads", lambda _: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     for run in (tiny.run, tmp_path / "model.onnx"):
         with pytest.raises(ConfigError, match="enough"):
             Service(config_of(tiny, tmp_path, run=run, threads=3))
