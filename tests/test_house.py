@@ -125,7 +125,7 @@ for name in {blocked}:
 import torch
 torch.set_num_threads(1)
 from reproduction.__main__ import main
-tables = ["main-test", "matched", "walk-forward", "splits"]
+tables = ["main-test", "walk-forward", "splits"]
 where = ["--corpus", {str(tmp_path / "corpus")!r}, "--out", {str(tmp_path / "out")!r}]
 main([*tables, *where, "--budget", "fast", "--device", "cpu", *{changes}])
 """
