@@ -11,7 +11,7 @@ from pathlib import Path
 from reproduction.findings import Records
 from reproduction.log import LOG_NAME, render_log
 from reproduction.page import PAGE_NAME, tables_of, write_page
-from reproduction.paper import COMPARISONS
+from reproduction.paper import COMPARISONS, SEEDS
 from reproduction.plan import cost_beside_main, plan_tasks, require_tables
 from reproduction.records import RUN, WALK
 from reproduction.tasks import Place, Task, finish_tasks
@@ -42,6 +42,8 @@ def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
     add("--engine", default="local", help="local, or ray: the cluster that `ray start --head` began.")
     add("--workers", type=int, default=1, help="Local runs at a time, spread over the GPUs; Ray fills its cluster.")
     add("--budget", default="full", help="full: the paper's lengths. fast: long runs shortened, and marked.")
+    few = "Runs of this seed alone; may be repeated. Else the paper's three."
+    add("--seed", type=int, action="append", dest="seeds", help=few)
     change = "Change every run; another experiment claims nothing."
     add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=change)
     add(
@@ -69,7 +71,7 @@ def main(words: Sequence[str] | None = None, program: str = "python -m reproduct
         return
     tables = require_tables(asked.tables)
     opened = _open(asked.corpus)
-    tasks = plan_tasks(tables, opened, asked.budget, asked.settings)
+    tasks = plan_tasks(tables, opened, asked.budget, asked.settings, asked.seeds or SEEDS)
     if asked.list:
         _list(tables, tasks, asked.json)
         return

@@ -15,6 +15,7 @@ from reproduction.findings import (
     HOLDS,
     NOT_CLAIMED,
     NOT_RUN,
+    STOPPED,
     UNMATCHED,
     UNRESOLVED,
     Measured,
@@ -64,9 +65,10 @@ def _of_row(claim: Claim, records: Records) -> list[Any]:
 def _reason(found: Measured) -> str:
     seeds = f"{len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed, the main model's spread"
     short = f" ({found.shortened})" if found.shortened else ""
-    if found.verdict == NOT_RUN:
-        return f"its run ended before this step{short}" if found.records else f"no {found.row.timeframe} bars here"
+    turned = ", ".join(f"{step:,}" for step in found.best_steps)
     return {
+        NOT_RUN: f"no {found.row.timeframe} bars here",
+        STOPPED: f"its curve turned at {turned}, and its run ended before this step{short}",
         UNRESOLVED: f"smaller than the chance of training: {seeds}{short}",
         NOT_CLAIMED: f"its curve had not turned{short}",
         UNMATCHED: f"the two lengths do not match{short}",

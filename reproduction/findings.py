@@ -26,7 +26,7 @@ from vaiom.errors import DataError
 HOLDS, FAILS, UNRESOLVED, NOT_RUN = "holds", "fails", "unresolved", "not run"
 BETTER, WORSE = "better", "worse"
 """What stands for the sign where the paper has none."""
-NOT_CLAIMED, UNMATCHED = "too short to claim", "lengths do not match"
+NOT_CLAIMED, UNMATCHED, STOPPED = "too short to claim", "lengths do not match", "stopped before"
 CONFIDENCE = 0.95
 
 
@@ -91,6 +91,7 @@ class Measured:
     seed_sd: float | None = None
     seeds: tuple[int, ...] = ()
     best_steps: tuple[int, ...] = ()
+    """Where the runs were at their best: up to the published step, or at all where the row is about one step."""
     at_published_step: float | None = None
     delta_bits: float | None = None
     """Against the reference row, mean over the seeds that both have; negative is better."""
@@ -162,22 +163,24 @@ def _measure(
     told: dict[str, Any] = {
         "shortened": "; ".join(dict.fromkeys(record.shortened for record in own.values() if record.shortened)),
         "records": tuple(own.values()),
+        "best_steps": tuple(each.best_step(None if row.at_step else row.steps) for each in own.values()),
     }
     if not bits:
-        return Measured(row=row, published_delta=published, verdict=NOT_RUN if reference else "", **told)
+        verdict = STOPPED if own else NOT_RUN if reference else ""
+        return Measured(row=row, published_delta=published, verdict=verdict, **told)
     deltas = _deltas(row, own, reference, others) if reference else {}
     error = interval_half_width(list(deltas.values()), noise)
     verdict = ""
     if reference:
         pairs = [(own[seed], others[seed]) for seed in deltas]
-        verdict = _refusal(row, reference, pairs) or verdict_of(list(deltas.values()), error, published)
+        missing = "" if pairs else STOPPED if own.keys() & others.keys() else NOT_RUN
+        verdict = missing or _refusal(row, reference, pairs) or verdict_of(list(deltas.values()), error, published)
     at_step = [record.validation[row.steps] for record in own.values() if row.steps in record.validation]
     return Measured(
         row=row,
         bits=mean(bits.values()),
         seed_sd=stdev(bits.values()) if len(bits) > 1 else None,
         seeds=tuple(bits),
-        best_steps=tuple(own[seed].best_step(row.steps) for seed in bits),
         at_published_step=mean(at_step) if at_step else None,
         delta_bits=mean(deltas.values()) if deltas else None,
         delta_error=error,
@@ -211,8 +214,6 @@ def _deltas(row: Row, own: dict[int, Record], reference: Row, others: dict[int, 
 
 def _refusal(row: Row, reference: Row, pairs: Sequence[tuple[Record, Record]]) -> str:
     """Why a comparison is not judged; empty where it is."""
-    if not pairs:
-        return NOT_RUN
     if not all(record.claimed for pair in pairs for record in pair):
         return NOT_CLAIMED
     if row.steps == reference.steps:

@@ -131,7 +131,7 @@ def _comparison(name: str, records: Records) -> list[Noted]:
             *(each.row.label, each.row.bits, each.bits),
             None if each.bits is None or each.row.bits is None else each.bits - each.row.bits,
             *(each.seed_sd, len(each.seeds) or None),
-            None if each.row.at_step else ", ".join(map(count, each.best_steps)) or None,
+            ", ".join(map(count, each.best_steps)) or None,
             *(each.row.steps, each.at_published_step, each.published_delta, each.delta_bits, each.delta_error),
             each.verdict or None,
         ]

@@ -266,7 +266,7 @@ def _train(task: Task, corpus: Corpus, run: Path, device: str, deadline: float) 
     model, used = task.experiment.model, resolve_device(device)
     bits = Run(run).validation_bits()
     stopped: Fields = {}
-    if not task.experiment.train.has_ended(bits):
+    if result.last_step < task.experiment.train.steps:  # by a time limit, or by patience
         how = f"stopped at {result.last_step:,} of {task.experiment.train.steps:,} steps"
         stopped["shortened"] = "; ".join(filter(None, [task.shortened, how]))
         stopped["claimed"] = task.claimed and result.best_step < result.last_step  # else its curve had not turned

@@ -109,13 +109,7 @@ class _Folder:
         return self._use()
 
     def seal(self, data: bytes) -> object:
-        try:
-            value = json.loads(data)
-            unsealed = {key: item for key, item in value.items() if key != "manifest_sha256"}
-            data = _spelled({**unsealed, "manifest_sha256": sha256_of(_loosely_canonical(unsealed))})
-        except (ValueError, AttributeError, TypeError, RecursionError):
-            pass
-        return self.manifest(data)
+        return self.manifest(_sealed(data))
 
     def tokenizer(self, data: bytes) -> object:
         try:
@@ -131,7 +125,8 @@ class _Folder:
         from vaiom.events.build import append_bars
 
         (self.rows / STATE_NAME).write_bytes(data)
-        self.seal(json.dumps({**self.value, "state_sha256": sha256_of(data)}).encode())
+        manifest = json.dumps({**self.value, "state_sha256": sha256_of(data)}).encode()
+        (self.path / MANIFEST_NAME).write_bytes(_sealed(manifest))
         return append_bars(self.path, self.path.parent.parent / "materials" / "bars")
 
     def column(self, data: bytes) -> object:
@@ -144,6 +139,16 @@ class _Folder:
         corpus = open_corpus(self.path)
         inputs = corpus.cont, corpus.disc, corpus.extra, corpus.target_return, corpus.target_gap
         return *inputs, corpus.endpoints(SPLIT, CONTEXT), corpus.tokenizer.sha256, corpus.sha256
+
+
+def _sealed(manifest: bytes) -> bytes:
+    """With a checksum that fits, where it can have one."""
+    try:
+        value = json.loads(manifest)
+        unsealed = {key: item for key, item in value.items() if key != "manifest_sha256"}
+        return _spelled({**unsealed, "manifest_sha256": sha256_of(_loosely_canonical(unsealed))})
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return manifest
 
 
 def _spelled(value: Any) -> bytes:

@@ -15,6 +15,7 @@ from reproduction.findings import (
     HOLDS,
     NOT_CLAIMED,
     NOT_RUN,
+    STOPPED,
     UNMATCHED,
     UNRESOLVED,
     Records,
@@ -150,6 +151,16 @@ def test_what_is_too_short_is_not_claimed_and_what_is_missing_not_run() -> None:
     assert measure(TABLE, Records([*own, *other]))[1].verdict == NOT_CLAIMED
     assert [each.verdict for each in measure(TABLE, Records([]))] == ["", NOT_RUN]
     assert measure(TABLE, Records(own))[1].verdict == NOT_RUN
+
+
+def test_a_row_beyond_the_end_of_its_run_says_where_the_curve_turned() -> None:
+    early, late = Row("early", "cont", 200, 3.2, "late", at_step=True), Row("late", "cont", 1_000, 3.1, at_step=True)
+    table = Comparison(name="test", title="", label="", rows=(early, late))
+    measured = measure(table, Records([record_of(early, 17, {100: 3.0, 200: 3.2, 300: 3.1})]))
+    assert [(each.verdict, each.best_steps, each.bits) for each in measured] == [
+        (STOPPED, (100,), 3.2),
+        (STOPPED, (100,), None),
+    ]
 
 
 def test_of_several_lengths_the_longest_stands_for_a_run() -> None:
