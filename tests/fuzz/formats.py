@@ -43,14 +43,14 @@ def targets() -> dict[str, Entry]:
         "bi5 candles, records": ([candles], spoil_bytes, _packed_reader(CANDLES_NAME), 15),
         "bi5 ticks": ([_packed(ticks)], spoil_bytes, _reader(TICKS_NAME), 20),
         "bi5 ticks, records": ([ticks], spoil_bytes, _packed_reader(TICKS_NAME), 15),
-        "histdata": ([histdata], spoil_text, _reader("DAT_ASCII_EURUSD_M1_2019.csv"), 20),
-        "metatrader": ([metatrader, metatrader.split(b"\n", 1)[1]], spoil_text, _reader("EURUSD_M1.csv"), 20),
-        "dukascopy csv": ([jforex, node], spoil_text, _reader("EURUSD_BID.csv"), 20),
+        "histdata": ([histdata], spoil_text, _reader("DAT_ASCII_EURUSD_M1_2019.csv"), 11),
+        "metatrader": ([metatrader, metatrader.split(b"\n", 1)[1]], spoil_text, _reader("EURUSD_M1.csv"), 11),
+        "dukascopy csv": ([jforex, node], spoil_text, _reader("EURUSD_BID.csv"), 11),
         "table": (
             [table, zoned, "\ufeff".encode("utf-16-le") + table.decode().encode("utf-16-le")],
             spoil_text,
             _reader("table.csv"),
-            20,
+            11,
         ),
         "parquet table": (
             [_parquet(frame), _parquet(frame.cast({"Datetime": pl.String}))],
