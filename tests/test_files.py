@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from vaiom.errors import DataError
 from vaiom.files import (
     STAGING_PREFIX,
     FolderInUseError,
     atomic_file,
     hold_folder,
+    read_json,
     staged_folder,
     staging_folder,
     try_lock,
@@ -48,6 +50,13 @@ def test_the_package_needs_no_unix() -> None:
     missing = ("fcntl", "resource", "pwd", "grp", "termios")
     code = f"import sys; sys.modules |= dict.fromkeys({missing}); import vaiom.cli.main"
     subprocess.run([sys.executable, "-c", code + ", vaiom.files, vaiom.run, vaiom.codec"], check=True)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 3}', '[{"x": {"a": 1, "a": 1}}]'])
+def test_a_repeated_key_is_refused_with_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "told.json").write_text(text)
+    with pytest.raises(DataError, match=r"told\.json[\s\S]*'a' is there twice"):
+        read_json(tmp_path / "told.json")
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

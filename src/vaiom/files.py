@@ -16,6 +16,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -143,9 +144,22 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; raises `ValueError`, also over a key that an object has twice."""
+    return json.loads(text, object_pairs_hook=_object_of)
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {repeated!r} is there twice")
+    return value
+
+
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise DataError("a file is missing", where=path, fix="check the path, or build the folder again") from error
     except (ValueError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ import vaiom
 from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, date, parse_date, parse_span, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
+from vaiom.files import parse_json
 from vaiom.report import data_tables
 
 app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
@@ -276,7 +276,7 @@ def _class_table(file: Path | None) -> dict[str, str]:
         return {}
     try:
         text = file.read_text(encoding="utf-8")
-        table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        table = parse_json(text) if file.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("the class table cannot be read", where=file, got=str(error)) from error
     if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):

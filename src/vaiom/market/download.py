@@ -7,7 +7,6 @@ Paper: "Market Data, Price Convention and Bar Construction" (the source of the o
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -352,7 +351,7 @@ class Ledger:
         for text in content.splitlines():
             # Torn or damaged: the day counts as unfinished and is fetched again.
             with suppress(ValueError, RecursionError):
-                line = from_json(Line, json.loads(text))
+                line = from_json(Line, files.parse_json(text))
                 self._lines[FeedFile(line.symbol, line.day)] = line
 
     def lines(self, symbol: str) -> dict[FeedFile, Line]:
