@@ -1,4 +1,4 @@
-"""Sampled closes of the next bar, as Kronos and Chronos give them, as a table for `vaiom score`.
+"""Sampled closes of the next bar, as Kronos and the first Chronos give them, as a table for `vaiom score`.
 
 Both models draw paths of prices after a context of bars. What is scored is the first step: the log return of each
 sampled close over the last known close. The sampler is any function; with Chronos it is, for instance,
