@@ -112,12 +112,12 @@ def test_the_variance_of_the_shortfall_statistic_is_that_of_draws() -> None:
     rng = np.random.default_rng(4)
     one = forecasts(rng, 1)
     drawn = one.rvs(400_000, seed=1)[0]
-    for tail in forecast_tails(one, np.zeros(1)):
-        losses = -drawn if tail.side == "long" else drawn
-        beyond = losses[losses > tail.value_at_risk[0]]
-        assert len(beyond) / len(drawn) == pytest.approx(tail.level, rel=0.05)
-        assert beyond.mean() == pytest.approx(tail.shortfall[0], rel=0.03)
-        assert (beyond**2).mean() == pytest.approx(tail.square[0], rel=0.12)
+    for (side, level), (_, [limit], [shortfall], [square]) in forecast_tails(one, np.zeros(1)).items():
+        losses = -drawn if side == "long" else drawn
+        beyond = losses[losses > limit]
+        assert len(beyond) / len(drawn) == pytest.approx(level, rel=0.05)
+        assert beyond.mean() == pytest.approx(shortfall, rel=0.03)
+        assert (beyond**2).mean() == pytest.approx(square, rel=0.12)
 
 
 def test_kupiec_and_chi_square_tails_equal_their_formulas() -> None:
@@ -151,7 +151,7 @@ def test_the_truth_passes_and_is_rejected_as_rarely_as_the_levels_say() -> None:
     trials = 150
     for _ in range(trials):
         dists = forecasts(rng, 1_500)
-        results = tail_tests(forecast_tails(dists, draw(rng, dists)), np.repeat(["a", "b"], 750))
+        results = tail_tests(forecast_tails(dists, draw(rng, dists)), np.repeat(["a", "b"], 750), np.zeros(1_500))
         assert [(test.side, test.level) for test in results] == [
             ("long", 0.01),
             ("short", 0.01),
@@ -166,7 +166,7 @@ def test_the_truth_passes_and_is_rejected_as_rarely_as_the_levels_say() -> None:
 def test_tails_that_are_heavier_than_forecast_are_found() -> None:
     rng = np.random.default_rng(1)
     dists = forecasts(rng, 4_000)
-    for test in tail_tests(forecast_tails(dists, 1.6 * draw(rng, dists)), np.full(4_000, "a")):
+    for test in tail_tests(forecast_tails(dists, 1.6 * draw(rng, dists)), np.full(4_000, "a"), np.zeros(4_000)):
         assert test.kupiec_p is not None
         assert test.kupiec_p < 1e-3
         assert test.shortfall_z2 is not None
@@ -181,10 +181,10 @@ def test_the_short_side_is_the_long_side_of_mirrored_returns() -> None:
     outcome = draw(rng, dists)
     mirror = ReturnShape(knots=-SHAPE.knots[::-1], lower=SHAPE.upper, upper=SHAPE.lower)
     mirrored = ReturnDistributions(probs=dists.probs[:, ::-1], sigma=dists.sigma, shape=mirror)
-    for one, other in zip(forecast_tails(dists, outcome)[::2], forecast_tails(mirrored, -outcome)[1::2], strict=True):
-        np.testing.assert_array_equal(one.loss, other.loss)
-        for name in ("value_at_risk", "shortfall", "square"):
-            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-9)
+    tails, others = forecast_tails(dists, outcome), forecast_tails(mirrored, -outcome)
+    for level in (0.01, 0.05):
+        np.testing.assert_array_equal(tails["long", level][0], others["short", level][0])
+        np.testing.assert_allclose(tails["long", level], others["short", level], rtol=1e-9)
 
 
 def test_groups_are_tested_apart() -> None:
@@ -194,7 +194,7 @@ def test_groups_are_tested_apart() -> None:
     results = tail_tests(forecast_tails(dists, outcome), assets, groups)
     assert [test.group for test in results] == ["1"] * 4 + ["2"] * 4
     half = ReturnDistributions(probs=dists.probs[:30], sigma=dists.sigma[:30], shape=SHAPE)
-    alone = tail_tests(forecast_tails(half, outcome[:30]), assets[:30])
+    alone = tail_tests(forecast_tails(half, outcome[:30]), assets[:30], groups[:30])
     for own, again in zip(results[:4], alone, strict=True):
         assert (own.num_events, own.undefined_share, own.exceedances) == (30, 0.0, again.exceedances)
         assert own.shortfall_z2 == pytest.approx(again.shortfall_z2)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from reference import event_figures, forecast_figures, state_figures
 from vaiom.audit.figures import compare_figures
 from vaiom.audit.proof import Claim, Proof
-from vaiom.evaluation.calibration import calibrate, forecast_tails, score_groups, tail_tests
+from vaiom.codec import to_json
+from vaiom.evaluation.calibration import judge_forecasts
 from vaiom.evaluation.evaluate import mixture_report
 from vaiom.evaluation.inference import ConfidenceSet, compare, compare_seeds
 from vaiom.evaluation.scores import ScoredEvents, bits_by_group, clip_probabilities
@@ -87,20 +88,8 @@ def test_both_computations_from_forecasts_agree(
     fitted = fit_shape(EDGES, 4 * rng.standard_t(3, int(rng.integers(1, 3_000))))
     hours = np.array(event_figures.hours_of(events))
     served = ReturnDistributions(probs=clip_probabilities(probs), sigma=sigma, shape=fitted)
-    pit, tails = served.cdf(z_next * sigma), forecast_tails(served, z_next * sigma)
     groups = {"asset": events.symbols, "hour": hours}
-    stored = {
-        "calibration": asdict(calibrate(probs, events.buckets, pit)),
-        "calibration_by": {
-            name: [asdict(each) for each in score_groups(probs, events.buckets, pit, labels)]
-            for name, labels in groups.items()
-        },
-        "backtests": [asdict(each) for each in tail_tests(tails, events.symbols)],
-        "backtests_by": {
-            name: [asdict(each) for each in tail_tests(tails, events.symbols, labels)]
-            for name, labels in groups.items()
-        },
-    }
+    stored = to_json(judge_forecasts(served, probs, events.buckets, z_next * sigma, events.symbols, groups))
     forecasts = forecast_figures.Forecasts(
         shares=[forecast_figures.clipped(each) for each in probs.tolist()],
         buckets=events.buckets.tolist(),

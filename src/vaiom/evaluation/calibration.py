@@ -8,7 +8,6 @@ Paper: reports no calibration; this is an addition. NumPy alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +85,7 @@ def judge_forecasts(
     return {
         "calibration": calibrate(probs, buckets, pit),
         "calibration_by": {name: score_groups(probs, buckets, pit, groups) for name, groups in by.items()},
-        "backtests": tail_tests(tails, assets),
+        "backtests": tail_tests(tails, assets, np.full(len(assets), "all")),
         "backtests_by": {name: tail_tests(tails, assets, groups) for name, groups in by.items()},
     }
 
@@ -128,10 +127,14 @@ def score_group(group: str, probs: Floats, buckets: Buckets, pit: Floats) -> Sco
     )
 
 
+def members_of(groups: Labels) -> list[tuple[str, Flags]]:
+    """Each label in `groups` (n,), in order, and which events have it."""
+    return [(str(label), groups == label) for label in np.unique(groups)]
+
+
 def score_groups(probs: Floats, buckets: Buckets, pit: Floats, groups: Labels) -> list[Scores]:
     """`score_group` for the events of each label in `groups` (n,)."""
-    members = ((str(label), groups == label) for label in np.unique(groups))
-    return [score_group(label, probs[own], buckets[own], pit[own]) for label, own in members]
+    return [score_group(label, probs[own], buckets[own], pit[own]) for label, own in members_of(groups)]
 
 
 def measure_reliability(outcome: str, predicted: Floats, came: Floats) -> Reliability:
@@ -184,41 +187,23 @@ class TailTest:
     """One-sided: small when losses were worse than forecast."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TailForecast:
-    """One side at one level, (n,) each, in log returns; positive numbers are losses."""
-
-    side: str
-    level: float
-    loss: Floats
-    value_at_risk: Floats
-    shortfall: Floats
-    """The mean loss beyond the value at risk."""
-    square: Floats
-    """The mean squared loss beyond it."""
+def forecast_tails(served: ReturnDistributions, log_ret: Floats) -> dict[tuple[str, float], Floats]:
+    """By side and level, in log returns, (4, n): the loss that came, value at risk, mean and mean square beyond it."""
+    out = {}
+    for level in LEVELS:
+        for side, loss in zip(SIDES, (-log_ret, log_ret), strict=True):
+            means = (served.expected_shortfall(1 - level, side, power=power) for power in (1, 2))
+            out[side, level] = np.stack([loss, served.value_at_risk(1 - level, side), *means])
+    return out
 
 
-def forecast_tails(distributions: ReturnDistributions, log_ret: Floats) -> list[TailForecast]:
-    """What was forecast of both sides at all levels, and the losses (n,) that came."""
+def tail_tests(tails: dict[tuple[str, float], Floats], assets: Labels, groups: Labels) -> list[TailTest]:
+    """Test the events of each label in `groups` (n,); those of one asset must be in the order of time."""
     return [
-        TailForecast(
-            side=side,
-            level=level,
-            loss=-log_ret if side == "long" else log_ret,
-            value_at_risk=distributions.value_at_risk(1 - level, side),
-            shortfall=distributions.expected_shortfall(1 - level, side),
-            square=distributions.expected_shortfall(1 - level, side, power=2),
-        )
-        for level in LEVELS
-        for side in SIDES
+        _test_tail(side, level, tail[:, own], assets[own], label)
+        for label, own in members_of(groups)
+        for (side, level), tail in tails.items()
     ]
-
-
-def tail_tests(tails: Sequence[TailForecast], assets: Labels, groups: Labels | None = None) -> list[TailTest]:
-    """Test all events, or those of each label in `groups` (n,); events of one asset must be in the order of time."""
-    groups = np.full(len(assets), "all") if groups is None else groups
-    members = [(str(label), groups == label) for label in np.unique(groups)]
-    return [_test_tail(tail, assets, label, own) for label, own in members for tail in tails]
 
 
 def kupiec(exceeded: Flags, level: float) -> float:
@@ -248,20 +233,20 @@ def chi_square_tail(value: float | None, degrees: int) -> float | None:
     return math.erfc(math.sqrt(half)) if degrees == 1 else math.exp(-half)
 
 
-def _test_tail(tail: TailForecast, assets: Labels, group: str, own: Flags) -> TailTest:
-    loss, shortfall, square = tail.loss[own], tail.shortfall[own], tail.square[own]
-    exceeded = loss > tail.value_at_risk[own]
-    coverage, independence = kupiec(exceeded, tail.level), christoffersen(exceeded, assets[own])
+def _test_tail(side: str, level: float, tail: Floats, assets: Labels, group: str) -> TailTest:
+    loss, limit, shortfall, square = tail
+    exceeded = loss > limit
+    coverage, independence = kupiec(exceeded, level), christoffersen(exceeded, assets)
     z2, shortfall_p = None, None
     if (shortfall > 0).all():
-        z2 = float(np.mean(np.where(exceeded, loss, 0.0) / (tail.level * shortfall))) - 1.0
+        z2 = float(np.mean(np.where(exceeded, loss, 0.0) / (level * shortfall))) - 1.0
         # Of the term of each event: its mean square under the forecast less its squared mean, which is one.
-        variance = float(np.sum(square / (tail.level * shortfall**2) - 1.0)) / len(loss) ** 2
+        variance = float(np.sum(square / (level * shortfall**2) - 1.0)) / len(loss) ** 2
         shortfall_p = 0.5 * math.erfc(z2 / math.sqrt(2 * variance))
     return TailTest(
         group=group,
-        side=tail.side,
-        level=tail.level,
+        side=side,
+        level=level,
         num_events=len(loss),
         exceedances=int(exceeded.sum()),
         exceedance_rate=float(exceeded.mean()),
