@@ -14,7 +14,7 @@ import torch
 
 from training.tiny_runs import TINY
 from vaiom.audit.figures import _compare_page, prove_figures
-from vaiom.audit.pipeline import Rescorer
+from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import FAILED, PASSED, Proof
 from vaiom.codec import to_json
 from vaiom.errors import DataError
@@ -58,9 +58,7 @@ def all_findings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def proof_of(place: Path, name: str = "seed17", rescore: int | None = None) -> Proof:
-    run = place / name
-    model = ModelPredictor.load(Run(run).best, "cpu")
-    return prove_figures(run, Rescorer(model, open_corpus(place / "corpus"), rescore=rescore, seed=3))
+    return prove_figures(AuditedRun(place / name, open_corpus(place / "corpus"), rescore=rescore, seed=3))
 
 
 def keep_only(place: Path, split: str) -> Path:
@@ -261,19 +259,19 @@ PAGES = {
 
 
 def test_no_part_of_the_page_is_overlooked(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page, corpus = Run(spoiled / "seed17").report, open_corpus(spoiled / "corpus")
-    honest = page.read_text()
+    run = AuditedRun(spoiled / "seed17", open_corpus(spoiled / "corpus"), seed=3)
+    page, honest = run.files.report, run.files.report.read_text()
     monkeypatch.setattr("vaiom.audit.figures.render", lambda contents: honest)  # drawn once
     for how, change in PAGES.items():
         assert change(honest) != honest, how
         page.write_bytes(change(honest).encode(errors="surrogateescape"))
         proof = Proof(claim=prove_figures)
-        _compare_page(proof, spoiled / "seed17", corpus)
+        _compare_page(proof, run)
         assert proof.verdict == FAILED, how
     # Another matplotlib draws otherwise, and the page says which it was: nothing is found, and the reader is told.
     page.write_text(re.sub(r"matplotlib \S+</footer>", "matplotlib 1.5.</footer>", PAGES["every figure"](honest)))
     proof = Proof(claim=prove_figures)
-    _compare_page(proof, spoiled / "seed17", corpus)
+    _compare_page(proof, run)
     assert proof.findings == []
     assert "figures not compared, matplotlib 1.5" in proof.notes[-1]
 

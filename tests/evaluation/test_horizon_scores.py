@@ -15,7 +15,7 @@ from horizon_oracle import FUTURES, HorizonOracle
 from simulated_market import TinyRuns
 
 from vaiom.audit.figures import prove_horizons
-from vaiom.audit.pipeline import Rescorer
+from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import FAILED, PASSED
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency
@@ -24,7 +24,6 @@ from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
 from vaiom.evaluation.horizons import events_name, figures_of_horizon, root_of_time
 from vaiom.evaluation.ledger import read_ledger
-from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events, write_events
 from vaiom.events import horizons as events_horizons
 from vaiom.events.build import CorpusConfig, corpus_in_memory
@@ -88,22 +87,22 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
 ) -> None:
     run, corpus = tmp_path / "run", open_corpus(judged[1])
     shutil.copytree(judged[0], run)
-    rescorer = Rescorer(ModelPredictor.load(Run(run).best, "cpu"), corpus, rescore=None, seed=1)
-    honest = prove_horizons(run, rescorer)
+    audited = AuditedRun(run, corpus, seed=1)
+    honest = prove_horizons(audited)
     assert (honest.verdict, honest.findings) == (PASSED, [])
     name = events_name("test-h1", BARS)
     events = read_events(run, name)
     write_events(run, name, replace(events, bits={**events.bits, "model": events.bits["model"] - 0.002}))
-    assert prove_horizons(run, rescorer).verdict == FAILED
+    assert prove_horizons(audited).verdict == FAILED
     # Wider forecasts beside the true losses; a horizon that no head was taught.
     assert events.probs is not None
     write_events(run, name, replace(events, probs=np.roll(events.probs, 8, axis=1)))
-    assert any("a probability differs" in finding for finding in prove_horizons(run, rescorer).findings)
+    assert any("a probability differs" in finding for finding in prove_horizons(audited).findings)
     write_events(run, name, events)
     file = Run(run).evaluation("test-h1")
     stored = json.loads(file.read_text())
     file.write_text(json.dumps(stored | {"horizons": [{**stored["horizons"][0], "bars": 99}, *stored["horizons"]]}))
-    assert any("horizons [99, " in finding for finding in prove_horizons(run, rescorer).findings)
+    assert any("horizons [99, " in finding for finding in prove_horizons(audited).findings)
     # A worse baseline, with the figures that follow from it.
     view, worse = (
         at_horizon(corpus, BARS),
@@ -112,11 +111,11 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     write_events(run, name, worse)
     figures = to_json(figures_of_horizon(view, view.endpoints("test-h1", 16), worse))
     file.write_text(json.dumps(stored | {"horizons": [stored["horizons"][0] | figures]}))
-    [finding] = prove_horizons(run, rescorer).findings
+    [finding] = prove_horizons(audited).findings
     assert "frequency gives an event 1.0e+00 bits more" in finding
     # Targets that begin a bar too late.
     monkeypatch.setattr(events_horizons, "next_sum", lambda corpus, bars: np.roll(next_sum(corpus, bars), -1))
-    assert any("targets of other bars than the next" in finding for finding in prove_horizons(run, rescorer).findings)
+    assert any("targets of other bars than the next" in finding for finding in prove_horizons(audited).findings)
 
 
 def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.audit import figures, leakage, provenance
-from vaiom.audit.pipeline import MovedPipeline, Pipeline, Rescorer, widest_model
+from vaiom.audit.pipeline import AuditedRun, MovedPipeline, Pipeline, widest_model
 from vaiom.audit.proof import AuditConfig, Proof
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import ledger_heads
-from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, open_corpus
 from vaiom.events.dependence import Dependence
 from vaiom.files import sha256_file
@@ -32,20 +31,19 @@ def audit_path(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Proof]:
     """Audit a corpus folder or a run folder; what needs bars is left out, and said so, where none are given."""
-    config, run = config or AuditConfig(), path if Run(path).config.is_file() else None
-    if run is None and not (path / MANIFEST_NAME).is_file():
+    config, is_run = config or AuditConfig(), Run(path).config.is_file()
+    if not is_run and not (path / MANIFEST_NAME).is_file():
         raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
-    seen = opened = open_corpus((corpus or Run(run).corpus_path()) if run else path)
+    opened = open_corpus((corpus or Run(path).corpus_path()) if is_run else path)
+    run = AuditedRun(path, opened, rescore=config.rescore, seed=config.seed) if is_run else None
     reads: dict[str, Any] = {"model": widest_model(config.context or DEFAULT_CONTEXT)}
-    rescorer = None
     if run:
-        model = ModelPredictor.load(Run(run).best, "cpu")
-        seen = seen_by(model.checkpoint, opened)
-        train = experiment_of_checkpoint(model.checkpoint).train
-        reads = {"model": model.checkpoint.model.config, "train": train, "predictor": model}
-        rescorer = Rescorer(model, seen, rescore=config.rescore, seed=config.seed)
+        train = experiment_of_checkpoint(run.checkpoint).train
+        reads = {"model": run.checkpoint.config, "train": train, "predictor": run.model}
+    seen = run.corpus if run else opened
     kind = Pipeline if seen is opened else MovedPipeline
     pipeline = kind(provenance.config_of(seen) if bars else seen, baselines=config.baselines, **reads)
+    events, moves = pipeline.events(seen), leakage.returns_of_corpus(seen)
     need_bars = (provenance.prove_rebuild, leakage.prove_prices, leakage.prove_future, leakage.prove_refit)
     proofs, steps = [], dict[str, Callable[[], Proof]]()
     if bars:
@@ -64,22 +62,21 @@ def audit_path(
         }
     else:
         proofs = [Proof(claim=each, notes=["not run: needs --bars"]) for each in need_bars]
-    events, moves = pipeline.events(seen), leakage.returns_of_corpus(seen)
     steps |= {
         "copies of held-out stretches": lambda: leakage.prove_duplicates(moves, leakage.spans_of(events)),
         "assets that run ahead of others": lambda: leakage.prove_lead_lag(moves),
         "the splits and the sampler's stream": lambda: leakage.prove_chronology(events, pipeline.train_end),
     }
-    if run and rescorer:
+    if run:
         steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, config.seed)
-        if Run(run).dependence.is_file():
-            fit = Dependence.read(Run(run).dependence, model.checkpoint.sha256)
-            steps["the dependence of assets"] = lambda: figures.prove_dependence(fit, model, seen, config)
-        steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, rescorer, config.baselines)
-        if Run(run).horizons.is_file():
-            steps["horizons"] = lambda: figures.prove_horizons(run, rescorer)
-    steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, rescorer, run)
-    steps["the selection"] = lambda: provenance.prove_selection(opened, rescorer, run)
+        if run.files.dependence.is_file():
+            fit = Dependence.read(run.files.dependence, run.checkpoint.sha256)
+            steps["the dependence of assets"] = lambda: figures.prove_dependence(fit, run.model, seen, config)
+        steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, config.baselines)
+        if run.files.horizons.is_file():
+            steps["horizons"] = lambda: figures.prove_horizons(run)
+    steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, run)
+    steps["the selection"] = lambda: provenance.prove_selection(opened, run)
     for text, prove in steps.items():
         say(text)
         proofs.append(prove())

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit.leakage import PROBABILITY_TOLERANCE
-from vaiom.audit.pipeline import Rescorer, Rows
+from vaiom.audit.pipeline import AuditedRun, Rows
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig, Proof, claim
-from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, baseline
+from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, baseline
 from vaiom.baselines.store import find_fit
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
@@ -42,12 +42,11 @@ from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.joint import fit_dependence, judge_joint, make_panel
 from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, find_rows, read_events
+from vaiom.evaluation.scores import MODEL, ScoredEvents, difference_of, event_bits, find_rows, read_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.horizons import HorizonCorpus, at_horizon, fit_horizon
 from vaiom.events.splits import SEALED, TRAIN, VALIDATION
-from vaiom.files import read_json
 from vaiom.model.checkpoint import USE
 from vaiom.model.horizons import load_horizons
 from vaiom.report.contents import read_run
@@ -83,24 +82,23 @@ PATHS = re.compile(r"(\bvaiom \w+|--corpus|--out) (&#39;.*?&#39;|\S+)")
     "e. figures",
     "losses scored again; every figure of evaluation-*.json from the events, the corpus and the model; report.html",
 )
-def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequence[str] = QUICK_BASELINES) -> None:
-    corpus, origin, splits = rescorer.corpus, rescorer.model.checkpoint.provenance, Run(run).evaluated_splits()
-    if not splits:
+def prove_figures(proof: Proof, run: AuditedRun, baselines: Sequence[str] = QUICK_BASELINES) -> None:
+    corpus, purpose, evaluations = run.corpus, run.checkpoint.provenance.purpose, run.evaluations()
+    if not evaluations:
         for_use = "a refit is for use, and nothing was held out of it"
-        why = for_use if origin.purpose == USE else "the run has no evaluation (vaiom evaluate)"
+        why = for_use if purpose == USE else "the run has no evaluation (vaiom evaluate)"
         proof.notes.append(f"not run: {why}")
         return
-    fit = cache(partial(_fitted, rescorer, baselines))
-    for split in splits:
-        Evaluation.read(run, split)  # refuses what is none; an old one lacks what is filled in there
-        stored, events = read_json(Run(run).evaluation(split)), read_events(run, split)
-        named = list(stored.get("bits") or ())
+    fit = cache(partial(_fitted, run, baselines))
+    for split, stored in evaluations.items():
+        Evaluation.read(run.files.path, split)  # refuses what is none; an old one lacks what is filled in there
+        events, named = read_events(run.files.path, split), list(stored.get("bits") or ())
         proof.check(named == list(events.bits), f"{split}: the file names {named}, the events {list(events.bits)}")
         rows = find_rows(corpus, corpus.target_timestamps, events.symbols, events.target_times)
         if not proof.check(bool((rows >= 0).all()), f"{split}: events that the corpus does not have"):
             continue
         figures = figures_of_events(corpus, rows, events)
-        figures["caveats"] = caveats_of(figures["sample"], origin.purpose)
+        figures["caveats"] = caveats_of(figures["sample"], purpose)
         old = stored.get("ledger_sha256") is None
         for name in ("sample", "confidence_set"):  # which version 0.1, or machines without `arch`, do not have
             if (old or name != "sample") and None in (stored.get(name), figures[name]):
@@ -110,11 +108,11 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
             figures["zero_share"] = share_of_zeros(corpus, split)
         else:
             proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
-        figures |= _compared_with_others(proof, run, split, stored, events)
+        figures |= _compared_with_others(proof, run.files, split, stored, events)
         compare_figures(proof, to_json(figures), stored, split)
-        _compare_forecasts(proof, run, rescorer, rows, split, stored, events)
-        taught = not stored.get("horizons") or Run(run).horizons.is_file()
-        proof.check(taught, f"{split}: figures of horizons, and {Run(run).horizons.name} is gone (vaiom horizons)")
+        _compare_forecasts(proof, run, rows, split, stored, events)
+        taught = not stored.get("horizons") or run.files.horizons.is_file()
+        proof.check(taught, f"{split}: figures of horizons, and {run.files.horizons.name} is gone (vaiom horizons)")
         for name in (each for each in events.bits if each != MODEL):
             if (fitted := fit(name, stored.get("baselines"))) is None:
                 proof.notes.append(f"{split}: {name} was not computed again (--baselines fits those that are named)")
@@ -122,10 +120,14 @@ def prove_figures(proof: Proof, run: Path, rescorer: Rescorer, baselines: Sequen
             if name not in baselines:
                 proof.notes.append(f"{split}: {name} by its stored fit, not fitted again (--baselines {name} does)")
             again = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
-            largest = np.abs(again - events.bits[name]).max(initial=0)
-            otherwise = f"{split}: {name} gives an event {largest:.1e} bits more or fewer than the file"
-            proof.check(largest <= BASELINE_BITS, otherwise, len(rows))
-    _compare_page(proof, run, corpus)
+            _compare_losses(proof, split, name, again - events.bits[name], BASELINE_BITS)
+    _compare_page(proof, run)
+
+
+def _compare_losses(proof: Proof, where: str, name: str, difference: Floats, allowed: float) -> None:
+    largest = np.abs(difference).max(initial=0)
+    otherwise = f"{where}: {name} gives an event {largest:.1e} bits more or fewer than the file"
+    proof.check(largest <= allowed, otherwise, len(difference))
 
 
 def compare_figures(proof: Proof, ours: Any, stored: Any, path: str, absolute: float = ABSOLUTE) -> None:
@@ -147,19 +149,19 @@ def compare_figures(proof: Proof, ours: Any, stored: Any, path: str, absolute: f
 
 
 def _compared_with_others(
-    proof: Proof, run: Path, split: str, stored: dict[str, Any], events: ScoredEvents
+    proof: Proof, run: Run, split: str, stored: dict[str, Any], events: ScoredEvents
 ) -> dict[str, Any]:
     """What the file says of several splits or runs at once, where it does."""
     figures: dict[str, Any] = {}
     if stored.get("all_tests"):
-        tests = [name for name in Run(run).evaluated_splits() if name.startswith("test-")]
-        figures["all_tests"] = compare_tests(run, tests, list(events.bits))
+        tests = [name for name in run.evaluated_splits() if name.startswith("test-")]
+        figures["all_tests"] = compare_tests(run.path, tests, list(events.bits))
     if stored.get("seeds"):
         runs = {}
         try:
             for name in next(iter(stored["seeds"].values()))["bits"]:
                 # The runs that were named lie where they lay, or beside this one.
-                folder = Path(name) if Path(name).is_dir() else run.parent / Path(name).name
+                folder = Path(name) if Path(name).is_dir() else run.path.parent / Path(name).name
                 scored = events if name == stored.get("run") else read_events(folder, split, same_as=events)
                 runs[name] = scored.bits[MODEL]
             figures["seeds"] = compare_seeds(events, runs)
@@ -169,13 +171,12 @@ def _compared_with_others(
 
 
 def _compare_forecasts(
-    proof: Proof, run: Path, rescorer: Rescorer, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
+    proof: Proof, run: AuditedRun, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
 ) -> None:
     """The checkpoint answers once more; what needs whole forecasts follows from those of the file if it has them."""
-    model, corpus = rescorer.model, rescorer.corpus
-    chosen = rescorer.draw(rows, whole=events.probs is None)
-    probs = model.predict_proba(corpus, rows[chosen])
-    rounding = rescorer.rounding(split, stored.get("precision"))
+    chosen = run.draw(rows, whole=events.probs is None)
+    probs = run.model.predict_proba(run.corpus, rows[chosen])
+    rounding = run.rounding(split, stored.get("precision"))
     difference = events.bits[MODEL][chosen] - event_bits(probs, events.buckets[chosen])
     largest, mean = float(np.abs(difference).max(initial=0)), float(difference.mean())
     some = f"all {len(rows):,}" if len(chosen) == len(rows) else f"{len(chosen):,} of {len(rows):,}"
@@ -199,7 +200,7 @@ def _compare_forecasts(
             "entropy, forecast tails, value-at-risk and shortfall backtests, latent states"
         )
         return
-    figures = to_json(figures_of_forecasts(model, corpus, rows, probs, events))
+    figures = to_json(figures_of_forecasts(run.model, run.corpus, rows, probs, events))
     # The model answers now for what the file holds no forecasts of.
     now = {"mixture": max(rounding.bits, FLIPPED_STATES / len(rows)), "bits_alone": rounding.mean_bits}
     for name, allowed in now.items():
@@ -208,31 +209,31 @@ def _compare_forecasts(
             compare_figures(proof, value, stored, split, allowed if largest > SAME_BITS else ABSOLUTE)
     compare_figures(proof, figures, stored, split)
     if stored.get("joint"):
-        dependence = Dependence.read(Run(run).dependence, model.checkpoint.sha256)
+        dependence = Dependence.read(run.files.dependence, run.checkpoint.sha256)
         fits = Path(stored["baselines"]) if stored.get("baselines") else None
-        again = {"joint": to_json(judge_joint(model, corpus, split, dependence, fits))}
+        again = {"joint": to_json(judge_joint(run.model, run.corpus, split, dependence, fits))}
         compare_figures(proof, again, stored, split, ABSOLUTE if largest <= SAME_BITS else SAMPLED)
 
 
-def _fitted(rescorer: Rescorer, again: Sequence[str], name: str, stored_in: str | None) -> Baseline | None:
+def _fitted(run: AuditedRun, again: Sequence[str], name: str, stored_in: str | None) -> Baseline | None:
     """A baseline fitted again on Train, or its stored fit; None where neither can be had."""
-    corpus, context = rescorer.corpus, rescorer.model.checkpoint.model.config.history
     if name in again:
-        return baseline(name).fit(corpus, corpus.endpoints(TRAIN, context))
+        return baseline(name).fit(run.corpus, run.corpus.endpoints(TRAIN, run.history))
     known = name in BASELINES and name not in FOR_GPUS  # which a GPU may have rounded otherwise
-    return find_fit(name, corpus, context, Path(stored_in)) if known and stored_in else None
+    return find_fit(name, run.corpus, run.history, Path(stored_in)) if known and stored_in else None
 
 
-def _compare_page(proof: Proof, run: Path, corpus: Corpus) -> None:
+def _compare_page(proof: Proof, run: AuditedRun) -> None:
     """The page is the one that is written from these files, apart from where they lie."""
-    if not Run(run).report.is_file():
+    corpus = run.corpus
+    if not run.files.report.is_file():
         proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
         return
-    page, heads = Run(run).report.read_text(errors="replace"), ledger_heads(corpus)
+    page, heads = run.files.report.read_text(errors="replace"), ledger_heads(corpus)
     # Looks that came after the page are not on it.
     head = next((each for each in reversed(heads) if each in page), heads[-1])
     try:
-        contents = read_run(run, corpus.path, head)
+        contents = read_run(run.files.path, corpus.path, head)
     except UserError as error:
         proof.check(False, f"{REPORT_NAME} cannot be of these files: {error.problem}")
         return
@@ -276,11 +277,11 @@ def _parts(page: str) -> tuple[list[tuple[str, str]], list[str]]:
 )
 def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpus: Corpus, config: AuditConfig) -> None:
     again = fit_dependence(model, corpus)
-    for name, known, found in zip(vars(fit), vars(fit).values(), vars(again).values(), strict=True):
+    for name, known in vars(fit).items():
+        found = getattr(again, name)
+        same = known == found
         if isinstance(known, np.ndarray):
             same = known.shape == found.shape and np.allclose(known, found, rtol=0, atol=FIT_TOLERANCE)
-        else:
-            same = known == found
         proof.check(same, f"Train gives another {name}: {found}, not {known}")
     rng, held_out = np.random.default_rng(config.seed), corpus.split_codes == corpus.splits.code(VALIDATION)
     for cut in rng.choice(np.unique(corpus.timestamps[held_out]), config.cuts):
@@ -305,15 +306,14 @@ def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpu
     "i. horizons",
     "Train alone fits the same horizons; a target is its own bars and no other; losses and figures computed again",
 )
-def prove_horizons(proof: Proof, run: Path, rescorer: Rescorer) -> None:
-    corpus, horizons = rescorer.corpus, load_horizons(Run(run).horizons, rescorer.model.checkpoint)
+def prove_horizons(proof: Proof, run: AuditedRun) -> None:
+    corpus, horizons = run.corpus, load_horizons(run.files.horizons, run.checkpoint)
     views = {fit.bars: at_horizon(corpus, fit) for fit in horizons.fitted.fits}
     for bars, view in views.items():
         same = to_json(fit_horizon(corpus, bars)) == to_json(view.at)
         proof.check(same, f"{bars} bars: Train fits other buckets, shape or scale")
-        _prove_targets(proof, view, rescorer.seed)
-    for split in Run(run).evaluated_splits():
-        stored = read_json(Run(run).evaluation(split))
+        _prove_targets(proof, view, run.seed)
+    for split, stored in run.evaluations().items():
         scores = {each["bars"]: each for each in stored.get("horizons") or ()}
         if not scores:
             proof.notes.append(f"{split}: the evaluation has no horizons")
@@ -322,32 +322,25 @@ def prove_horizons(proof: Proof, run: Path, rescorer: Rescorer) -> None:
         proof.check(named == list(views), f"{split}: horizons {named}, the heads are of {list(views)}")
         fits, unseal = stored.get("baselines"), split if split == SEALED else None
         known = Path(fits) if fits and Path(fits).is_dir() else None
-        for each in judge_horizons(rescorer.model, horizons, corpus, split, baselines=known, unseal=unseal):
-            bars, view = each.score.bars, views[each.score.bars]
-            where, events = f"{split}, {bars} bars", read_events(run, events_name(split, bars))
-            columns = ("symbols", "target_times", "buckets")
-            same = bars in scores and all(
-                np.array_equal(getattr(events, name), getattr(each.events, name)) for name in columns
-            )
-            whole = same and events.probs is not None
-            if not proof.check(whole, f"{where}: other events or outcomes than those of the split", len(each.rows)):
+        for each in judge_horizons(run.model, horizons, corpus, split, baselines=known, unseal=unseal):
+            bars, ours = each.score.bars, each.events
+            where, events = f"{split}, {bars} bars", read_events(run.files.path, events_name(split, bars))
+            proof.count += len(ours)
+            if events.probs is None or ours.probs is None or bars not in scores or difference_of(ours, events):
+                proof.check(False, f"{where}: other events or outcomes than those of the split", 0)
                 continue
-            assert events.probs is not None
-            assert each.events.probs is not None
-            rows, moved = each.rows, float(np.abs(events.probs - each.events.probs).max())
+            moved = float(np.abs(events.probs - ours.probs).max())
             proof.check(moved <= HORIZON_FIGURE, f"{where}: a probability differs by {moved:.1e} from the heads'")
-            compare_figures(proof, to_json(figures_of_horizon(view, rows, events)), scores[bars], where)
-            again = to_json(each.score)
-            for name in ("wider", "variance_of_steps", "variance_realised"):
-                compare_figures(proof, again[name], scores[bars].get(name), f"{where}.{name}", HORIZON_FIGURE)
+            figures, again = figures_of_horizon(views[bars], each.rows, events), to_json(each.score)
+            compare_figures(proof, to_json(figures), scores[bars], where)
+            now = {name: again[name] for name in ("wider", "variance_of_steps", "variance_realised")}
+            compare_figures(proof, now, scores[bars], where, HORIZON_FIGURE)
             for name, losses in events.bits.items():
-                if name not in each.events.bits:
+                if name in ours.bits:
+                    allowed = HORIZON_FIGURE if name in (MODEL, ROOT_OF_TIME) else BASELINE_BITS
+                    _compare_losses(proof, where, name, losses - ours.bits[name], allowed)
+                else:
                     proof.notes.append(f"{where}: {name} was not computed again, no fit was found")
-                    continue
-                largest = float(np.abs(losses - each.events.bits[name]).max())
-                allowed = HORIZON_FIGURE if name in (MODEL, ROOT_OF_TIME) else BASELINE_BITS
-                otherwise = f"{where}: {name} gives an event {largest:.1e} bits more or fewer than the file"
-                proof.check(largest <= allowed, otherwise, len(rows))
 
 
 def _prove_targets(proof: Proof, view: HorizonCorpus, seed: int) -> None:

@@ -21,14 +21,15 @@ import torch
 
 from vaiom.audit.proof import QUICK_BASELINES
 from vaiom.baselines.base import Baseline, Floats, Predictor, baseline
-from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import class_ids
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, under_splits
 from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.files import sha256_of
+from vaiom.files import read_json, sha256_of
 from vaiom.model.config import ModelConfig
+from vaiom.run import Run
 from vaiom.training.experiment import TrainConfig
 from vaiom.training.scoring import Scorer
 from vaiom.training.windows import DeviceCorpus, train_sampler
@@ -168,13 +169,20 @@ class Rounding:
         return f"{self.precision} arithmetic explains {explained}"
 
 
-class Rescorer:
-    """Scores events of one corpus with one model; which of them, the seed says."""
+class AuditedRun:
+    """A run with its model and the corpus as it was trained on it; the seed draws what is scored again."""
 
-    def __init__(self, model: ModelPredictor, corpus: Corpus, *, rescore: int | None, seed: int) -> None:
-        self.model, self.corpus, self.limit, self.seed = model, corpus, rescore, seed
-        self.in_stretches = bool(model.checkpoint.model.config.attention_window)
+    def __init__(self, folder: Path, corpus: Corpus, *, rescore: int | None = None, seed: int) -> None:
+        self.files, self.limit, self.seed = Run(folder), rescore, seed
+        self.model = ModelPredictor.load(self.files.best, "cpu")
+        self.checkpoint, self.history = self.model.checkpoint, self.model.checkpoint.config.history
+        self.corpus = seen_by(self.checkpoint, corpus)
+        self.in_stretches = bool(self.checkpoint.config.attention_window)
         self.rounding = cache(self._measure)
+
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """What the files say of each split."""
+        return {split: read_json(self.files.evaluation(split)) for split in self.files.evaluated_splits()}
 
     def draw(self, rows: Rows, *, whole: bool = False, at_least: int = 0) -> Rows:
         """Which of the events are scored again; `whole` asks for all of them, unless the user set a limit."""
@@ -187,8 +195,7 @@ class Rescorer:
     def _measure(self, split: str, precision: str | None) -> Rounding:
         """Score a sample with parameters moved in their last digit and, unless `precision` is FP32, in FP16; None
         stands for a file that does not say."""
-        network = self.model.checkpoint.model
-        rows = self.corpus.endpoints(split, network.config.history, unseal=True)
+        network, rows = self.checkpoint.model, self.corpus.endpoints(split, self.history, unseal=True)
         rng = np.random.default_rng(self.seed)
         if self.in_stretches:
             start = int(rng.integers(max(1, len(rows) - MEASURED_IN_STRETCHES)))

@@ -12,22 +12,22 @@ import tempfile
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vaiom.audit.pipeline import SAMPLED, Bars, Fitted, Pipeline, Rescorer, Rows
+from vaiom.audit.pipeline import SAMPLED, AuditedRun, Bars, Fitted, Pipeline, Rows
 from vaiom.audit.proof import Proof, claim
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, is_recorded, ledger_heads, model_looks, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
-from vaiom.evaluation.scores import event_bits, read_events, require_same_events, score_events
+from vaiom.evaluation.scores import difference_of, event_bits, read_events, score_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import ANY_MASK, MASK_BITS
 from vaiom.events.scales import MAX_LOG_MOVE
 from vaiom.events.splits import SEALED, VALIDATION
-from vaiom.files import read_json, sha256_file
-from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
+from vaiom.files import sha256_file
+from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, METRICS_NAME, Run
 from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import experiment_of_checkpoint, experiment_of_run
@@ -47,9 +47,7 @@ STANDARD_ERRORS, ENOUGH = 5, 1_024
     "f. provenance",
     "hashes from bars to manifest, arrays, tokenizer, checkpoint, evaluation; every valid target is an event",
 )
-def prove_provenance(
-    proof: Proof, corpus: Corpus, bars: Path | None = None, rescorer: Rescorer | None = None, run: Path | None = None
-) -> None:
+def prove_provenance(proof: Proof, corpus: Corpus, bars: Path | None = None, run: AuditedRun | None = None) -> None:
     # Opening the corpus compared each of its files with the manifest.
     edges = corpus.tokenizer.to_json()["inner_edges"]
     proof.check(edges == corpus.manifest["edges"], "the manifest lists other edges", 1 + len(corpus.columns))
@@ -66,39 +64,41 @@ def prove_provenance(
             proof.check(same, f"{file} is not a file that the corpus was built from")
     else:
         proof.notes.append("the bars' own hashes need --bars")
-    if rescorer is not None and run is not None:
-        _run_links(proof, rescorer.corpus, rescorer.model.checkpoint, run)
-        for split in Run(run).evaluated_splits():
-            _evaluation_links(proof, rescorer.corpus, rescorer.model.checkpoint, run, split)
+    if run is not None:
+        _check_origin(proof, run)
+        for split, stored in run.evaluations().items():
+            _check_evaluation(proof, run, split, stored)
 
 
-def _run_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path) -> None:
-    origin, inputs = best.provenance, corpus.manifest["inputs"]
+def _check_origin(proof: Proof, run: AuditedRun) -> None:
+    """The checkpoint is of this corpus, and of the run's configuration."""
+    corpus, best, origin = run.corpus, run.checkpoint, run.checkpoint.provenance
     proof.check(best.tokenizer.sha256 == corpus.tokenizer.sha256, "the checkpoint has another tokenizer")
-    grown = origin.inputs == inputs[: len(origin.inputs)] and origin.splits == corpus.splits.to_json()
+    grown = (
+        origin.inputs == corpus.manifest["inputs"][: len(origin.inputs)] and origin.splits == corpus.splits.to_json()
+    )
     other = "the checkpoint was trained on another corpus, not on this one nor on one that grew into it"
     proof.check(origin.corpus_sha256 == corpus.sha256 or grown, other)
-    named = Run(run).read_config().get("corpus", {}).get("sha256")
+    named = run.files.read_config().get("corpus", {}).get("sha256")
     proof.check(named == origin.corpus_sha256, f"{CONFIG_NAME} names another corpus")
     # The hash leaves out what may change when a run is resumed.
-    same = experiment_of_run(run).sha256 == experiment_of_checkpoint(best).sha256
+    same = experiment_of_run(run.files.path).sha256 == experiment_of_checkpoint(best).sha256
     proof.check(same, f"{CONFIG_NAME} describes another experiment")
 
 
-def _evaluation_links(proof: Proof, corpus: Corpus, best: Checkpoint, run: Path, split: str) -> None:
-    stored = read_json(Run(run).evaluation(split))
-    proof.check(stored.get("checkpoint_sha256") == best.sha256, f"{split}: evaluated with another checkpoint")
-    facts = {name: getattr(best.provenance, name) for name in ("experiment", "seed", "step")}
-    same = {name: stored.get(name) for name in facts} == facts
+def _check_evaluation(proof: Proof, run: AuditedRun, split: str, stored: dict[str, Any]) -> None:
+    """It is of this checkpoint and corpus, and its events are all valid targets of the split."""
+    corpus, origin = run.corpus, run.checkpoint.provenance
+    proof.check(stored.get("checkpoint_sha256") == run.checkpoint.sha256, f"{split}: evaluated with another checkpoint")
+    facts = ("experiment", "seed", "step")
+    same = all(stored.get(name) == getattr(origin, name) for name in facts)
     proof.check(same, f"{split}: says another experiment, seed or step than the checkpoint", len(facts))
-    origins = {corpus.sha256, best.provenance.corpus_sha256}
-    proof.check(stored.get("corpus_sha256") in origins, f"{split}: evaluated on another corpus")
-    rows = valid_targets(corpus, split, best.model.config.history)
-    try:
-        require_same_events(score_events(corpus, rows, {}), read_events(run, split), where=run)
-    except DataError as error:
-        proof.check(False, f"{split}: the events file does not hold every valid target of the split: {error.got}")
-    proof.count += len(rows)
+    here = stored.get("corpus_sha256") in (corpus.sha256, origin.corpus_sha256)
+    proof.check(here, f"{split}: evaluated on another corpus")
+    rows = valid_targets(corpus, split, run.history)
+    other = difference_of(score_events(corpus, rows, {}), read_events(run.files.path, split))
+    otherwise = f"{split}: the events file does not hold every valid target of the split: {other}"
+    proof.check(other is None, otherwise, len(rows))
 
 
 def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
@@ -172,7 +172,7 @@ def prove_repeat(proof: Proof, run: Path, corpus: Corpus, *, full: bool = False,
     "g. selection",
     "Validation scored again, a training log without holes, an evaluation for each look; the ledger is a chain",
 )
-def prove_selection(proof: Proof, corpus: Corpus, rescorer: Rescorer | None = None, run: Path | None = None) -> None:
+def prove_selection(proof: Proof, corpus: Corpus, run: AuditedRun | None = None) -> None:
     looks, heads = read_ledger(corpus), ledger_heads(corpus)
     chained = False  # each line names what stood before it; lines from before there was a chain are its first link
     for number, look in enumerate(looks, start=1):
@@ -188,73 +188,64 @@ def prove_selection(proof: Proof, corpus: Corpus, rescorer: Rescorer | None = No
     proof.notes.append(f"{len(looks)} looks in the ledger, SHA-256 {heads[-1]}" if looks else "no look is recorded")
     if unchained := sum(look.previous is None for look in looks):
         proof.notes.append(f"{unchained} looks are older than the chain: nothing shows whether there were more")
-    if rescorer is not None and run is not None:
+    if run is not None:
         proof.notes.append("what a training has read is shown by training again (--repeat --full), not here")
-        _check_log(proof, run, rescorer.model)
-        _check_validation(proof, run, rescorer)
-        _check_looks(proof, corpus, run, rescorer.model, looks, heads)
-        if rescorer.model.checkpoint.provenance.purpose == USE:
-            _check_selecting_looks(proof, corpus, rescorer, looks)
+        _check_log(proof, run)
+        _check_validation(proof, run)
+        _check_looks(proof, corpus, run, looks, heads)
+        if run.checkpoint.provenance.purpose == USE:
+            _check_selecting_looks(proof, corpus, run, looks)
 
 
-def _check_log(proof: Proof, run: Path, model: ModelPredictor) -> None:
+def _check_log(proof: Proof, run: AuditedRun) -> None:
     """The selected model is a recorded step, none has fewer Validation bits, and no Validation is missing."""
-    origin, config = model.checkpoint.provenance, experiment_of_run(run).train
+    config = experiment_of_run(run.files.path).train
+    step, own = run.checkpoint.provenance.step, run.checkpoint.provenance.validation_bits
     try:
-        bits = Run(run).validation_bits()
+        bits = run.files.validation_bits()
     except DataError:
         bits = {}  # no checkpoint agrees with a log that cannot be read
-    step, own = origin.step, origin.validation_bits
     proof.check(own == bits.get(step), f"{BEST_NAME} says step {step} with {own} bits, the run otherwise")
-    fewest = min(bits, key=lambda key: bits[key], default=None)
-    proof.check(
-        fewest == step, f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}", len(bits)
-    )
-    last = max(bits, default=0)
+    fewest, last = min(bits, key=lambda key: bits[key], default=None), max(bits, default=0)
+    otherwise = f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}"
+    proof.check(fewest == step, otherwise, len(bits))
     holes = set(range(config.validate_every, last + 1, config.validate_every)) - set(bits)
     proof.check(not holes, f"{METRICS_NAME} lacks the Validation of step {min(holes, default=0)}", len(bits))
     otherwise = f"{METRICS_NAME} ends at step {last} of {config.steps}: finish the training (vaiom train --resume)"
     proof.check(config.has_ended(bits), otherwise)
-    if (kept := Run(run).checkpoint(step)).is_file():
-        same = load_checkpoint(kept).sha256 == model.checkpoint.sha256
+    if (kept := run.files.checkpoint(step)).is_file():
+        same = load_checkpoint(kept).sha256 == run.checkpoint.sha256
         proof.check(same, f"{BEST_NAME} is not the checkpoint {kept.name}")
 
 
-def _check_validation(proof: Proof, run: Path, rescorer: Rescorer) -> None:
+def _check_validation(proof: Proof, run: AuditedRun) -> None:
     """Every checkpoint that is still there has the Validation bits that it claims."""
-    corpus, best = rescorer.corpus, rescorer.model.checkpoint
-    rows = corpus.endpoints(VALIDATION, best.model.config.history)
-    chosen = rescorer.draw(rows, at_least=ENOUGH)
-    files = [Run(run).best]
-    if rescorer.in_stretches or len(rows) <= SAMPLED:
-        files += [file for step in Run(run).saved_steps() if (file := Run(run).checkpoint(step)).is_file()]
-    allowed = rescorer.rounding(VALIDATION, None).mean_bits
+    rows, files = run.corpus.endpoints(VALIDATION, run.history), [run.files.best]
+    chosen = run.draw(rows, at_least=ENOUGH)
+    if run.in_stretches or len(rows) <= SAMPLED:
+        files += [file for step in run.files.saved_steps() if (file := run.files.checkpoint(step)).is_file()]
+    allowed, logged = run.rounding(VALIDATION, None).mean_bits, run.files.validation_bits()
     for file in files:
-        checkpoint = load_checkpoint(file)
-        step, claimed = checkpoint.provenance.step, checkpoint.provenance.validation_bits
-        if file != Run(run).best and checkpoint.sha256 == best.sha256:
+        model = ModelPredictor.load(file, "cpu")
+        step, claimed = model.checkpoint.provenance.step, model.checkpoint.provenance.validation_bits
+        if file != run.files.best and model.checkpoint.sha256 == run.checkpoint.sha256:
             continue
-        probs = ModelPredictor(checkpoint, "cpu").predict_proba(corpus, rows[chosen])
-        losses = event_bits(probs, corpus.target_return[rows[chosen]])
+        losses = event_bits(model.predict_proba(run.corpus, rows[chosen]), run.corpus.target_return[rows[chosen]])
         mean, margin = float(losses.mean()), allowed
         if len(chosen) < len(rows):
             margin += STANDARD_ERRORS * float(losses.std()) / math.sqrt(len(chosen))
-        logged = Run(run).validation_bits().get(step)
-        for where, said in ((file.name, claimed), (METRICS_NAME, logged)):
+        for where, said in ((file.name, claimed), (METRICS_NAME, logged.get(step))):
             holds = said is not None and abs(said - mean) <= margin
             otherwise = f"{where} claims {said} Validation bits at step {step}, its events cost {mean:.6f}"
-            proof.check(bool(holds), otherwise, len(chosen))
+            proof.check(holds, otherwise, len(chosen))
         proof.notes.append(f"step {step}: {mean:.6f} Validation bits over {len(chosen):,} events, claimed {claimed}")
 
 
-def _check_looks(
-    proof: Proof, corpus: Corpus, run: Path, model: ModelPredictor, looks: list[Look], heads: list[str]
-) -> None:
+def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look], heads: list[str]) -> None:
     """What was looked at was evaluated, and what was evaluated was looked at before."""
-    stored = {split: read_json(Run(run).evaluation(split)) for split in Run(run).evaluated_splits()}
+    stored, own = run.evaluations(), run.checkpoint.sha256
     # A refit looks in the name of the model that it was refitted from, under its own.
-    names = {run.name, *(Path(str(each.get("run"))).name for each in stored.values())}
-    own = model.checkpoint.sha256
+    names = {run.files.path.name, *(Path(str(each.get("run"))).name for each in stored.values())}
     for split in {look.split for look in looks if look.checkpoint_sha256 == own and look.run in names}:
         proof.check(split in stored, f"{split}: looked at, but its evaluation is gone (vaiom evaluate)")
     for split, each in stored.items():
@@ -273,9 +264,9 @@ def _check_looks(
             proof.check(counted, f"{split}: scored {each.get('looks')} times by then, the ledger says otherwise")
 
 
-def _check_selecting_looks(proof: Proof, corpus: Corpus, rescorer: Rescorer, looks: list[Look]) -> None:
+def _check_selecting_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look]) -> None:
     """A refit is selected on the newest events: those that its corpus holds out were looked at."""
-    selected_on = rescorer.corpus.endpoints(VALIDATION, rescorer.model.checkpoint.model.config.history)
+    selected_on = run.corpus.endpoints(VALIDATION, run.history)
     for code, split in enumerate(corpus.splits.names):
         count = int(np.sum(corpus.split_codes[selected_on] == code))
         if count and is_recorded(corpus, split):

@@ -222,18 +222,20 @@ def _probs_of_columns(columns: dict[str, npt.NDArray[Any]]) -> Floats | None:
 
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
     """Refuse to compare losses of different events; names the first that differs."""
+    if got := difference_of(ours, theirs):
+        problem = "the two event sets differ, and losses of different events are not compared"
+        expected = f"the same {len(ours)} events in the same order"
+        fix = "evaluate both on one corpus and split, with the same context"
+        raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
+
+
+def difference_of(ours: ScoredEvents, theirs: ScoredEvents) -> str | None:
+    """What is other in the second of two sets of events; None where they are the same."""
     if len(ours) != len(theirs):
-        got = f"{len(theirs)} events"
-    else:
-        columns = ("symbols", "target_times", "buckets")
-        differs = np.any([getattr(ours, name) != getattr(theirs, name) for name in columns], axis=0)
-        if not differs.any():
-            return
-        got = f"event {int(differs.argmax())} differs"
-    problem = "the two event sets differ, and losses of different events are not compared"
-    expected = f"the same {len(ours)} events in the same order"
-    fix = "evaluate both on one corpus and split, with the same context"
-    raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
+        return f"{len(theirs)} events"
+    columns = ("symbols", "target_times", "buckets")
+    differs = np.any([getattr(ours, name) != getattr(theirs, name) for name in columns], axis=0)
+    return f"event {int(differs.argmax())} differs" if differs.any() else None
 
 
 def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
