@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from reproduction.paper import BEST, COMPARISONS, JUDGED, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
@@ -19,7 +20,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.registry import experiment
 from vaiom.experiments.walk_forward import years_of
-from vaiom.model.config import PAPER_VOCABULARY
+from vaiom.model.config import PAPER_VOCABULARY, ModelConfig
 from vaiom.model.vaiom import count_parameters
 from vaiom.training.experiment import Experiment, changed
 
@@ -77,9 +78,14 @@ def cost_beside_main(chosen: Experiment) -> float:
 
     def work(each: Experiment) -> float:
         bars = (1 + each.train.teachers) * each.train.steps * each.train.windows_per_step * each.model.context
-        return float(count_parameters(each.model, PAPER_VOCABULARY) * bars)
+        return float(_num_params(each.model) * bars)
 
     return work(chosen) / work(experiment(MAIN))
+
+
+@cache
+def _num_params(model: ModelConfig) -> int:
+    return count_parameters(model, PAPER_VOCABULARY)
 
 
 @dataclass(frozen=True)

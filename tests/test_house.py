@@ -110,11 +110,15 @@ def test_a_reproduction_runs_without_dataframes_trees_and_services(tmp_path: Pat
     from datetime import datetime
 
     from strategies import random_bars
-    from vaiom.events.build import build_corpus
+    from vaiom.events.build import CorpusConfig, build_corpus
+    from vaiom.events.splits import SplitConfig
     from vaiom.market.folder import write_symbol
 
-    write_symbol(tmp_path / "bars", "EURUSD", random_bars(60_000, start=datetime(2019, 1, 1)))
-    build_corpus(tmp_path / "bars", tmp_path / "corpus")
+    # As the paper's, but with months for half-years, and the year 2024 to walk.
+    new_year = datetime(2025, 1, 1)
+    months = {"validation": (datetime(2024, 11, 1), new_year), "tests": ((new_year, datetime(2025, 2, 15)),)}
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(45_000, start=datetime(2020, 1, 1)))
+    build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=SplitConfig(**months)))
     blocked = (*(name for name in HEAVY if name not in ("scipy", "matplotlib", "torch")), "ray", "uvicorn")
     settings = {"steps": 1, "width": 8, "num_heads": 1, "num_layers": 1, "micro_batch": 2, "context": 8}
     changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

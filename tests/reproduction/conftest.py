@@ -1,4 +1,4 @@
-"""A simulated market, its corpus and one finished reproduction of all tables; made once."""
+"""A simulated market, its corpus and finished reproductions of most tables and of some; made once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reproductions import Reproduced, vaiom, words_of
-
-from vaiom.events.corpus import LEDGER_NAME
+from reproductions import RUN_TABLES, SOME, SPLITS, Reproduced, reproduce, vaiom
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -35,18 +33,19 @@ def paper_text() -> str:
 @pytest.fixture(scope="session")
 def simulated_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulated")
-    vaiom("data", "simulate", "--assets", 1, "--bars", 60_000, "--out", folder / "bars")
-    vaiom("corpus", "build", folder / "bars", "--out", folder / "corpus")
+    vaiom("data", "simulate", "--assets", 1, "--bars", 45_000, "--out", folder / "bars")
+    options = [word for name, value in SPLITS.items() for word in (f"--{name}", value)]
+    vaiom("corpus", "build", folder / "bars", "--out", folder / "corpus", *options)
     return folder / "corpus"
 
 
 @pytest.fixture(scope="session")
 def reproduced(simulated_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
-    corpus, folder = simulated_corpus, tmp_path_factory.mktemp("reproduction")
-    baselines, out = folder / "baselines", folder / "out"
-    for split in ("validation", "test-h1", "test-h2"):
-        only = ("--only", "frequency,markov,hour_of_week", "--split", split, "--context", 16)
-        assert vaiom("baselines", corpus, "--out", baselines, *only).code == 0
-    ran = vaiom(*words_of(corpus, out, "--baselines", baselines))
-    ledger = (corpus / LEDGER_NAME).read_text()
-    return Reproduced(corpus=corpus, baselines=baselines, out=out, ran=ran, ledger=ledger)
+    """Every kind of table."""
+    return reproduce(simulated_corpus, tmp_path_factory.mktemp("reproduction"), RUN_TABLES)
+
+
+@pytest.fixture(scope="session")
+def some_reproduced(simulated_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Reproduced:
+    """Tables that never look at a test split."""
+    return reproduce(simulated_corpus, tmp_path_factory.mktemp("reproduction"), (*SOME, "sweep"))

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 from unittest.mock import patch
 
 from cli.command_line import Ran
-from reproduction.paper import Row
+from reproduction.paper import COMPARISONS, Row
+from reproduction.plan import TABLES
 from reproduction.records import RUN, Record
 from vaiom.cli.main import main
+from vaiom.events.corpus import LEDGER_NAME
 
 TINY = (
     "steps=2",
@@ -33,13 +36,28 @@ TINY = (
 )
 
 
+LONG = ("components", "beyond")
+"""Comparisons of many runs, which show nothing that shorter ones do not."""
+RUN_TABLES = [name for name in TABLES if name not in LONG]
+RUN_COMPARISONS = [each for each in COMPARISONS if each.name not in LONG]
+SOME = ("inputs", "matched", "heads")
+"""Tables that never look at a test split."""
+SPLITS = {
+    "train-end": "2024-01-01",
+    "validation": "2024-11-01:2025-01-01",
+    "test": "2025-01-01:2025-02-15,2025-02-15:2025-04-01",
+}
+"""The paper's, but with months where it has half-years."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reproduced:
-    """All tables of a simulated market, and how the command that made them went."""
+    """The tables of a simulated market, and how the command that made them went."""
 
     corpus: Path
     baselines: Path
     out: Path
+    tables: Sequence[str]
     ran: Ran
     ledger: str
     """Of the corpus, right after."""
@@ -65,6 +83,17 @@ def vaiom(*words: object) -> Ran:
         except SystemExit as end:
             code = int(end.code or 0)
     return Ran(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+def reproduce(corpus: Path, folder: Path, tables: Sequence[str]) -> Reproduced:
+    baselines, out = folder / "baselines", folder / "out"
+    for split in ("validation", "test-h1", "test-h2"):
+        only = ("--only", "frequency,markov,hour_of_week", "--split", split, "--context", 16)
+        assert vaiom("baselines", corpus, "--out", baselines, *only).code == 0
+    ran = vaiom(*words_of(corpus, out, *tables, "--baselines", baselines))
+    assert ran.code == 0, ran.err
+    ledger = (corpus / LEDGER_NAME).read_text()
+    return Reproduced(corpus=corpus, baselines=baselines, out=out, tables=tables, ran=ran, ledger=ledger)
 
 
 def start_vaiom(words: list[str], **environment: str) -> subprocess.Popen[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
     assert (chosen.changed == "") == (chosen.experiment.train.steps == published.train.steps)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.lists(st.sampled_from(TABLES), unique=True), st.sampled_from(["full", "fast"]))
 def test_tasks_are_unique_and_the_same_each_time(corpus: Corpus, names: list[str], budget: str) -> None:
     tables = require_tables(names)
@@ -88,7 +89,12 @@ def test_tasks_are_unique_and_the_same_each_time(corpus: Corpus, names: list[str
     assert len(set(ids)) == len(ids)
     assert ids == [task.id for task in plan_tasks(require_tables(names[::-1]), {"1h": corpus}, budget)]
     # A task of some tables is one of all tables: its record is found whoever asked for it.
-    assert set(ids) <= {task.id for task in plan_tasks(TABLES, {"1h": corpus}, budget)}
+    assert set(ids) <= ids_of_all_tables(corpus, budget)
+
+
+@cache
+def ids_of_all_tables(corpus: Corpus, budget: str) -> set[str]:
+    return {task.id for task in plan_tasks(TABLES, {"1h": corpus}, budget)}
 
 
 def test_seeds_and_splits(corpus: Corpus) -> None:
@@ -101,7 +107,7 @@ def test_seeds_and_splits(corpus: Corpus) -> None:
     assert [task.runs for task in pairs] == [(judged[n + 3].id, judged[n].id) for n in range(3)]
     assert [task.runs for task in tasks if task.kind == ENSEMBLE] == [tuple(task.id for task in judged[3:])]
     assert {task.splits for task in judged} == {("validation", "test-h1", "test-h2")}
-    assert {task.year for task in tasks if task.kind == WALK} == {2021, 2022, 2023, 2024}
+    assert {task.year for task in tasks if task.kind == WALK} == {2023, 2024}
     last = {name_of(task) for task in runs if task.experiment and task.experiment.train.scope == "last"}
     assert {seed_of(task) for task in runs if name_of(task) in last} == {SEEDS[0]}
     assert {seed_of(task) for task in runs if name_of(task) == "main-no-gap"} == set(SEEDS)

@@ -89,10 +89,10 @@ def cluster() -> Iterator[tuple[str, int]]:
 
 @pytest.mark.kills
 @needs_proc
-def test_a_killed_worker_is_replaced(reproduced: Reproduced, tmp_path: Path, cluster: tuple[str, int]) -> None:
+def test_a_killed_worker_is_replaced(some_reproduced: Reproduced, tmp_path: Path, cluster: tuple[str, int]) -> None:
     address, head = cluster
     here, spread = tmp_path / "here", tmp_path / "spread"
-    words = words_of(reproduced.corpus, spread, *TABLES, "--engine", "ray", "--json", settings=SETTINGS)
+    words = words_of(some_reproduced.corpus, spread, *TABLES, "--engine", "ray", "--json", settings=SETTINGS)
     process = start_vaiom(words, RAY_ADDRESS=address)
     victim = None
     deadline = time.monotonic() + 100
@@ -108,7 +108,7 @@ def test_a_killed_worker_is_replaced(reproduced: Reproduced, tmp_path: Path, clu
     _, errors = process.communicate(timeout=100)
     assert victim is not None, errors
     assert process.returncode == 0, errors
-    assert vaiom(*words_of(reproduced.corpus, here, *TABLES, settings=SETTINGS)).code == 0
+    assert vaiom(*words_of(some_reproduced.corpus, here, *TABLES, settings=SETTINGS)).code == 0
     assert len(records_in(here)) == 4
     assert records_in(spread) == records_in(here)
 
