@@ -173,6 +173,23 @@ def test_the_true_risk_has_the_least_fissler_ziegel_loss() -> None:
         assert mean(true) < mean(true * factor)
 
 
+def test_the_decay_of_riskmetrics_is_chosen_after_its_start_and_before_what_is_judged() -> None:
+    """A tenth of the stamps is left for the matrix to forget where it began."""
+    draw = np.random.default_rng(3)
+    returns, shares = 0.01 * draw.standard_normal((400, 2)), np.array([[0.5, 0.5]])
+    returns[150:] *= np.where(np.arange(250) // 25 % 2, 3, 1)[:, None]  # for which the shortest memory is best
+
+    def chosen(*ruined: int) -> np.ndarray:
+        losses = -returns @ shares.T
+        losses[list(ruined)] = 1.0
+        return joint._ewma_risk(returns, shares, losses, judged=300)
+
+    as_it_is = chosen()
+    np.testing.assert_array_equal(chosen(*range(40)), as_it_is)
+    np.testing.assert_array_equal(chosen(*range(300, 400)), as_it_is)
+    assert not np.array_equal(chosen(*range(40, 44)), as_it_is)
+
+
 def test_a_mean_counts_every_stamp_once_and_independence_as_one_more() -> None:
     values = np.random.default_rng(1).standard_normal((7, 3))
     products = [np.outer(each, each) for each in values]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import random_bars
+from training.tiny_runs import TINY
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.splits import SplitConfig
-from vaiom.experiments.walk_forward import MAX_YEARS, MIN_TRAIN_YEARS, TEST, splits_of, years_of
-from vaiom.market.folder import write_symbol
+from vaiom.experiments.walk_forward import (
+    MAX_YEARS,
+    MIN_TRAIN_YEARS,
+    TEST,
+    TREE_EVENTS,
+    TREES,
+    score_year,
+    splits_of,
+    years_of,
+)
+from vaiom.files import read_json
+from vaiom.market.folder import read_bars, write_symbol
+from vaiom.training.loop import train
 
 CONTEXT = 16
 HORIZON = datetime(2026, 1, 1)
@@ -53,9 +67,29 @@ def test_years_of_corpora_with_different_starts(tmp_path: Path) -> None:
     assert years_of(daily(tmp_path / "short", datetime(2024, 12, 31), AAA=datetime(2021, 1, 1))) == []
 
 
-def test_years_of_the_real_bars(shared_data: Path, tmp_path: Path) -> None:
-    corpus = build_corpus(shared_data / "bars_1h", tmp_path / "corpus")
+def test_years_of_the_real_bars(shared_data: Path) -> None:
+    stamps = [bars["Datetime"].to_numpy() for bars in read_bars(shared_data / "bars_1h").values()]
+    ends = np.cumsum([len(each) for each in stamps])
+    slices = {number: slice(end - len(each), end) for number, (end, each) in enumerate(zip(ends, stamps, strict=True))}
+    corpus: Any = SimpleNamespace(timestamps=np.concatenate(stamps), asset_slices=slices, splits=SplitConfig())
     assert years_of(corpus) == list(range(2016, 2025))
+
+
+def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vaiom.baselines.lightgbm.HOLDOUT_TOLERANCE_BITS", 1.0)  # they learn little from so few events
+    corpus = under_splits(daily(tmp_path, datetime(2023, 1, 1), AAA=datetime(2014, 1, 1)), splits_of(2022))
+    train(corpus, TINY.with_changes(steps=4), tmp_path / "run", device="cpu")
+    without = score_year(corpus, tmp_path / "run", "cpu")
+    assert list(without.bits) == ["model", "frequency", "markov"]
+    beside = score_year(corpus, tmp_path / "run", "cpu", tmp_path / "trees")
+    assert list(beside.bits) == ["model", "frequency", "markov", TREES]
+    np.testing.assert_array_equal(beside.bits["model"], without.bits["model"])
+    # Kept, and fitted on this year's Train alone.
+    [key] = (read_json(file) for file in (tmp_path / "trees").rglob("key.json"))
+    assert (key["corpus_sha256"], key["context"]) == (corpus.sha256, CONTEXT)
+    assert key["config"]["max_events"] == TREE_EVENTS
 
 
 def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
