@@ -19,9 +19,8 @@ import polars as pl
 
 from benchmarks.race import Measurement, race, reference_library
 from vaiom.errors import VaiomError
-from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, read_bars
+from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, infer_timeframe, read_bars
 from vaiom.market.resample import resample
-from vaiom.market.stamps import infer_timeframe
 
 REPEATS = 9
 RACE_ROWS = 3_000_000

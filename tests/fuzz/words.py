@@ -13,7 +13,7 @@ from vaiom.cli import data as corpus_command
 from vaiom.market.download import Ledger
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
-from vaiom.market.stamps import parse_stamps
+from vaiom.market.formats.table import parse_stamps
 from vaiom.market.symbols import find_pair
 from vaiom.training.experiment import Experiment
 

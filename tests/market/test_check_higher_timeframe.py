@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from strategies import random_bars
 from vaiom.market.check import check_bars
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import BAR_SCHEMA
-from vaiom.market.stamps import infer_timeframe
+from vaiom.market.folder import BAR_SCHEMA, infer_timeframe
 from vaiom.simulate.market import MarketConfig, simulate
 
 

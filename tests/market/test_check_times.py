@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vaiom.codec import to_json
 from vaiom.market.check import Clock, _easter, find_gaps, read_clock
-from vaiom.market.stamps import infer_timeframe
+from vaiom.market.folder import infer_timeframe
 
 HOUR = 3600
 WEEK_HOURS = 168

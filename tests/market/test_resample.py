@@ -15,9 +15,8 @@ from polars.testing import assert_frame_equal
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import read_json, sha256_file
-from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, read_bars, write_symbol
+from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, infer_timeframe, read_bars, write_symbol
 from vaiom.market.resample import resample, resample_file, resample_folder
-from vaiom.market.stamps import infer_timeframe
 from vaiom.market.timeframes import timeframe_of
 
 # Whole volumes keep sums exact in any order; prices are only compared and picked, so they may be anything.

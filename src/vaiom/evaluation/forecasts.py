@@ -29,7 +29,7 @@ from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.files import sha256_of
 from vaiom.market.folder import read_parquet, readable_parquet
-from vaiom.market.stamps import parse_stamps
+from vaiom.market.formats.table import parse_stamps
 from vaiom.market.timeframes import step_seconds
 from vaiom.run import find_run
 

@@ -21,7 +21,6 @@ import polars as pl
 
 from vaiom import __version__, files
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.columns import EXACT, Rows
 from vaiom.events.corpus import (
     FORMAT,
     FORMAT_VERSION,
@@ -36,12 +35,19 @@ from vaiom.events.corpus import (
 )
 from vaiom.events.fields import BUCKETED, COLUMN_TYPES, Columns, stored, timestamps_of
 from vaiom.events.fit import Tokenizer, bucket_of, fit_on_train
-from vaiom.events.rows import bars_of, blocks_of
+from vaiom.events.rows import EXACT, Rows, bars_of, blocks_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import count_bars, counted, read_file, read_stamps, symbols_in
-from vaiom.market.stamps import infer_timeframe, require_ordered
+from vaiom.market.folder import (
+    count_bars,
+    counted,
+    infer_timeframe,
+    read_file,
+    read_stamps,
+    require_ordered,
+    symbols_in,
+)
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 
@@ -170,22 +176,24 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
             )
         states = _read_states(old, path / old.manifest["folder"] / STATE_NAME)
         fresh, sources = {}, []
+        sizes = {symbol: inside.stop - inside.start for symbol, inside in old.asset_slices.items()}
         for symbol in counted(symbols_in(bars), progress):
             file = bars / f"{symbol}.parquet"
-            fresh[symbol] = bars_of(_new_bars(old, symbol, _read_ordered(file, tokenizer.timeframe), file), file)
-            if taken := len(fresh[symbol].seconds):
-                sources.append(_source(file, taken))
-        if sources:
+            frame = _new_bars(old, symbol, _read_ordered(file, tokenizer.timeframe), file)
+            if len(frame):
+                fresh[symbol] = bars_of(frame, file)
+                sizes[symbol] += len(frame)
+                sources.append(_source(file, len(frame)))
+        if fresh:
             with files.staging_folder(path) as folder:
-                sizes = {symbol: inside.stop - inside.start for symbol, inside in old.asset_slices.items()}
-                added = {symbol: len(fresh[symbol].seconds) if symbol in fresh else 0 for symbol in sizes}
-                rows = Rows.create({symbol: size + added[symbol] for symbol, size in sizes.items()}, folder.resolve())
-                for symbol, inside in rows.slices.items():
-                    known = {name: old.columns[name][old.asset_slices[symbol]] for name in COLUMN_TYPES}
-                    rows.write(inside.start, known)
-                    if added[symbol]:
-                        states[symbol] = _write_rows(rows, symbol, fresh[symbol], states[symbol])
-                        _write_buckets(rows, slice(inside.stop - added[symbol], inside.stop), tokenizer)
+                rows = Rows.create(sizes, folder.resolve())
+                for symbol, inside in old.asset_slices.items():
+                    known = {name: old.columns[name][inside] for name in COLUMN_TYPES}
+                    rows.write(rows.slices[symbol].start, known)
+                for symbol, added in fresh.items():
+                    states[symbol] = _write_rows(rows, symbol, added, states[symbol])
+                    stop = rows.slices[symbol].stop
+                    _write_buckets(rows, slice(stop - len(added.seconds), stop), tokenizer)
                 _write_generation(path, rows, old, states, [*old.manifest["inputs"], *sources])
             old = open_corpus(path, verify=False)
         # Rows that the manifest no longer names, or that a killed append wrote and never named.
@@ -383,19 +391,19 @@ def _write_generation(
     rows.folder.rename(folder)
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMN_TYPES}
     corpus, tokenizer = replace(corpus, columns=columns, asset_slices=rows.slices), corpus.tokenizer
-    ends = {symbol: columns["timestamp"][[inside.start, inside.stop - 1]] for symbol, inside in rows.slices.items()}
-    assets = {
-        symbol: {"class": name, "rows": rows.slices[symbol].stop - rows.slices[symbol].start}
-        | dict(zip(("first", "last"), timestamps_of({"timestamp": ends[symbol]}).astype(str).tolist(), strict=True))
-        for symbol, name in zip(rows.slices, tokenizer.classes, strict=True)
-    }
+    classes, assets = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True)), {}
+    for symbol, inside in rows.slices.items():
+        ends = {"timestamp": columns["timestamp"][[inside.start, inside.stop - 1]]}
+        first, last = timestamps_of(ends).astype(str).tolist()
+        size = inside.stop - inside.start
+        assets[symbol] = {"class": classes[symbol], "rows": size, "first": first, "last": last}
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "vaiom_version": __version__,
         "timeframe": tokenizer.timeframe,
         "symbols": list(assets),
-        "classes": {symbol: asset["class"] for symbol, asset in assets.items()},
+        "classes": classes,
         "assets": assets,
         "rows": len(corpus),
         "splits": corpus.splits.to_json(),

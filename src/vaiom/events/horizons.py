@@ -183,12 +183,8 @@ class HorizonCorpus(Corpus):
     def return_shape(self) -> ReturnShape:
         return self.at.shape
 
-    @property
-    def sigma20(self) -> Floats:
-        return self._scale
-
     @cached_property
-    def _scale(self) -> Floats:
+    def sigma20(self) -> Floats:
         return self.at.scale(self.columns, self.meta[:, 0])
 
     @cached_property

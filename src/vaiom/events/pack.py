@@ -13,15 +13,8 @@ from typing import Any
 import numpy as np
 
 from vaiom.errors import DataError
-from vaiom.events.corpus import (
-    MANIFEST_NAME,
-    STATE_NAME,
-    TOKENIZER_NAME,
-    Corpus,
-    keep_ledger,
-    open_corpus,
-    read_manifest,
-)
+from vaiom.events import corpus
+from vaiom.events.corpus import MANIFEST_NAME, Corpus, open_corpus
 from vaiom.files import BAD_ZIPS, atomic_file, staged_folder
 
 _MOST_TEXT = 64 << 20
@@ -56,17 +49,17 @@ def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
     with archive, staged_folder(path, overwrite=overwrite) as staged:
         try:
             _extract(archive, [archive.getinfo(MANIFEST_NAME)], {MANIFEST_NAME: _MOST_TEXT}, staged)
-            _extract(archive, archive.infolist(), _declared_sizes(read_manifest(staged)), staged)
+            _extract(archive, archive.infolist(), _declared_sizes(corpus.read_manifest(staged)), staged)
         except BAD_ZIPS as error:
             raise DataError("the packed corpus is damaged", where=file, got=str(error), fix="pack it again") from error
         open_corpus(staged)
-        keep_ledger(path, staged)
+        corpus.keep_ledger(path, staged)
     return open_corpus(path, verify=False)
 
 
 def _declared_sizes(manifest: dict[str, Any]) -> dict[str, int]:
     """The files of a corpus, with the bytes that each may have."""
-    names = MANIFEST_NAME, TOKENIZER_NAME, f"{manifest['folder']}/{STATE_NAME}"
+    names = MANIFEST_NAME, corpus.TOKENIZER_NAME, f"{manifest['folder']}/{corpus.STATE_NAME}"
     return dict.fromkeys(names, _MOST_TEXT) | {
         f"{manifest['folder']}/{name}.npy": manifest["rows"] * np.dtype(entry["dtype"]).itemsize + _MOST_HEADER
         for name, entry in manifest["arrays"].items()

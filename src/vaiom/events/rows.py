@@ -1,15 +1,18 @@
-"""One asset's bars as rows: every number a row carries, known at the row's own time.
+"""Bars as rows: every number a row carries, known at its own time; and the rows of a corpus while it is made.
 
 Enters: bars that follow a state, a whole history or one live bar. Leaves: the columns that a corpus stores of their
-rows, and the state after them. A row holds nothing of the next one: targets are the next row's own values, joined when
-a corpus is read.
+rows, and the state after them; arrays in memory, or files of which each use holds a part. A row holds nothing of the
+next one: targets are the next row's own values, joined when a corpus is read.
 Paper: Methods, "Continuous dynamic features" and "Data-quality masks".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +22,21 @@ import polars as pl
 from vaiom.errors import DataError
 from vaiom.events import fields
 from vaiom.events.calendar import LAST_SECOND, log_waits
-from vaiom.events.fields import BUCKETED, CROSS_FIELDS, EXTRA_FIELDS, OWN_FIELDS
+from vaiom.events.corpus import slices_of
+from vaiom.events.fields import BUCKETED, COLUMN_TYPES, CROSS_FIELDS, CROSS_SOURCES, EXTRA_FIELDS, OWN_FIELDS
 from vaiom.events.fit import Tokenizer, bucket_of
 from vaiom.events.scales import AssetState, Bars, Series
+from vaiom.market.folder import NUMBER_COLUMNS
 from vaiom.market.timeframes import step_seconds
 
+EXACT = {value: f"{value}_exact" for _, value in BUCKETED.values()}
+"""Values that buckets are taken from, and the columns that hold their 64 bits until then."""
+CROSS_ROWS = 1 << 20
+"""Rows of all assets together whose cross fields are made at once."""
 WAIT = "log_wait"
+
+_TYPES = {**COLUMN_TYPES, **dict.fromkeys(EXACT.values(), "<f8")}
+_HEADER_BYTES = 128
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -43,8 +55,7 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
             got=frame["Datetime"][row],
             fix="resample the bars with `vaiom data resample`, or check how the stamps were parsed",
         )
-    names = ("Open", "High", "Low", "Close", "Volume")
-    return Bars(seconds, *(frame[name].cast(pl.Float64).to_numpy() for name in names))
+    return Bars(seconds, *(frame[name].cast(pl.Float64).to_numpy() for name in NUMBER_COLUMNS))
 
 
 def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
@@ -66,12 +77,6 @@ def blocks_of(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetSta
             series = Series(bars.part(slice(start, start + fields.BLOCK_ROWS)) if many else bars, state)
             columns, state = fields.columns_of(series), series.after
         yield columns, state
-
-
-def stored_columns(rows: Columns, tokenizer: Tokenizer) -> Columns:
-    """What a corpus stores of rows; buckets are taken from the float64 values."""
-    edges = tokenizer.edges
-    return fields.stored(rows) | {name: bucket_of(edges[of], rows[value]) for name, (of, value) in BUCKETED.items()}
 
 
 class RowMaker:
@@ -104,7 +109,9 @@ class RowMaker:
     ) -> tuple[Columns, AssetState]:
         """Stored columns of bars that follow `state` and the stamp `last`, and the state after them."""
         rows, state = rows_of(bars, state or self.start())
-        columns = stored_columns(rows, self.tokenizer)
+        edges = self.tokenizer.edges
+        columns = fields.stored(rows)
+        columns |= {name: bucket_of(edges[of], rows[value]) for name, (of, value) in BUCKETED.items()}
         if not isinstance(bars.seconds, np.ndarray):
             columns = {name: np.array([value]) for name, value in columns.items()}
         if WAIT in self.beyond:
@@ -115,3 +122,74 @@ class RowMaker:
 def meta_of(tokenizer: Tokenizer, symbol: str) -> npt.NDArray[np.int64]:
     """(3,): asset id, class id, timeframe id."""
     return np.array([tokenizer.asset_id(symbol), tokenizer.class_id(symbol), 0], np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of all assets, one asset after another; processes may write different ones of the same files at once."""
+
+    slices: Mapping[str, slice]
+    folder: Path | None
+    arrays: dict[str, npt.NDArray[Any]]
+
+    @classmethod
+    def create(cls, sizes: Mapping[str, int], folder: Path | None = None) -> Rows:
+        """Rows of so many bars of each asset, in memory or in the files of a folder."""
+        count = sum(sizes.values())
+        if folder is None:
+            return cls(slices_of(sizes), None, {name: np.empty(count, dtype) for name, dtype in _TYPES.items()})
+        for name, dtype in _TYPES.items():
+            with (folder / f"{name}.npy").open("wb") as stream:
+                header = {"descr": dtype, "fortran_order": False, "shape": (count,)}
+                np.lib.format.write_array_header_1_0(stream, header)
+                assert stream.tell() == _HEADER_BYTES
+        return cls(slices_of(sizes), folder, {})
+
+    def read(self, names: Iterable[str], inside: slice) -> dict[str, npt.NDArray[Any]]:
+        """Some columns of some rows."""
+        if self.folder is None:
+            return {name: self.arrays[name][inside] for name in names}
+        out, count = {}, inside.stop - inside.start
+        for name in names:
+            place = _HEADER_BYTES + inside.start * np.dtype(_TYPES[name]).itemsize
+            out[name] = np.fromfile(self.folder / f"{name}.npy", _TYPES[name], count, offset=place)
+        return out
+
+    def write(self, start: int, columns: fields.Columns) -> None:
+        """Columns of the rows from `start` on."""
+        for name, values in columns.items():
+            if self.folder is None:
+                self.arrays[name][start : start + len(values)] = values
+                continue
+            array = np.ascontiguousarray(values, _TYPES[name])
+            with (self.folder / f"{name}.npy").open("r+b") as stream:
+                stream.seek(_HEADER_BYTES + start * array.itemsize)
+                stream.write(array.data)  # NumPy's own writer does not say that the disk is full
+
+    def write_cross(self) -> None:
+        """Make the fields that need the other assets, for some stamps of all assets at a time."""
+        count = max((rows.stop for rows in self.slices.values()), default=0)
+        stamps = np.unique(self.read(["timestamp"], slice(0, count))["timestamp"])
+        size = max(1, CROSS_ROWS // len(self.slices))
+        places = {symbol: rows.start for symbol, rows in self.slices.items()}
+        for last in (*stamps[size - 1 :: size], *stamps[-1:]):
+            assets = {}
+            for symbol, rows in self.slices.items():
+                # Stamps of an asset do not repeat: no more of its rows than a block has stamps are in it.
+                ahead = slice(places[symbol], min(places[symbol] + size, rows.stop))
+                columns = self.read(("timestamp", *CROSS_SOURCES), ahead)
+                inside = int(columns["timestamp"].searchsorted(last, "right"))
+                assets[symbol] = {name: column[:inside] for name, column in columns.items()}
+            for symbol, columns in fields.cross_columns(assets).items():
+                self.write(places[symbol], columns)
+                places[symbol] += len(columns[CROSS_FIELDS[0]])
+
+    def sha256(self) -> str:
+        """Of the bytes of all columns of a corpus in files, one after another."""
+        assert self.folder
+        digest = hashlib.sha256()
+        for name in COLUMN_TYPES:
+            with (self.folder / f"{name}.npy").open("rb") as stream:
+                stream.seek(_HEADER_BYTES)
+                hashlib.file_digest(stream, lambda: digest)
+        return digest.hexdigest()

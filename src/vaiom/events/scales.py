@@ -2,7 +2,7 @@
 
 Enters: consecutive bars of one asset, and the state left by the bars before them. Leaves: `Series` through each bar,
 and the state after the last. A whole history, new bars and one live bar go through the same lines and give the same
-bits: many bars are arrays, one bar is NumPy scalars, which cost a tenth. NumPy alone, but for long averages.
+bits: many bars are arrays, one bar is NumPy scalars, which cost a tenth.
 Paper: Methods, "Continuous dynamic features" and "Return Bucket Construction"; ranges and slots are not the paper's.
 """
 
@@ -27,9 +27,11 @@ LONG_SPAN = 120
 SCALE_FLOOR = 1e-8
 MAX_LOG_MOVE = 1.0
 
-SCALE_SPANS = (("ret", SHORT_SPAN), ("ret", LONG_SPAN), ("gap", SHORT_SPAN))
+_SCALE_SPANS = (("ret", SHORT_SPAN), ("ret", LONG_SPAN), ("gap", SHORT_SPAN))
+_MEAN_SPANS = (("range", 20), ("range", 120), ("range", 480), ("ret", 120), ("ret", 2400), ("volume", 120))
+SCALES = {f"{name}{span}": (name, span) for name, span in _SCALE_SPANS}
 """The paper's averages, of squared returns and gaps."""
-MEAN_SPANS = (("range", 20), ("range", 120), ("range", 480), ("ret", 120), ("ret", 2400), ("volume", 120))
+MEANS = {f"{name}{span}": (name, span) for name, span in _MEAN_SPANS}
 """Running means, of range variances, squared returns and volumes, that fields beyond the paper's are made of."""
 SLOT_QUANTITIES = ("ret", "range", "volume")
 SLOT_LIMIT = 25.0
@@ -40,8 +42,6 @@ LATELY_WEEKS = 4
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
 
-LONG_SERIES = 2_000
-"""A longer series is averaged by Polars, which does the same operations in the same order."""
 MOST_MISSING = 10_000_000
 """Rows without a value in a row: more than any history has."""
 
@@ -119,8 +119,8 @@ class AssetState:
     def empty(cls, timeframe: timedelta | None) -> AssetState:
         """The state before the first bar; without a timeframe that of the paper's fields alone."""
         return cls(
-            scales={f"{name}{span}": Ewma() for name, span in SCALE_SPANS},
-            means={f"{name}{span}": Mean() for name, span in MEAN_SPANS} if timeframe else {},
+            scales=dict.fromkeys(SCALES, Ewma()),
+            means=dict.fromkeys(MEANS, Mean()) if timeframe else {},
             slots=Slots.empty(len(SLOT_QUANTITIES), int(timeframe.total_seconds())) if timeframe else None,
         )
 
@@ -138,8 +138,9 @@ class AssetState:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> AssetState:
         try:
-            scales = {f"{name}{span}": Ewma(*value[f"{name}{span}"]) for name, span in SCALE_SPANS}
-            for name, (mean, num_missing) in scales.items():
+            scales, means, slots = {}, {}, None
+            for name in SCALES:
+                mean, num_missing = value[name]
                 if mean is not None and not 0 <= float(mean) < math.inf:
                     raise ValueError(f"{name} is a mean of squares")
                 if not 0 <= int(num_missing) < MOST_MISSING:
@@ -148,10 +149,8 @@ class AssetState:
             num_clean = int(value["num_clean"])
             if not 0 <= num_clean < 2**62:
                 raise ValueError("num_clean is no count")
-            means, slots, extra = {}, None, value.get("extra")
-            if extra is not None:
-                for name in (f"{name}{span}" for name, span in MEAN_SPANS):
-                    means[name] = Mean(float(extra[name][0]), int(extra[name][1]))
+            if (extra := value.get("extra")) is not None:
+                means = {name: Mean(float(extra[name][0]), int(extra[name][1])) for name in MEANS}
                 level = np.array(extra["season"]["level"], np.float64)
                 count, last_week = (np.array(extra["season"][name], np.int64) for name in ("count", "last_week"))
                 if not level.shape == count.shape == last_week.shape or level.ndim != 2 or not level.size:
@@ -200,8 +199,7 @@ class Series:
         # A product, not **2: a scalar's power rounds otherwise.
         self._squares = {"ret": self.clean_ret * self.clean_ret, "gap": clean_gap * clean_gap}
         scales, sigmas = {}, {}
-        for name, span in SCALE_SPANS:
-            key = f"{name}{span}"
+        for key, (name, span) in SCALES.items():
             levels, scales[key] = average(self._squares[name], span, state.scales[key])
             sigmas[key] = _roots(levels)
         self.sigma20, self.sigma20_prev = sigmas["ret20"]
@@ -253,8 +251,7 @@ class Series:
             "volume": self.volume,
         }
         after = {}
-        for name, span in MEAN_SPANS:
-            key = f"{name}{span}"
+        for key, (name, span) in MEANS.items():
             self.means[key], after[key] = running_mean(sources[name], span, means[key])
         # A slot holds ratios to the level of the time: levels drift within months, the shape of the week hardly does.
         ratios = np.array([sources[name] / self.means[f"{name}{LONG_SPAN}"].before for name in SLOT_QUANTITIES])
@@ -289,23 +286,15 @@ def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
 
 def average(values: Floats, span: int, state: Ewma) -> tuple[Any, Ewma]:
     """pandas' `ewm(span, adjust=False).mean()`, before the first row and through each; NaN values only age the past."""
-    if _many(values) and len(values) > LONG_SERIES:
-        return _average_long(values, span, state)
-    alpha = 2 / (span + 1)
-    mean, num_missing = state
-    out, usual = [mean], _weight(alpha, 0)
-    for value in values.tolist() if _many(values) else [float(values)]:
-        if value == value:
-            weight = _weight(alpha, num_missing) if num_missing else usual
-            mean = value if mean != mean else mean + (value - mean) * weight
-            num_missing = 0
-        elif mean == mean:
-            num_missing += 1
-        out.append(mean)
-    return np.array(out) if _many(values) else out, Ewma(mean, num_missing)
-
-
-def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
+    if not _many(values):
+        mean, num_missing = state
+        if values != values:
+            after = Ewma(mean, num_missing + 1 if mean == mean else 0)
+        else:
+            value = float(values)
+            weight = _weight(2 / (span + 1), num_missing)
+            after = Ewma(value if mean != mean else mean + (value - mean) * weight)
+        return [mean, after.mean], after
     import polars as pl
 
     replay = [state.mean, *[math.nan] * state.num_missing]
@@ -331,13 +320,12 @@ def _weight(alpha: float, num_missing: int) -> float:
 
 def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]:
     """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it as it is."""
-    if not _many(values):
-        before = state.level / _known_weight(state.num_values, span)
-        if values != values:
-            return Running(before, before), state
-        level, count = state.level + (float(values) - state.level) * _weight(2 / (span + 1), 0), state.num_values + 1
-        return Running(level / _known_weight(count, span), before), Mean(level, count)
     seen: Bools = values == values
+    if not _many(values):
+        (before, level), _ = average(values, span, Ewma(state.level))
+        count = state.num_values + int(seen)
+        running = Running(level / _known_weight(count, span), before / _known_weight(state.num_values, span))
+        return running, Mean(level, count)
     levels, _ = average(values[seen], span, Ewma(state.level))
     counts = state.num_values + np.arange(len(levels))
     mean, at = levels / _weight_of(counts, span), _running_count(seen)

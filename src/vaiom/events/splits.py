@@ -91,12 +91,11 @@ class SplitConfig:
 
     def shifted_by(self, months: int) -> SplitConfig:
         """The same protocol with every boundary moved by some months."""
-        return SplitConfig(
-            train_end=_add_months(self.train_end, months),
-            validation=(_add_months(self.validation[0], months), _add_months(self.validation[1], months)),
-            tests=tuple((_add_months(start, months), _add_months(end, months)) for start, end in self.tests),
-            seal=_add_months(self.seal, months),
-        )
+
+        def moved(value: Any) -> Any:
+            return _add_months(value, months) if isinstance(value, datetime) else tuple(map(moved, value))
+
+        return SplitConfig(**{name: moved(value) for name, value in vars(self).items()})
 
     def codes(self, target_timestamps: npt.NDArray[np.datetime64]) -> npt.NDArray[np.uint8]:
         """The split code of each event; rows without a target get `NO_TARGET_CODE`."""

@@ -20,10 +20,19 @@ from vaiom.errors import DataError
 from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.scales import Bars
-from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, conform, read_bars, read_file, symbols_in
+from vaiom.market.folder import (
+    BAR_COLUMNS,
+    PRICE_COLUMNS,
+    check_symbol,
+    conform,
+    infer_timeframe,
+    read_bars,
+    read_file,
+    require_ordered,
+    symbols_in,
+)
 from vaiom.market.formats.table import guess_roles
 from vaiom.market.resample import resample
-from vaiom.market.stamps import infer_timeframe, require_ordered
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 

@@ -35,8 +35,7 @@ from vaiom.market.findings import (
     show_stamp,
     value_findings,
 )
-from vaiom.market.folder import PRICE_COLUMNS, conform, counted, read_file, symbols_in
-from vaiom.market.stamps import infer_timeframe
+from vaiom.market.folder import PRICE_COLUMNS, conform, counted, infer_timeframe, read_file, symbols_in
 
 _EPOCH = datetime(1970, 1, 1)
 _MICRO = 1_000_000

@@ -29,10 +29,10 @@ from vaiom import __version__, files
 from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.market import folder
+from vaiom.market.folder import require_ordered
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.read import read_source
 from vaiom.market.formats.table import Options, Origin, drop_flat
-from vaiom.market.stamps import require_ordered
 
 DUKASCOPY_URL = "https://datafeed.dukascopy.com/datafeed"
 SOURCE = "dukascopy BID 1min"

@@ -15,11 +15,10 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.download import DUKASCOPY_URL, FeedFile, FileServer
-from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA
+from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, infer_timeframe
 from vaiom.market.formats.dukascopy import price_scale_of
 from vaiom.market.formats.table import FileBars, Options, drop_flat
 from vaiom.market.imports import combine, given_symbol, list_files, read_one
-from vaiom.market.stamps import infer_timeframe
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -18,8 +19,8 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.files import Progress, atomic_file, read_json, write_json
-from vaiom.market.stamps import STAMP, require_calendar, require_ordered
 
+STAMP = pl.Datetime("us")
 PRICE_COLUMNS = ("Open", "High", "Low", "Close")
 NUMBER_COLUMNS = (*PRICE_COLUMNS, "Volume")
 BAR_COLUMNS = ("Datetime", *NUMBER_COLUMNS)
@@ -27,8 +28,16 @@ BAR_SCHEMA = {"Datetime": STAMP, **dict.fromkeys(NUMBER_COLUMNS, pl.Float64())}
 MANIFEST_NAME = "manifest.json"
 
 T = TypeVar("T")
+Place = Callable[[int], object]
+"""Names the place of a row, counted from 0, in an error."""
 
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+# Python's own calendar ends with the year 9999; what is printed of a stamp must exist there.
+_YEARS = (1000, 8999)
+_FIRST_TICK, _END_TICK = (
+    (datetime(year, 1, 1) - datetime(1970, 1, 1)) // timedelta(microseconds=1) for year in (_YEARS[0], _YEARS[1] + 1)
+)
+_REPAIR = "`vaiom data import --repair` sorts rows and keeps the last of repeated stamps"
 
 
 def counted(items: Sequence[T], progress: Progress | None, name: Callable[[T], str] = str) -> Iterator[T]:
@@ -82,6 +91,57 @@ def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
 def _has_nan(numbers: pl.Series) -> bool:
     """NaN apart from null, which becomes NaN in an array."""
     return int(np.isnan(numbers.to_numpy()).sum()) > numbers.null_count()
+
+
+def infer_timeframe(stamps: pl.Series, *, fewest_steps: int = 1, least_share: float = 0.0) -> timedelta | None:
+    """The commonest step between stamps in any order, the shortest of equally common ones.
+
+    None where there are fewer steps, or where no more than `least_share` of them equal the commonest.
+    """
+    ticks = stamps.drop_nulls().cast(STAMP).to_physical().to_numpy()
+    steps = np.diff(ticks)
+    if len(steps) and steps.min() <= 0:
+        steps = np.diff(np.unique(ticks))
+    if not len(steps) or len(ticks) <= fewest_steps:
+        return None
+    step = steps.min()
+    count = np.count_nonzero(steps == step)
+    # Counting every step is the costly way; a step that more than half of the rows take is the commonest.
+    if 2 * count <= len(steps):
+        found, counts = np.unique(steps, return_counts=True)
+        step, count = found[counts.argmax()], counts.max()
+    return timedelta(microseconds=int(step)) if count > least_share * len(steps) else None
+
+
+def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, fix: str = _REPAIR) -> None:
+    """Stamps must be present and increase, or with `repeats` not decrease; `where` is a name or a `Place`."""
+
+    def place(row: int) -> object:
+        return where(row) if callable(where) else f"{where}, row {row + 1}"
+
+    if stamps.null_count():
+        raise DataError("a stamp is missing", where=place(int(stamps.is_null().arg_max() or 0)), fix="remove the row")
+    later, earlier = stamps.slice(1), stamps.slice(0, max(len(stamps) - 1, 0))
+    bad = later < earlier if repeats else later <= earlier
+    if bad.any():
+        row = int(bad.arg_max() or 0) + 1
+        before, after = stamps[row - 1], stamps[row]
+        problem = "a stamp is repeated" if before == after else "a stamp goes back in time"
+        raise DataError(problem, where=place(row), expected=f"a stamp after {before}", got=after, fix=fix)
+
+
+def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
+    """Refuse stamps that no calendar holds."""
+    inside = stamps.cast(STAMP).to_physical().is_between(_FIRST_TICK, _END_TICK, closed="left")
+    beyond = ~inside.fill_null(value=True)
+    if beyond.any():
+        raise DataError(
+            "a stamp is beyond all calendars",
+            where=where(int(beyond.arg_max() or 0)),
+            expected=f"a year from {_YEARS[0]} to {_YEARS[1]}",
+            fix="correct or remove the row",
+        )
+    return stamps
 
 
 def symbols_in(folder: Path) -> list[str]:

@@ -19,9 +19,9 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import Progress, staging_folder
 from vaiom.market import folder
+from vaiom.market.folder import infer_timeframe, require_calendar, require_ordered
 from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
-from vaiom.market.stamps import infer_timeframe, require_calendar, require_ordered
 from vaiom.market.symbols import find_symbol
 from vaiom.market.timeframes import format_span
 

@@ -21,7 +21,7 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import Progress, read_json, sha256_file, staged_folder
 from vaiom.market import folder
-from vaiom.market.stamps import STAMP, infer_timeframe, require_ordered
+from vaiom.market.folder import STAMP, infer_timeframe, require_ordered
 from vaiom.market.timeframes import timeframe_of
 
 BATCH_ROWS = 1 << 20

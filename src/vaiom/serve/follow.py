@@ -25,8 +25,8 @@ import polars as pl
 from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import utc_now, wrong_timeframe
 from vaiom.market.feeds import BELIEVED, Feed
+from vaiom.market.folder import infer_timeframe
 from vaiom.market.resample import resample
-from vaiom.market.stamps import infer_timeframe
 from vaiom.market.timeframes import timeframe_of
 
 Bar = tuple[Any, ...]

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from strategies import random_bars
 from vaiom.errors import DataError
-from vaiom.events import build, columns, fields
+from vaiom.events import build, fields
+from vaiom.events import rows as rows_module
 from vaiom.events.build import CorpusConfig, build_corpus, corpus_in_memory
 from vaiom.events.corpus import Corpus, count_events, split_quality
 from vaiom.events.fields import COLUMN_TYPES
+from vaiom.events.rows import Rows
 from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import read_bars, write_symbol
 
@@ -67,7 +69,7 @@ def test_parts_of_any_size_give_the_bits_of_the_whole(
         bars = write_market(Path(name) / "bars", [ROWS, *sizes], seed)
         whole = corpus_in_memory(read_bars(bars), CONFIG)
         patch.setattr(fields, "BLOCK_ROWS", parts[0])
-        patch.setattr(columns, "CROSS_ROWS", parts[1])
+        patch.setattr(rows_module, "CROSS_ROWS", parts[1])
         patch.setattr(build, "ROWS_PER_TASK", ROWS)
         built = build_corpus(bars, Path(name) / "corpus", CONFIG, engine=Posted() if posted else None)
         require_same(built, whole)
@@ -108,7 +110,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_in_files_read_as_those_in_memory(tmp_path: Path) -> None:
-    here, there = columns.Rows.create({"A": 5, "B": 7}), columns.Rows.create({"A": 5, "B": 7}, tmp_path)
+    here, there = Rows.create({"A": 5, "B": 7}), Rows.create({"A": 5, "B": 7}, tmp_path)
     for start, size in ((5, 7), (0, 3), (3, 2)):
         values = np.random.default_rng(start).random((2, size)).astype(np.float32)
         for rows in (here, there):
