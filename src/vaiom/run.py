@@ -47,6 +47,8 @@ class Run:
         """What it knows of more bars than the next."""
         self.dependence = path / "dependence.json"
         """How its assets depend on each other."""
+        self.forecasts = path / "forecasts"
+        """Others' forecasts that were scored beside it: by name a folder with evaluations and events."""
         self.teachers = path / "teachers"
         """The folder of the runs whose models taught this one, numbered from 1."""
 

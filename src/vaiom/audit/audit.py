@@ -91,6 +91,6 @@ def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
     if run:
         found |= {"checkpoint": load_checkpoint(run.best).sha256}
         files = (run.config, run.metrics, run.best, *sorted(path.glob("evaluation-*")), *sorted(path.glob("events-*")))
-        files = (*files, run.dependence, run.horizons, run.report)
-        found |= {each.name: sha256_file(each) for each in files if each.is_file()}
+        files = (*files, run.dependence, run.horizons, run.report, *sorted(run.forecasts.glob("*/*")))
+        found |= {str(each.relative_to(path)): sha256_file(each) for each in files if each.is_file()}
     return found

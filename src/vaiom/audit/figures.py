@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from html import unescape
@@ -30,7 +30,9 @@ from vaiom.baselines.store import find_fit
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import (
+    RUN_PREFIX,
     Evaluation,
+    ForecastScore,
     caveats_of,
     compare_tests,
     figures_of_events,
@@ -40,13 +42,14 @@ from vaiom.evaluation.evaluate import (
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.joint import fit_dependence, judge_joint, make_panel
-from vaiom.evaluation.ledger import ledger_heads
+from vaiom.evaluation.ledger import is_recorded, ledger_heads, model_looks
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, ScoredEvents, difference_of, event_bits, find_rows, read_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.horizons import HorizonCorpus, at_horizon, fit_horizon
 from vaiom.events.splits import SEALED, TRAIN, VALIDATION
+from vaiom.files import sha256_of
 from vaiom.model.checkpoint import USE
 from vaiom.model.horizons import load_horizons
 from vaiom.report.contents import read_run
@@ -89,7 +92,7 @@ def prove_figures(proof: Proof, run: AuditedRun, baselines: Sequence[str] = QUIC
         why = for_use if purpose == USE else "the run has no evaluation (vaiom evaluate)"
         proof.notes.append(f"not run: {why}")
         return
-    fit = cache(partial(_fitted, run, baselines))
+    compare_baselines = partial(_compare_baselines, proof, run, baselines, cache(partial(_fitted, run, baselines)))
     for split, stored in evaluations.items():
         Evaluation.read(run.files.path, split)  # refuses what is none; an old one lacks what is filled in there
         events, named = read_events(run.files.path, split), list(stored.get("bits") or ())
@@ -113,15 +116,67 @@ def prove_figures(proof: Proof, run: AuditedRun, baselines: Sequence[str] = QUIC
         _compare_forecasts(proof, run, rows, split, stored, events)
         taught = not stored.get("horizons") or run.files.horizons.is_file()
         proof.check(taught, f"{split}: figures of horizons, and {run.files.horizons.name} is gone (vaiom horizons)")
-        for name in (each for each in events.bits if each != MODEL):
-            if (fitted := fit(name, stored.get("baselines"))) is None:
-                proof.notes.append(f"{split}: {name} was not computed again (--baselines fits those that are named)")
-                continue
-            if name not in baselines:
-                proof.notes.append(f"{split}: {name} by its stored fit, not fitted again (--baselines {name} does)")
-            again = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
-            _compare_losses(proof, split, name, again - events.bits[name], BASELINE_BITS)
+        compare_baselines(split, rows, events, stored.get("baselines"))
+    for folder in map(Run, sorted(run.files.forecasts.glob("*"))):
+        for split in folder.evaluated_splits():
+            _compare_scored(proof, run, folder, split, compare_baselines)
     _compare_page(proof, run)
+
+
+def _compare_baselines(
+    proof: Proof,
+    run: AuditedRun,
+    fitted_again: Sequence[str],
+    fit: Callable[[str, str | None], Baseline | None],
+    where: str,
+    rows: Rows,
+    events: ScoredEvents,
+    stored_in: str | None,
+) -> None:
+    for name in (each for each in events.bits if each != MODEL and not each.startswith(RUN_PREFIX)):
+        if (fitted := fit(name, stored_in)) is None:
+            proof.notes.append(f"{where}: {name} was not computed again (--baselines fits those that are named)")
+            continue
+        if name not in fitted_again:
+            proof.notes.append(f"{where}: {name} by its stored fit, not fitted again (--baselines {name} does)")
+        again = event_bits(fitted.predict_proba(run.corpus, rows), events.buckets)
+        _compare_losses(proof, where, name, again - events.bits[name], BASELINE_BITS)
+
+
+def _compare_scored(
+    proof: Proof, run: AuditedRun, folder: Run, split: str, compare_baselines: Callable[..., None]
+) -> None:
+    """Forecasts of others, which nobody can make again: those of a test are those of a look, and all else follows."""
+    corpus, name = run.corpus, folder.path.name
+    stored, where = to_json(ForecastScore.read(folder.path, split)), f"{name}, {split}"
+    scored = ours, events = read_events(run.files.path, split), read_events(folder.path, split)
+    known, rows = (find_rows(corpus, corpus.target_timestamps, each.symbols, each.target_times) for each in scored)
+    probs, inside = events.probs, len(np.unique(rows)) == len(rows) and bool(np.isin(rows, known).all())
+    proof.check(inside and probs is not None, f"{where}: events without forecasts, or that the run does not have")
+    if not inside or probs is None:
+        return
+    missing, place, digest = len(ours) - len(rows), np.searchsorted(known, rows), sha256_of(probs.tobytes())
+    losses = {MODEL: event_bits(probs, ours.buckets[place])}
+    losses |= {each: ours.bits[MODEL][place] for each in events.bits if each.startswith(RUN_PREFIX)}
+    for each, again in losses.items():
+        _compare_losses(proof, where, each, again - events.bits[each], SAME_BITS)
+    compare_baselines(where, rows, events, stored["baselines"])
+    looks = enumerate(model_looks(corpus, split), start=1)
+    places = [number for number, look in looks if look.checkpoint_sha256 == digest]
+    looked = stored["looks"] in (places if is_recorded(corpus, split) else [None])
+    proof.check(looked, f"{where}: the ledger has no such look at these forecasts")
+    figures = figures_of_events(corpus, rows, events) | figures_of_forecasts(None, corpus, rows, probs, events)
+    told = f"{missing:,} of the {len(ours):,} events of the split "
+    proof.check("".join(stored["caveats"][:1]).startswith(told), f"{where}: not told that {told}are missing")
+    figures["caveats"] = stored["caveats"][:1] + caveats_of(figures["sample"], "")
+    figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons"))
+    figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256, "experiment": name}
+    figures |= {"num_missing": missing, "zero_share": share_of_zeros(corpus, split)}
+    if None in (stored["confidence_set"], figures["confidence_set"]):  # which needs `arch`
+        proof.notes.append(f"{where}: not compared: confidence_set")
+        del figures["confidence_set"]
+    compare_figures(proof, to_json(figures), stored, where)
+    proof.notes.append(f"{where}: forecasts of others, taken as they were given")
 
 
 def _compare_losses(proof: Proof, where: str, name: str, difference: Floats, allowed: float) -> None:

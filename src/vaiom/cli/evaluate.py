@@ -105,15 +105,17 @@ def score(
     name: Annotated[str | None, typer.Option(help="What to call them; else the file's name.")] = None,
     against: Annotated[Path | None, typer.Option(help="A run that was evaluated on this split.")] = None,
     baselines: Annotated[Path | None, typer.Option(help="From `vaiom baselines`; three quick ones always.")] = None,
-    context: Annotated[int, typer.Option(help="Rows of history an event must have, as the baselines'.")] = 512,
+    context: Annotated[int, typer.Option(help="Rows of history of an event; a run has its own.")] = 512,
+    save: Annotated[bool, typer.Option("--save", help="Keep them in the run: its report shows them.")] = False,
     unseal: Unseal = None,
     every: Annotated[bool, typer.Option("--all", help="Every table, some of them wide.")] = False,
 ) -> Answer:
     """Score anybody's forecasts (probabilities, quantiles or samples) on the events that a model is judged on."""
     opened, name = vaiom.open_corpus(corpus), name or forecasts.name.partition(".")[0]
     others = {"against": against, "baselines": baselines}
-    found = vaiom.score(forecasts, opened, split, name=name, context=context, unseal=unseal, **others)
-    return _judged(found, opened, [], name=name, every=every)
+    found = vaiom.score(forecasts, opened, split, name=name, context=context, unseal=unseal, save=save, **others)
+    kept = [f"\nKept in {Run(against).forecasts / name}: vaiom report {against}"] if save and against else []
+    return _judged(found, opened, [], *kept, name=name, every=every)
 
 
 def _judged(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,8 @@ from vaiom.run import MODELS, Run, find_run
 from vaiom.training.devices import resolve_type
 from vaiom.training.windows import DeviceCorpus
 
+RUN_PREFIX = "run "
+"""Begins what a run is called that forecasts of others are scored against."""
 FEW_MONTHS = 6
 NUM_STRETCHES = 16
 STRETCH_EVENTS = 128
@@ -87,6 +89,7 @@ class MixtureReport:
 class Evaluation:
     """All figures of one run on one split; `bits` and every breakdown have the model first."""
 
+    remade_by: ClassVar = "vaiom evaluate {run} --split {split}"
     split: str
     run: str
     corpus: str
@@ -140,12 +143,30 @@ class Evaluation:
     @classmethod
     def read(cls, run: Path, split: str, checkpoint_sha256: str | None = None) -> Self:
         """What `evaluate_run` wrote into a run folder; of another checkpoint than the one named, it is refused."""
-        file, again = Run(run).evaluation(split), f"vaiom evaluate {run} --split {split}"
+        file, again = Run(run).evaluation(split), cls.remade_by.format(run=run, split=split)
         found = decode(cls, read_json(file), "not an evaluation of this version of vaiom", where=file, fix=again)
         if checkpoint_sha256 not in (None, found.checkpoint_sha256):
             problem, got = "the evaluation is of another checkpoint than the run's best one", found.checkpoint_sha256
             raise DataError(problem, where=file, expected=checkpoint_sha256, got=got, fix=again)
         return found
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ForecastScore(Evaluation):
+    """Forecasts judged as a model: `experiment` is their name, the checkpoint's hash that of their probabilities."""
+
+    remade_by: ClassVar = "vaiom score FORECASTS --against RUN --split {split} --save, or remove {run}"
+    form: str
+    num_missing: int
+    """Events of the split without a forecast, or without a loss of the run: they are not scored."""
+    run_sha256: str | None
+    """The checkpoint of the run that they were scored against."""
+
+
+def require_own(run: Path, fix: str) -> None:
+    """Refuse to write into a packaged model."""
+    if run.parent == MODELS:
+        raise ConfigError("a packaged model is not written into", where=run, fix=fix)
 
 
 def evaluate_run(
@@ -165,8 +186,8 @@ def evaluate_run(
     What is found is kept in the run, or in `out`, which is given a copy of the model.
     """
     source = find_run(run)
-    if out is None and source.parent == MODELS:
-        raise ConfigError("a packaged model is not written into", where=source, fix="name a folder with --out")
+    if out is None:
+        require_own(source, fix="name a folder with --out")
     model, run = ModelPredictor.load(Run(source).best, device, progress), out or source
     checkpoint = model.checkpoint
     context, rows = checkpoint.model.config.history, heldout_rows(corpus, split, checkpoint, unseal=unseal)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,21 +17,40 @@ import polars as pl
 
 from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, smooth
 from vaiom.baselines.store import load_losses
-from vaiom.errors import DataError
-from vaiom.evaluation.evaluate import Evaluation, caveats_of, figures_of_events, figures_of_forecasts, share_of_zeros
+from vaiom.codec import to_json
+from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.evaluate import (
+    RUN_PREFIX,
+    ForecastScore,
+    caveats_of,
+    figures_of_events,
+    figures_of_forecasts,
+    require_own,
+    share_of_zeros,
+)
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import rows_of
-from vaiom.evaluation.scores import MODEL, Times, event_bits, find_rows, losses_of, read_events, score_events
+from vaiom.evaluation.scores import (
+    MODEL,
+    Times,
+    event_bits,
+    find_rows,
+    losses_of,
+    read_events,
+    score_events,
+    write_events,
+)
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, open_corpus
 from vaiom.events.distribution import ReturnShape, Tail
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.files import sha256_of
+from vaiom.files import ensure_folder, sha256_of, write_json
 from vaiom.market.folder import read_parquet, readable_parquet
 from vaiom.market.formats.table import parse_stamps
 from vaiom.market.timeframes import step_seconds
-from vaiom.run import find_run
+from vaiom.model.checkpoint import load_model
+from vaiom.run import Run, find_run
 
 # What columns are called, and the fewest of them; the first form that a table has is taken.
 FORMS = {
@@ -51,15 +70,6 @@ class ForecastSource(Protocol):
         """A table with the columns of a file: the return after each of these rows, from the rows up to it."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ForecastScore(Evaluation):
-    """Forecasts judged as a model: `experiment` is their name, the checkpoint's hash that of their probabilities."""
-
-    form: str
-    num_missing: int
-    """Events of the split without a forecast, or without a loss of the run: they are not scored."""
-
-
 def score(
     forecasts: Any,
     corpus: Corpus | str | Path,
@@ -70,31 +80,45 @@ def score(
     baselines: str | Path | None = None,
     context: int = DEFAULT_CONTEXT,
     unseal: str | None = None,
+    save: bool = False,
 ) -> ForecastScore:
-    """Score a file, a table or a `ForecastSource` beside baselines and a run on the events that all of them have."""
+    """Score a file, a table or a `ForecastSource` beside baselines and a run on the events that all of them have.
+
+    A run brings its own context, and its report shows what was saved in it.
+    """
     corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
+    run, run_sha256 = find_run(Path(against)) if against is not None else None, None
+    if run is not None:
+        model = load_model(run)
+        context, run_sha256 = model.config.history, model.sha256
+    if save:
+        if run is None:
+            raise ConfigError("forecasts are saved in a run", expected="--against RUN, which was evaluated")
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ConfigError("a name that no folder should have", expected="letters, digits, _, - and dots", got=name)
+        require_own(run, fix="vaiom evaluate MODEL --out RUN, and score against that")
     events = rows_of(corpus, split, context, unseal)
     table = forecasts.forecast(corpus, events) if hasattr(forecasts, "forecast") else forecasts
     table = _read_file(Path(table)) if isinstance(table, str | Path) else pl.DataFrame(table)
     rows, form, values = _read_forecasts(table, corpus, events)
     common, losses = np.intersect1d(events, rows), {}
     stored = load_losses(Path(baselines), corpus, split, context) if baselines else {}
-    if against is not None:
-        run, run_bits = find_run(Path(against)), np.full(len(corpus), np.nan)
-        theirs = read_events(run, split)
+    if run is not None:
+        theirs, run_bits = read_events(run, split), np.full(len(corpus), np.nan)
         place = find_rows(corpus, corpus.target_timestamps, theirs.symbols, theirs.target_times)
         if (place < 0).any() or (corpus.target_return[place] != theirs.buckets).any():
             fix = f"vaiom evaluate {run} --corpus {corpus.path} --split {split}"
             raise DataError("the run was scored on other events than the corpus has", where=run, fix=fix)
         run_bits[place] = theirs.bits[MODEL]
         common = common[np.isfinite(run_bits[common])]
-        losses = {f"run {run.name}": run_bits[common]}
+        losses = {RUN_PREFIX + run.name: run_bits[common]}
     if not len(common):
         expected = f"some of {len(events):,} events, the first after the bar of {corpus.timestamps[events[0]]}"
         raise DataError("no forecast belongs to an event of the split", expected=expected)
     losses |= losses_of([baseline(each) for each in PLAIN if each not in stored], corpus, common, context)
     losses |= {each: bits[np.isin(events, common)] for each, bits in stored.items()}
     probs, missing = _probabilities(rows, form, values, corpus, common, context), len(events) - len(common)
+    folder = ensure_folder(Run(run).forecasts / name) if save and run is not None else None
     # Whatever can be refused has been: from here on it is a look.
     digest = sha256_of(probs.tobytes())
     looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
@@ -106,7 +130,12 @@ def score(
     what: dict[str, Any] = {"split": split, "run": name, "experiment": name, "checkpoint_sha256": digest}
     what |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "zero_share": share_of_zeros(corpus, split)}
     what |= {"caveats": [told, *caveats_of(figures["sample"], "")], "form": form, "num_missing": missing}
-    return ForecastScore(**what, **figures, looks=looks, seed=0, step=0, all_tests=None, seeds=None)
+    what |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256, "looks": looks}
+    found = ForecastScore(**what, **figures, seed=0, step=0, all_tests=None, seeds=None)
+    if folder is not None:
+        write_events(folder, split, replace(judged, probs=probs))
+        write_json(Run(folder).evaluation(split), to_json(found))
+    return found
 
 
 def quantile_buckets(levels: Sequence[float], quantiles: Floats, bounds: Floats, shape: ReturnShape) -> Floats:

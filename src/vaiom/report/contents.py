@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.errors import DataError, UserError
-from vaiom.evaluation.evaluate import Evaluation
+from vaiom.evaluation.evaluate import Evaluation, ForecastScore
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, ledger_heads, read_ledger
 from vaiom.evaluation.predictor import require_tokenizer
 from vaiom.evaluation.scores import MODEL, ScoredEvents, read_events
@@ -26,6 +26,8 @@ class Split:
     """When its targets lie, as people write it."""
     evaluation: Evaluation
     events: ScoredEvents
+    forecasts: dict[str, ForecastScore]
+    """Of others, scored against the run, by name."""
 
     @property
     def name(self) -> str:
@@ -134,7 +136,13 @@ def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
             problem = "the scored events are not those of the evaluation beside them"
             fix = f"vaiom evaluate {run.path} --split {name}"
             raise DataError(problem, where=run.path, expected=wanted, got=got, fix=fix)
-        splits.append(Split(period=period_of(config, name), evaluation=found, events=events))
+        others = (each for each in sorted(run.forecasts.glob("*")) if Run(each).evaluation(name).is_file())
+        scores = {each.name: ForecastScore.read(each, name) for each in others}
+        for other, score in scores.items():
+            if score.run_sha256 != checkpoint.sha256:
+                folder, problem = run.forecasts / other, "these forecasts were scored against another model"
+                raise DataError(problem, where=folder, fix=score.remade_by.format(run=folder, split=name))
+        splits.append(Split(period=period_of(config, name), evaluation=found, events=events, forecasts=scores))
     if not splits:
         problem, file = "this run was not evaluated yet: there is nothing to report", run.evaluation(VALIDATION)
         fix = f"vaiom evaluate {run.path} --split {VALIDATION}"
