@@ -83,7 +83,7 @@ def leave_out(asset: str, bars: Path, out: Path, base: Experiment, device: str) 
             link.symlink_to(file.resolve())
     others = build_corpus(out / "other-bars", out / "others", overwrite=True)
     runs = {name: out / name for name in (UNKNOWN, ADAPTED, SCRATCH)}
-    with training_report(f"all but {asset}", runs[UNKNOWN]) as report:
+    with training_report(f"all but {asset}") as report:
         source = train(others, base, runs[UNKNOWN], device=device, resume=True, report=report)
     like = CorpusConfig(**load_model(runs[UNKNOWN]).corpus_options())
     corpus = build_corpus(out / "bars", out / "corpus", like, overwrite=True)

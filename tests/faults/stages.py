@@ -183,12 +183,12 @@ def _downloaded(out: Path) -> Contents:
 
 def _trained(out: Path) -> Contents:
     """All files; of metrics and states, which count the seconds, all but those."""
-    return _timeless(contents(out, without=("tensorboard",)), out)
+    return _timeless(contents(out), out)
 
 
 def _reproduced(out: Path) -> Contents:
     """As training; and a look at a test split that was broken off is a look more."""
-    return _timeless(contents(out, without=("tensorboard",)), out)
+    return _timeless(contents(out), out)
 
 
 def _timeless(files: dict[str, bytes], out: Path) -> Contents:

@@ -26,17 +26,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a selected model.")]
-ModelPath = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="A run folder, a packaged model's name, a checkpoint or an exported model."),
-]
+ModelPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run, a packaged model's name, or a model file.")]
 CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")]
-RunCorpus = Annotated[
-    Path | None, typer.Option("--corpus", help="The run's corpus or that one grown, where it moved; else where it was.")
-]
+RunCorpus = Annotated[Path | None, typer.Option("--corpus", help="The run's, or that one grown, where it moved.")]
 Split = Annotated[str, typer.Option(help="validation, test-h1, test-h2; a look at a test is recorded.")]
 Unseal = Annotated[str | None, typer.Option(help="Must say `sealed` for --split sealed.")]
+Every = Annotated[bool, typer.Option("--all", help="Everything, some of it long or wide.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Symbol = Annotated[str | None, typer.Option(help="The asset, where a file does not say it.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]

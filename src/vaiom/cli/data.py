@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -14,19 +14,18 @@ import typer
 
 import vaiom
 from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, date, parse_date, parse_span, progress_bar
-from vaiom.codec import to_json
+from vaiom.codec import override, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import parse_json
 from vaiom.report import data_tables
 
-app = typer.Typer(help="Prices in: download, import, resample, simulate, check.", no_args_is_help=True)
-corpus_app = typer.Typer(help="Bars become a causal, self-describing corpus.", no_args_is_help=True)
-
 Out = Annotated[Path, typer.Option(help="The bar folder to write: one <SYMBOL>.parquet per asset.")]
 BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="A bar folder.")]
+NewBars = Annotated[Path, typer.Argument(metavar="BARS_DIR", help="New bars, with or without the old ones.")]
+Timeframe = Annotated[str, typer.Option(help="15min, 1h, 4h, 1d, 1w and the like.")]
+PackedFile = Annotated[Path, typer.Argument(metavar="FILE", help="A corpus in one file, a zip.")]
 
 
-@app.command()
 @answers
 def download(
     symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL", help="For example EURUSD XAUUSD.")],
@@ -39,16 +38,13 @@ def download(
     """Fetch 1-minute candles from Dukascopy; the same command goes on after an interruption."""
     from vaiom.market import download
 
-    url = base_url or download.DUKASCOPY_URL
-    with progress_bar("downloading") as progress:
-        days = first.date(), last.date()
-        manifest = download.download(symbols, *days, out, base_url=url, workers=workers, progress=progress)
-    unsettled = manifest["days_unsettled"]
+    options: dict[str, Any] = {"base_url": base_url or download.DUKASCOPY_URL, "workers": workers}
+    answer = _bars("downloading", out, download.download, symbols, first.date(), last.date(), out, **options)
+    unsettled = answer.json["days_unsettled"]
     late = f"note: {unsettled} days are not settled at the source yet; run the command again later"
-    return _bars_answer(manifest, out, [late] if unsettled else [])
+    return replace(answer, warnings=[late] if unsettled else [])
 
 
-@app.command("import")
 @answers
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")],
@@ -61,48 +57,27 @@ def import_(
     column: Annotated[list[str], typer.Option(help="Column map of a table, as Close=last; repeatable.")] = [],  # noqa: B006
     price_scale: Annotated[float | None, typer.Option(help="Integer price units per 1.0 in .bi5 files.")] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Sort; drop repeated and unusable rows.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder has already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder has already.")] = False,
 ) -> Answer:
     """Read files of other tools into a bar folder; the clock stays as stored unless --shift or --utc moves it."""
     from vaiom.market.imports import import_files
 
     if wrong := [pair for pair in column if not all(pair.partition("="))]:
         raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(wrong[0]))
-    with progress_bar("importing") as progress:
-        manifest = import_files(
-            paths,
-            out,
-            format=format_,
-            symbol=symbol or None,
-            start=start,
-            shift=parse_span(shift),
-            utc=utc,
-            columns=dict(pair.split("=", 1) for pair in column),
-            price_scale=price_scale,
-            repair=repair,
-            replace=replace,
-            progress=progress,
-        )
-    return _bars_answer(manifest, out)
+    about = {"symbol": symbol or None, "start": start, "price_scale": price_scale, "utc": utc, "repair": repair}
+    columns, moved = dict(pair.split("=", 1) for pair in column), parse_span(shift)
+    options = {**about, "format": format_, "columns": columns, "shift": moved, "replace": overwrite}
+    return _bars("importing", out, import_files, paths, out, **options)
 
 
-@app.command()
 @answers
-def resample(
-    bars: BarsDir,
-    to: Annotated[str, typer.Option(help="15min, 1h, 4h, 1d, 1w and the like.")],
-    out: Out,
-    overwrite: Overwrite = False,
-) -> Answer:
+def resample(bars: BarsDir, to: Timeframe, out: Out, overwrite: Overwrite = False) -> Answer:
     """Finer bars become coarser ones by fixed clock bins; empty bins stay empty."""
     from vaiom.market.resample import resample_folder
 
-    with progress_bar("resampling") as progress:
-        manifest = resample_folder(bars, to, out, overwrite=overwrite, progress=progress)
-    return _bars_answer(manifest, out)
+    return _bars("resampling", out, resample_folder, bars, to, out, overwrite=overwrite)
 
 
-@app.command()
 @answers
 def simulate(
     out: Out,
@@ -110,26 +85,17 @@ def simulate(
     bars: Annotated[int | None, typer.Option(min=1, help="Bars per asset.")] = None,
     timeframe: Annotated[str | None, typer.Option(help="1h unless told, or a part of it, as in 1min.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same market.")] = None,
-    correlation: Annotated[
-        float | None, typer.Option(help="Of any two assets in the same hour; 0 unless told.")
-    ] = None,
+    correlation: Annotated[float | None, typer.Option(help="Of two assets in the same hour; 0 unless told.")] = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Make a market whose true distribution of the next return is known; its oracle is the best any model can do."""
     from vaiom.simulate import market
 
-    chosen: dict[str, Any] = {"assets": assets, "bars": bars, "timeframe": timeframe, "seed": seed}
-    chosen |= {"correlation": correlation}
-    try:
-        config = market.MarketConfig(**{name: value for name, value in chosen.items() if value is not None})
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    with progress_bar("simulating") as progress:
-        manifest = market.write_market(config, out, overwrite=overwrite, progress=progress)
-    return _bars_answer(manifest, out)
+    chosen = {"assets": assets, "bars": bars, "timeframe": timeframe, "seed": seed, "correlation": correlation}
+    config = override(market.MarketConfig(), {name: value for name, value in chosen.items() if value is not None})
+    return _bars("simulating", out, market.write_market, config, out, overwrite=overwrite)
 
 
-@app.command()
 @answers
 def check(bars: BarsDir) -> Answer:
     """Report what is wrong, odd or missing in prices, and what the masks make of them."""
@@ -154,11 +120,13 @@ def check(bars: BarsDir) -> Answer:
     return Answer(json={**report.to_json(), **problem, "splits": to_json(splits)}, shown=shown, notes=notes)
 
 
-def _bars_answer(manifest: dict[str, Any], out: Path, warnings: Sequence[str] = ()) -> Answer:
-    return Answer(json=manifest, shown=data_tables.bar_folder(manifest, out), warnings=warnings)
+def _bars(title: str, out: Path, make: Callable[..., dict[str, Any]], *args: Any, **options: Any) -> Answer:
+    """Make a bar folder, with its progress; its manifest is the answer."""
+    with progress_bar(title) as progress:
+        manifest = make(*args, **options, progress=progress)
+    return Answer(json=manifest, shown=data_tables.bar_folder(manifest, out))
 
 
-@corpus_app.command()
 @answers
 def build(
     bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="A folder of <SYMBOL>.parquet bars.")],
@@ -193,12 +161,8 @@ def build(
     return _corpus_answer(corpus, *notes)
 
 
-@corpus_app.command()
 @answers
-def append(
-    corpus: CorpusPath,
-    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="New bars, with or without the old ones.")],
-) -> Answer:
+def append(corpus: CorpusPath, bars: NewBars) -> Answer:
     """Add new bars; history is not rebuilt, and the result equals a full build."""
     from vaiom.events.build import append_bars
 
@@ -208,33 +172,23 @@ def append(
     return _corpus_answer(grown, f"{len(grown) - before:,} rows added")
 
 
-@corpus_app.command()
 @answers
 def show(corpus: CorpusPath) -> Answer:
     """Print what a corpus holds: assets, splits, edges, quality, where it came from."""
     return _corpus_answer(vaiom.open_corpus(corpus), quality=True)
 
 
-@corpus_app.command()
 @answers
-def pack(
-    corpus: CorpusPath,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write; one that is there is replaced.")],
-) -> Answer:
-    """Write a corpus into one file that travels."""
+def pack(corpus: CorpusPath, file: PackedFile) -> Answer:
+    """Write a corpus into one file that travels; one that is there is replaced."""
     from vaiom.events.pack import pack as pack_corpus
 
     size = pack_corpus(corpus, file)
     return Answer(json={"file": str(file), "bytes": size}, shown=[f"{file}: {size / 2**20:.1f} MiB"])
 
 
-@corpus_app.command()
 @answers
-def unpack(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file made by `vaiom corpus pack`.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The corpus folder to make.")],
-    overwrite: Overwrite = False,
-) -> Answer:
+def unpack(file: PackedFile, folder: CorpusPath, overwrite: Overwrite = False) -> Answer:
     """Restore a packed corpus; every byte is checked."""
     from vaiom.events.pack import unpack as unpack_corpus
 

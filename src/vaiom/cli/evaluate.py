@@ -5,13 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import vaiom
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
-from vaiom.cli.console import Answer, CorpusPath, Device, RunCorpus, RunPath, Split, Unseal, answers, note, progress_bar
+from vaiom.cli import console
+from vaiom.cli.console import (
+    Answer,
+    CorpusPath,
+    Device,
+    Every,
+    RunCorpus,
+    RunPath,
+    Split,
+    Unseal,
+    answers,
+    progress_bar,
+)
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run, find_run
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
 
 _WIDTH, _NARROW = 80, 5
 """Columns of a screen, and of the first table of an evaluation that go onto it."""
+Baselines = Annotated[Path | None, typer.Option(help="From `vaiom baselines`; else three quick ones.")]
+Context = Annotated[int, typer.Option(help="Rows of history of an event; a run has its own.")]
 CUTS, RARE_CUTS, QUICK = AuditConfig.cuts, AuditConfig.rare_cuts, ",".join(QUICK_BASELINES)
 
 
@@ -30,7 +44,7 @@ def baselines(
     out: Annotated[Path, typer.Option(help="Where fits and per-event losses are kept; later runs add to it.")],
     only: Annotated[str | None, typer.Option(metavar="A,B", help="Some of them instead of all.")] = None,
     split: Split = "validation",
-    context: Annotated[int, typer.Option(help="Rows of history an event must have, as the model's.")] = 512,
+    context: Context = 512,
     horizon: Annotated[int, typer.Option(help="Bars that the return spans, as in `vaiom horizons`.")] = 1,
     run: Annotated[Path | None, typer.Option("--for", help="Take context and splits from this run.")] = None,
     unseal: Unseal = None,
@@ -41,9 +55,10 @@ def baselines(
     from vaiom.events.horizons import at_horizon
 
     names = require_known([name.strip() for name in only.split(",")] if only is not None else usual_baselines())
-    left_out = [name for name in BASELINES if only is None and name not in names]
-    if left_out:
-        note(f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same.")
+    if left_out := [name for name in BASELINES if only is None and name not in names]:
+        console.note(
+            f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same."
+        )
     opened = vaiom.open_corpus(corpus)
     opened = opened if horizon == 1 else at_horizon(opened, horizon)
     splits = [split]
@@ -69,29 +84,20 @@ def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a packaged model's name.")],
     split: Split = "validation",
     corpus: RunCorpus = None,
-    baselines: Annotated[Path | None, typer.Option(help="From `vaiom baselines`; else three quick ones.")] = None,
+    baselines: Baselines = None,
     seed_run: Annotated[list[Path] | None, typer.Option(help="Another seed, evaluated before; repeatable.")] = None,
     unseal: Unseal = None,
     out: Annotated[Path | None, typer.Option(help="Where figures go instead of into the run.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every table, some of them wide.")] = False,
+    every: Every = False,
     device: Device = "auto",
 ) -> Answer:
     """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
     from vaiom.evaluation.evaluate import evaluate_run
 
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
+    options: dict[str, Any] = {"baselines": baselines, "other_seeds": seed_run or [], "unseal": unseal, "out": out}
     with progress_bar(f"scoring {split}") as progress:
-        found = evaluate_run(
-            run,
-            opened,
-            split,
-            baselines=baselines,
-            other_seeds=seed_run or [],
-            unseal=unseal,
-            out=out,
-            device=device,
-            progress=progress,
-        )
+        found = evaluate_run(run, opened, split, **options, device=device, progress=progress)
     made = f"{found.experiment}, seed {found.seed}, step {found.step:,}"
     where = f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it."
     return _judged(found, opened, [made], where, every=every)
@@ -104,16 +110,16 @@ def score(
     split: Split = "validation",
     name: Annotated[str | None, typer.Option(help="What to call them; else the file's name.")] = None,
     against: Annotated[Path | None, typer.Option(help="A run that was evaluated on this split.")] = None,
-    baselines: Annotated[Path | None, typer.Option(help="From `vaiom baselines`; three quick ones always.")] = None,
-    context: Annotated[int, typer.Option(help="Rows of history of an event; a run has its own.")] = 512,
+    baselines: Baselines = None,
+    context: Context = 512,
     save: Annotated[bool, typer.Option("--save", help="Keep them in the run: its report shows them.")] = False,
     unseal: Unseal = None,
-    every: Annotated[bool, typer.Option("--all", help="Every table, some of them wide.")] = False,
+    every: Every = False,
 ) -> Answer:
     """Score anybody's forecasts (probabilities, quantiles or samples) on the events that a model is judged on."""
     opened, name = vaiom.open_corpus(corpus), name or forecasts.name.partition(".")[0]
-    others = {"against": against, "baselines": baselines}
-    found = vaiom.score(forecasts, opened, split, name=name, context=context, unseal=unseal, save=save, **others)
+    options: dict[str, Any] = {"against": against, "baselines": baselines, "context": context, "unseal": unseal}
+    found = vaiom.score(forecasts, opened, split, name=name, save=save, **options)
     kept = [f"\nKept in {Run(against).forecasts / name}: vaiom report {against}"] if save and against else []
     return _judged(found, opened, [], *kept, name=name, every=every)
 
@@ -157,12 +163,9 @@ def report(
     page, sentences, problem = out or Run(run).report, verdict(contents), contents.corpus_problem
     files = {"report": page, "markdown": markdown, "latex": latex}
     without = f"\nWithout the data-quality part, because the corpus could not be read: {problem}"
+    written = {name: file for name, file in files.items() if file}
     return Answer(
-        json={
-            "files": {name: file for name, file in files.items() if file},
-            "splits": [split.name for split in contents.splits],
-            "verdict": sentences,
-        },
+        json={"files": written, "splits": [split.name for split in contents.splits], "verdict": sentences},
         shown=sentences,
         notes=[*([without] if problem else []), f"\nThe report is {page}: open it in any browser."],
     )
@@ -191,9 +194,8 @@ def audit(
     from vaiom.baselines.base import require_known
 
     hashes: dict[str, str] = {}
-    chosen = {} if seed is None else {"seed": seed}
-    names = baselines.split(",")
-    config = AuditConfig(cuts=cuts, rare_cuts=rare_cuts, context=context, rescore=rescore, baselines=names, **chosen)
+    names, options = baselines.split(","), {} if seed is None else {"seed": seed}
+    config = AuditConfig(cuts=cuts, rare_cuts=rare_cuts, context=context, rescore=rescore, baselines=names, **options)
     if ledger:
         from vaiom.audit.forecasts import prove_ledger
 
@@ -204,26 +206,18 @@ def audit(
         proofs = [prove_repeat(path, vaiom.open_corpus(corpus or Run(path).corpus_path()), full=full, device=device)]
     else:
         require_known(names)
-        proofs = audit_path(path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}"))
+        proofs = audit_path(
+            path, bars=bars, corpus=corpus, config=config, say=lambda text: console.note(f"audit: {text}")
+        )
         hashes = hashes_of(path, corpus)
     passed = all(proof.verdict != FAILED for proof in proofs)
-    columns = [Column("proof"), Column("verdict"), Column("checks", count), Column("seconds", "{:.1f}".format)]
-    columns.append(Column("what, and what was found", prose))
-    rows = [
-        [each.name, each.verdict, each.count, each.seconds, "\n".join([each.claim.about, *each.notes, *each.findings])]
-        for each in proofs
+    columns = [
+        *(Column("proof", source="name"), Column("verdict", source="verdict"), Column("checks", count, "count")),
+        Column("seconds", "{:.1f}".format, "seconds"),
+        Column("what, and what was found", prose, lambda p: "\n".join([p.claim.about, *p.notes, *p.findings])),
     ]
-    return Answer(
-        json={
-            "path": str(path),
-            "passed": passed,
-            "seed": config.seed,
-            "proofs": [proof.summary() for proof in proofs],
-            "hashes": hashes,
-        },
-        shown=[
-            Table(f"Audit of {path}, --seed {config.seed}", columns, rows),
-            *([facts("What was audited, SHA-256: publish these before anyone asks", hashes)] if hashes else ()),
-        ],
-        failed=not passed,
-    )
+    shown = [Table.of(f"Audit of {path}, --seed {config.seed}", columns, proofs)]
+    shown += [facts("What was audited, SHA-256: publish these before anyone asks", hashes)] if hashes else []
+    answer = {"path": str(path), "passed": passed, "seed": config.seed, "hashes": hashes}
+    answer["proofs"] = [proof.summary() for proof in proofs]
+    return Answer(json=answer, shown=shown, failed=not passed)

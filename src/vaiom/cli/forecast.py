@@ -11,23 +11,13 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import vaiom
-from vaiom.cli.console import (
-    Answer,
-    Device,
-    Json,
-    ModelPath,
-    answers,
-    date,
-    note,
-    parse_span,
-    print_answer,
-    progress_bar,
-)
+from vaiom.cli import console
+from vaiom.cli.console import Answer, Device, Json, ModelPath, Symbol, answers, date, note, parse_span, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.files import write_bytes
@@ -35,6 +25,9 @@ from vaiom.report.tables import Column, Table, bits, count, text
 from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
 SOURCES = "dukascopy, its layout at an http address, ccxt:EXCHANGE, a file or a folder."
+Now = Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")]
+Markdown = Annotated[Path | None, typer.Option(help="The Markdown file to write; else it is printed.")]
+Plot = Annotated[Path | None, typer.Option(help="A picture of each distribution: .png, .svg or .pdf.")]
 UtcOffset = Annotated[str, typer.Option(help="How far the clock of the bars is ahead of UTC, as in 2h.")]
 
 if TYPE_CHECKING:
@@ -46,9 +39,9 @@ if TYPE_CHECKING:
 def forecast(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Any file that `vaiom data import` reads.")],
     model: Annotated[str, typer.Option(help="A packaged model's name, a run folder or a model file.")] = DEFAULT_MODEL,
-    symbol: Annotated[str | None, typer.Option(help="The asset, where a file does not say it.")] = None,
-    now: Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="A picture of each distribution: .png, .svg or .pdf.")] = None,
+    symbol: Symbol = None,
+    now: Now = None,
+    plot: Plot = None,
     device: Device = "cpu",
 ) -> Answer:
     """Forecast the bar after the last one of price files, with a model that is part of the package."""
@@ -87,10 +80,7 @@ def models() -> Answer:
 
 
 @answers
-def card(
-    run: ModelPath,
-    out: Annotated[Path | None, typer.Option(help="The Markdown file to write; else it is printed.")] = None,
-) -> Answer:
+def card(run: ModelPath, out: Markdown = None) -> Answer:
     """Describe a model: what it is, what it was made from, how it scored, its limits."""
     from vaiom.report.page import render_card
 
@@ -105,7 +95,7 @@ def predict(
     bars: Annotated[Path, typer.Option(help="A bar folder, or one asset's Parquet file.")],
     symbol: Annotated[str | None, typer.Option(help="One asset of the folder; or what the file's asset is.")] = None,
     horizon: Annotated[int, typer.Option(help="Over so many next bars, of those the run was taught.")] = 1,
-    now: Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")] = None,
+    now: Now = None,
     device: Device = "cpu",
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="A line per asset, for other programs.")] = False,
@@ -120,7 +110,7 @@ def predict(
     frames = newest_bars(bars, symbol, forecaster.reads)
     dists = forecaster.forecast(forecaster.windows(frames, symbol), now or utc_now(), horizon=horizon)
     answer = describe_forecasts(forecaster, dists)
-    print_answer(replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[]) if csv else answer, json)
+    console.print_answer(replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[]) if csv else answer, json)
 
 
 @answers
@@ -133,8 +123,8 @@ def risk(
     given: Annotated[list[str] | None, typer.Option(metavar="SYMBOL=R", help="What if: a log return.")] = None,
     draws: Annotated[int, typer.Option(min=100, help="More of them make the sampling error smaller.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
-    now: Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="A picture of profit and loss: .png, .svg or .pdf.")] = None,
+    now: Now = None,
+    plot: Plot = None,
     device: Device = "cpu",
 ) -> Answer:
     """The distribution of a portfolio's profit and loss: risk, and which position contributes how much."""
@@ -215,13 +205,9 @@ def export(
     from vaiom.forecast.torch_engine import export_run
 
     made = export_run(run, onnx, corpus)
-    return Answer(
-        json=asdict(made),
-        notes=[
-            f"{made.file}: {made.bytes / 2**20:.1f} MiB; probabilities within {made.largest_difference:.1g} of "
-            f"PyTorch's on {made.random_windows} made-up and {made.real_windows} real windows"
-        ],
-    )
+    windows = f"{made.random_windows} made-up and {made.real_windows} real windows"
+    equal = f"probabilities within {made.largest_difference:.1g} of PyTorch's on {windows}"
+    return Answer(json=asdict(made), notes=[f"{made.file}: {made.bytes / 2**20:.1f} MiB; {equal}"])
 
 
 def serve(
@@ -249,20 +235,14 @@ def serve(
     from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
     from vaiom.serve.run import serve as run_service
 
+    options: dict[str, Any] = {"run": run, "bars": bars, "ledger": ledger, "device": device, "threads": threads}
+    options |= {"max_body": max_body, "body_seconds": body_seconds, "alert_bits": alert_bits, "backfill": backfill}
     config = ServeConfig(
-        run=run,
+        **options,
         state=state or default_state(run),
-        bars=bars,
-        ledger=ledger,
-        device=device,
-        threads=threads,
         api_keys=read_keys(api_key_file) if api_key_file else (),
         hosts=(host, *(allow_host or ())),
         rate_limit=parse_rate(rate_limit) if rate_limit else None,
-        max_body=max_body,
-        body_seconds=body_seconds,
-        alert_bits=alert_bits,
-        backfill=backfill,
         follow=follow,
         utc_offset=parse_span(utc_offset),
     )

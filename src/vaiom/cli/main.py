@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,22 +15,29 @@ from vaiom.cli import data, evaluate, forecast, run, train
 from vaiom.cli.console import user_errors
 from vaiom.errors import ConfigError
 
+_PLAIN: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
 app = typer.Typer(
     name="vaiom",
     help="The distribution of the next return: data in, corpus, model, honest figures, forecasts.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    **_PLAIN,
 )
-app.add_typer(data.app, name="data")
-app.add_typer(data.corpus_app, name="corpus")
-for command in (
-    *(run.demo, run.run, train.experiments, train.train, train.refit, train.horizons, train.dependence),
-    *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),
-    *(forecast.forecast, forecast.models, forecast.card, forecast.predict, forecast.risk, forecast.export),
-    *(forecast.serve, forecast.follow, forecast.state),
-):
-    app.command()(command)
+prices = typer.Typer(help="Prices in: download, import, resample, simulate, check.", **_PLAIN)
+corpora = typer.Typer(help="Bars become a causal, self-describing corpus.", **_PLAIN)
+app.add_typer(prices, name="data")
+app.add_typer(corpora, name="corpus")
+_COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
+    prices: (data.download, data.import_, data.resample, data.simulate, data.check),
+    corpora: (data.build, data.append, data.show, data.pack, data.unpack),
+    app: (
+        *(run.demo, run.run, train.experiments, train.train, train.refit, train.horizons, train.dependence),
+        *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),
+        *(forecast.forecast, forecast.models, forecast.card, forecast.predict, forecast.risk, forecast.export),
+        *(forecast.serve, forecast.follow, forecast.state),
+    ),
+}
+for group, commands in _COMMANDS.items():
+    for command in commands:
+        group.command(command.__name__.strip("_"))(command)
 # Commands of a checkout, which no wheel holds: words, options and --help all go to the command behind.
 _FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 

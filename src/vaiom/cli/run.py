@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import vaiom
-from vaiom.cli.console import Answer, Device, answers, note, progress_bar
+from vaiom.cli.console import Answer, Device, Symbol, answers, note, progress_bar
 from vaiom.cli.forecast import describe_forecasts, describe_quality
 from vaiom.cli.train import Settings, training_report
 from vaiom.errors import EXTRAS, ConfigError, require_installed
@@ -35,7 +35,7 @@ FOR_CPU, FOR_GPU = "demo", "best"
 def run(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that `vaiom data import` reads, folders.")],
     out: Annotated[Path, typer.Option(help="Where everything goes; the same command again goes on there.")],
-    symbol: Annotated[str | None, typer.Option(help="The asset, where a file does not say it.")] = None,
+    symbol: Symbol = None,
     experiment: Annotated[str | None, typer.Option(help="Instead of the size that this machine can train.")] = None,
     settings: Settings = None,
     device: Device = "auto",
@@ -140,7 +140,7 @@ def _judge(bars: Path, out: Path, name: str | None, settings: Sequence[str], dev
             note(words)
     corpus, run = _corpus(bars, out / "corpus"), out / "run"
     chosen = _experiment(corpus, name, device).with_settings(settings)
-    with training_report("training", run) as report:
+    with training_report("training") as report:
         train(corpus, chosen, run, device=device, resume=True, report=report)
     history, best = chosen.model.history, load_model(run).sha256
     for split in (VALIDATION, *corpus.splits.test_names):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import vaiom
-from vaiom.cli.console import Answer, CorpusPath, Device, Resume, RunCorpus, RunPath, answers, date, progress_bar
+from vaiom.cli.console import Answer, CorpusPath, Device, Every, Resume, RunCorpus, RunPath, answers, date, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose
@@ -24,20 +24,17 @@ if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
 
 PAPER = "the paper's corpus"
-TENSORBOARD_FOLDER = "tensorboard"
 NOTED_RISE = 0.001
 """Bits above its best at which Validation's end is worth a word."""
 
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; repeatable.")]
 
 
 @answers
 def experiments(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = "",
     corpus: Annotated[Path | None, typer.Option(help="Whose vocabulary is counted; else the paper's.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="The ablations too.")] = False,
+    every: Every = False,
 ) -> Answer:
     """List the experiments that matter; with a name, its configuration and exact number of parameters."""
     from vaiom.experiments.registry import EXPERIMENTS, SHOWN, experiment
@@ -66,9 +63,7 @@ def train(
     corpus: CorpusPath,
     out: Annotated[Path, typer.Option(help="The run folder.")],
     experiment: Annotated[str | None, typer.Option(help="A name from `vaiom experiments`.")] = None,
-    start: Annotated[
-        Path | None, typer.Option("--from", metavar="MODEL_OR_RUN", help="Instead, go on from these weights.")
-    ] = None,
+    start: Annotated[Path | None, typer.Option("--from", metavar="MODEL", help="Or go on from these weights.")] = None,
     against: Annotated[list[Path] | None, typer.Option(help="With --from: a run to compare with; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
     steps: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
@@ -90,7 +85,7 @@ def train(
     shortcuts = [f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None]
     what: dict[str, Any] = {"experiment": experiment, "start": start, "against": against or ()}
     what["settings"] = [*(settings or []), *shortcuts]
-    with training_report("training", out) as report:
+    with training_report("training") as report:
         result = vaiom.train(corpus, out, **what, device=device, resume=resume, report=report)
     return _answer(result, *getattr(result, "verdict", ()))
 
@@ -114,13 +109,11 @@ def refit(
     if not yes:
         problem = "a refit learns from Validation and the tests, selects on the newest half-year and records a look"
         raise ConfigError(problem, where=corpus, expected="your word that this may be", fix="--yes")
-    with training_report("refitting", out) as report:
-        result = run_refit(
-            run, vaiom.open_corpus(corpus), out, until=until, device=device, resume=resume, report=report
-        )
-    return _answer(
-        result, "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
-    )
+    opened = vaiom.open_corpus(corpus)
+    with training_report("refitting") as report:
+        result = run_refit(run, opened, out, until=until, device=device, resume=resume, report=report)
+    told = "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
+    return _answer(result, told)
 
 
 @answers
@@ -197,11 +190,10 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
 
 
 @contextmanager
-def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What a run calls with each line of its metrics: progress for people, event files for TensorBoard."""
-    writers: list[Any] = []
+def training_report(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """What a run calls with each line of its metrics, to show progress."""
     before: tuple[int, float] | None = None
-    with progress_bar(title) as progress, ExitStack() as stack:
+    with progress_bar(title) as progress:
 
         def report(entry: dict[str, Any]) -> None:
             nonlocal before
@@ -220,16 +212,5 @@ def training_report(title: str, run: Path) -> Iterator[Callable[[dict[str, Any]]
                     parts.append(f"{timedelta(seconds=round((entry['steps'] - step) / rate))} left")
             before = step, seconds
             progress(step, entry["steps"], ", ".join(parts))
-            if "teacher" in entry:
-                return
-            with suppress(ImportError):
-                from torch.utils.tensorboard import SummaryWriter
-
-                if not writers:
-                    # A resumed run repeats what was shown after its state: those points give way.
-                    opened = SummaryWriter(str(run / TENSORBOARD_FOLDER), purge_step=step)
-                    writers.append(stack.enter_context(opened))
-                for key in {"loss_nats", "validation_bits"} & entry.keys():
-                    writers[0].add_scalar(key, entry[key], step)
 
         yield report
