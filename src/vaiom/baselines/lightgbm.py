@@ -8,7 +8,7 @@ Paper: Methods, "Baselines"; Appendix "LightGBM Hyperparameters"; it leaves feat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -17,17 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import (
-    FIT_NAME,
-    Baseline,
-    Floats,
-    Rows,
-    clean_returns,
-    count_targets,
-    damaged_fit,
-    rows_by_asset,
-    smooth,
-)
+from vaiom.baselines import base
+from vaiom.baselines.base import Baseline, Floats, Rows, clean_returns, count_targets, rows_by_asset
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, META_FIELDS, NUM_RETURN_BUCKETS
@@ -63,14 +54,16 @@ class FeatureSet(NamedTuple):
 
 
 def history_features(
-    seconds: Ints, step: int, returns: Floats, abs_z: Floats, unit: Floats, volatility: Floats, gaps: Floats
+    columns: Mapping[str, npt.NDArray[Any]], returns: Floats, unit: Floats, step: int
 ) -> Iterator[tuple[str, Floats]]:
     """Name and column (n,) of everything that tells what an asset did up to a row, from all of its rows (n,).
 
-    Bars are `step` seconds apart. Log returns, and their sizes in sigmas of the row before, are NaN where a row has no
-    clean one; `unit` is one over the row's `sigma20`.
+    Log returns are NaN where a row has no clean one, `unit` is one over the row's `sigma20`, bars are `step` seconds
+    apart.
     """
-    size = np.abs(returns)
+    seconds = columns["timestamp"].astype(np.int64)
+    volatility, gaps = (columns[name].astype(np.float64) for name in ("relative_log_vol", "gap_z"))
+    size, abs_z = np.abs(returns), np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan)
     slots = {cycle: ((seconds - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
     # The slot that the clock says comes next: that of the target if no bar is skipped.
     asked = {cycle: ((seconds + step - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
@@ -154,26 +147,20 @@ def _lags(corpus: Corpus, rows: Rows) -> Matrix:
         ours = rows[chosen]
         # Nothing after the last row that is asked for is even looked at.
         history = slice(corpus.asset_slices[symbol].start, int(ours.max()) + 1)
-        columns = {name: values[history] for name, values in corpus.columns.items()}
-        returns = clean_returns(corpus, history)
+        columns = {name: corpus.columns[name][history] for name in _HISTORY_COLUMNS}
         with np.errstate(divide="ignore"):
             unit = 1.0 / corpus.sigma20[history]
         unit[~np.isfinite(unit)] = np.nan
-        features = history_features(
-            columns["timestamp"].astype(np.int64),
-            step_seconds(corpus.tokenizer.timeframe),
-            returns,
-            np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan),
-            unit,
-            columns["relative_log_vol"].astype(np.float64),
-            columns["gap_z"].astype(np.float64),
-        )
+        step = step_seconds(corpus.tokenizer.timeframe)
+        features = history_features(columns, clean_returns(corpus, history), unit, step)
         past[chosen] = np.stack([column[ours - history.start] for _, column in features], axis=1)
     return np.concatenate([own, past, corpus.meta[rows]], axis=1, dtype=np.float32)
 
 
+_HISTORY_COLUMNS = ("timestamp", "ret_z", "relative_log_vol", "gap_z")
 # The names alone: those of an asset that has one row.
-_HISTORY_FIELDS = tuple(name for name, _ in history_features(np.zeros(1, np.int64), 86_400, *[np.ones(1)] * 5))
+_ONE = np.ones(1)
+_HISTORY_FIELDS = tuple(name for name, _ in history_features(dict.fromkeys(_HISTORY_COLUMNS, _ONE), _ONE, _ONE, 86_400))
 _LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
 _NUM_META = len(META_FIELDS)
 
@@ -272,7 +259,7 @@ class LightGBM(Baseline):
             callbacks=[lgb.early_stopping(self.settings.patience, verbose=False), self._report],
         )
         self.holdout_bits_ = booster.best_score["valid_0"]["multi_logloss"] / math.log(2)
-        shares = smooth(count_targets(corpus, fitted))
+        shares = base.smooth(count_targets(corpus, fitted))
         self.frequency_bits_ = float(-(count_targets(corpus, holdout) @ np.log2(shares)) / len(holdout))
         if self.holdout_bits_ > self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:
             most = f"at most {self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:.4f} bits/event"
@@ -290,22 +277,19 @@ class LightGBM(Baseline):
 
     def save(self, folder: Path) -> None:
         (folder / MODEL_NAME).write_text(self.booster_.model_to_string())
-        summary = {
-            "rounds": self.booster_.num_trees() // self.booster_.num_model_per_iteration(),
-            "holdout_bits": self.holdout_bits_,
-            "frequency_bits": self.frequency_bits_,
-        }
-        write_json(folder / FIT_NAME, summary)
+        rounds = self.booster_.num_trees() // self.booster_.num_model_per_iteration()
+        bits = {"holdout_bits": self.holdout_bits_, "frequency_bits": self.frequency_bits_}
+        write_json(folder / base.FIT_NAME, {"rounds": rounds, **bits})
 
     def load(self, folder: Path) -> Self:
         import lightgbm as lgb
 
-        summary, file = read_json(folder / FIT_NAME), folder / MODEL_NAME
+        summary, file = read_json(folder / base.FIT_NAME), folder / MODEL_NAME
         try:
             self.booster_ = lgb.Booster(model_str=file.read_text())
             self.holdout_bits_, self.frequency_bits_ = summary["holdout_bits"], summary["frequency_bits"]
         except (OSError, KeyError, TypeError, ValueError, lgb.basic.LightGBMError) as error:
-            raise damaged_fit(file) from error
+            raise base.damaged_fit(file) from error
         return self
 
     def _dataset(self, corpus: Corpus, rows: Rows, reference: lightgbm.Dataset | None = None) -> lightgbm.Dataset:

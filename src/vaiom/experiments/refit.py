@@ -22,7 +22,6 @@ from vaiom.evaluation.scores import MODEL, event_bits, score_events
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.horizons import HORIZONS
 from vaiom.events.splits import VALIDATION, SplitConfig
-from vaiom.files import Progress
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.model.horizons import FittedHorizons
@@ -30,7 +29,7 @@ from vaiom.run import Run, find_run
 from vaiom.training.devices import is_rank_0, resolve_device
 from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.horizons import train_horizons
-from vaiom.training.loop import Report, TrainResult, train
+from vaiom.training.loop import TrainResult, train
 
 SELECTING = timedelta(weeks=26)
 """Half a year, in whole weeks: markets have no half ones."""
@@ -43,43 +42,32 @@ SHORT: dict[str, Any] = {
 """Minutes on a CPU, stopped as soon as Validation says so."""
 
 
-def refit(
-    run: Path,
-    corpus: Corpus,
-    out: Path,
-    *,
-    until: datetime | None = None,
-    device: str = "auto",
-    resume: bool = False,
-    report: Report | None = None,
-) -> TrainResult:
-    """Train what `run` was trained with on all bars of a corpus, or on those before `until`."""
+def refit(run: Path, corpus: Corpus, out: Path, *, until: datetime | None = None, **options: Any) -> TrainResult:
+    """Train what `run` was trained with on all bars of a corpus, or on those before `until`.
+
+    Options are those of `vaiom.training.loop.train`: device, resume, report.
+    """
     checkpoint = load_checkpoint(Run(run).best)
     shifted = shifted_corpus(corpus, until)
     # A folder that holds a run is resumed, its looks being recorded, or refused.
     if is_rank_0() and not Run(out).exists:
         _record_looks(corpus, shifted, checkpoint, out.name)
-    return train(
-        shifted, experiment_of_checkpoint(checkpoint), out, device=device, resume=resume, report=report, purpose=USE
-    )
+    return train(shifted, experiment_of_checkpoint(checkpoint), out, purpose=USE, **options)
 
 
 def fit_horizons(
-    run: Path,
-    corpus: Corpus,
-    horizons: Sequence[int] = HORIZONS,
-    *,
-    seed: int = 17,
-    device: str = "auto",
-    progress: Progress | None = None,
+    run: Path, corpus: Corpus, horizons: Sequence[int] = HORIZONS, *, device: str = "auto", **options: Any
 ) -> FittedHorizons:
-    """Give a run heads for sums of the next bars, into its folder; the model itself stays as it is."""
+    """Give a run heads for sums of the next bars, into its folder; the model itself stays as it is.
+
+    Options are those of `vaiom.training.horizons.train_horizons`: seed, progress.
+    """
     checkpoint = load_checkpoint(Run(run).best)
     own = seen_by(checkpoint, corpus) if checkpoint.provenance.purpose == USE else corpus
     if own is not corpus:
         _record_looks(corpus, own, checkpoint, run.name)
     require_tokenizer(own, checkpoint)
-    made = train_horizons(checkpoint, own, horizons, seed=seed, device=resolve_device(device), progress=progress)
+    made = train_horizons(checkpoint, own, horizons, device=resolve_device(device), **options)
     made.save(Run(run).horizons)
     return made.fitted
 
@@ -122,26 +110,26 @@ def adapt(
     *,
     settings: Sequence[str] = (),
     against: Sequence[Path] = (),
-    device: str = "auto",
-    resume: bool = False,
-    report: Report | None = None,
+    **options: Any,
 ) -> Adapted:
     """Go on from a run's or a packaged model's weights, short and careful, and compare what came of it.
 
-    Settings, as `key=value`, change what the model was trained with.
+    Settings, as `key=value`, change what the model was trained with; options are those of
+    `vaiom.training.loop.train`: device, resume, report.
     """
-    start = Run(out).start if resume and Run(out).start.exists() else Run(find_run(start)).best
+    start = Run(out).start if options.get("resume") and Run(out).start.exists() else Run(find_run(start)).best
     before = experiment_of_checkpoint(load_checkpoint(start))
     careful = before.with_changes(**SHORT, learning_rate=before.train.learning_rate * SMALLER_STEPS)
     chosen = careful.with_settings(settings)
-    result = train(corpus, chosen, out, device=device, resume=resume, report=report, start=start)
+    result = train(corpus, chosen, out, start=start, **options)
     others = {AS_IT_WAS: start, **{str(run): Run(find_run(run)).best for run in against}}
     rows = heldout_rows(corpus, VALIDATION, load_checkpoint(Run(out).best))
-    bits = {
-        name: event_bits(ModelPredictor.load(file, device).predict_proba(corpus, rows), corpus.target_return[rows])
-        for name, file in {MODEL: Run(out).best, **others}.items()
-    }
-    events = score_events(corpus, rows, bits)
+    files = {MODEL: Run(out).best, **others}
+    models = {name: ModelPredictor.load(file, options.get("device", "auto")) for name, file in files.items()}
+    probs = {name: model.predict_proba(corpus, rows) for name, model in models.items()}
+    events = score_events(
+        corpus, rows, {name: event_bits(each, corpus.target_return[rows]) for name, each in probs.items()}
+    )
     return Adapted(**vars(result), gains={name: paired_gain(events, name) for name in others})
 
 

@@ -98,13 +98,13 @@ def train(
                 if report:
                     report({**entry, "teacher": number, "teachers": len(teachers)})
 
-            taught = _Run(corpus, teacher, folder.path, own_device, group, report_teacher, purpose).go()
+            taught = _Run(corpus, teacher, folder, own_device, group, report_teacher, purpose).go()
             checkpoints.append(folder.best)
             seconds += taught.seconds
         if start and is_rank_0() and not Run(run).start.exists():
             ensure_folder(run)
             write_bytes(Run(run).start, start.read_bytes())
-        last = _Run(corpus, experiment, run, own_device, group, report, purpose, checkpoints, began)
+        last = _Run(corpus, experiment, Run(run), own_device, group, report, purpose, checkpoints, began)
         result = last.go(deadline)
         return replace(result, seconds=result.seconds + seconds)
 
@@ -162,22 +162,21 @@ def mean_probs(
     return table
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        corpus: Corpus,
-        experiment: Experiment,
-        run: Path,
-        device: torch.device,
-        group: ProcessGroup,
-        report: Report | None,
-        purpose: str,
-        teachers: Sequence[Path] = (),
-        start: Checkpoint | None = None,
-    ) -> None:
-        self.corpus, self.experiment, self.folder, self.device, self.group = corpus, experiment, Run(run), device, group
-        self.config, self.report, self.purpose, self.start = experiment.train, report, purpose, start
-        context = experiment.model.history
+    corpus: Corpus
+    experiment: Experiment
+    folder: Run
+    device: torch.device
+    group: ProcessGroup
+    report: Report | None
+    purpose: str
+    teachers: Sequence[Path] = ()
+    start: Checkpoint | None = None
+
+    def __post_init__(self) -> None:
+        corpus, experiment, device, start = self.corpus, self.experiment, self.device, self.start
+        self.config, context = experiment.train, experiment.model.history
         self.sampler = train_sampler(corpus, experiment.model.context, self.config.seed, self.config.windows_per_step)
         self.validation = corpus.endpoints(VALIDATION, context)
         if not len(self.validation):
@@ -192,9 +191,9 @@ class _Run:
         if start:
             load_weights(model, start, corpus.tokenizer)
         data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
-        if teachers:
-            data.teacher = mean_probs(teachers, corpus, data, device, dtype)
-        self.step = TrainStep(model, data, self.config, device, dtype, group)
+        if self.teachers:
+            data.teacher = mean_probs(self.teachers, corpus, data, device, dtype)
+        self.step = TrainStep(model, data, self.config, device, dtype, self.group)
         self.scorer = Scorer(self.step.ema_model, data, device, dtype)
         self.record = RunRecord(
             config_sha256=sha256_of(f"{experiment.sha256} {start.sha256}".encode()) if start else experiment.sha256,
