@@ -201,7 +201,10 @@ def test_a_forecast_shows_and_serialises_itself() -> None:
     value = json.loads(json.dumps(dist.to_dict(), allow_nan=False))
     assert value["edges"][0] is None
     assert value["quantiles"]["0.05"] == dist.quantile(0.05)
-    assert value["expected_shortfall"]["short"]["0.99"] == dist.expected_shortfall(0.99, "short")
+    for measure in ("value_at_risk", "expected_shortfall"):
+        for side, shown in value[measure].items():
+            asked = {level: getattr(dist, measure)(float(level), side) for level in ("0.95", "0.99")}
+            assert shown == pytest.approx(asked, rel=1e-12)
     text = str(dist)
     assert text.count("█") > 16
     assert "given a non-zero return" in text

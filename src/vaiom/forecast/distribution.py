@@ -177,10 +177,15 @@ def stack(dists: Sequence[ReturnDistribution]) -> ReturnDistributions:
 def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
     """What `to_dict` says of each, all of one shape."""
     every, edges = stack(dists), dists[0].edges.tolist()
-    quantiles, means, ups = every.quantile(SHOWN_LEVELS).tolist(), every.mean().tolist(), every.prob_up.tolist()
+    risk, shown = np.array(RISK_LEVELS), len(SHOWN_LEVELS)
+    means, ups = every.mean(), every.prob_up.tolist()
+    # Many levels at once cost little more than one; what lies beyond a high quantile follows from what lies below it.
+    quantiles = every.quantile([*SHOWN_LEVELS, *(1 - risk), *risk])
+    losses = every.expected_shortfall([*risk, *(1 - risk)])
+    gains = (means[:, None] + risk * losses[:, len(risk) :]) / (1 - risk)
     risks = {
-        measure: {side: getattr(every, measure)(RISK_LEVELS, side).tolist() for side in SIDES}
-        for measure in ("value_at_risk", "expected_shortfall")
+        "value_at_risk": {"long": -quantiles[:, shown : -len(risk)], "short": quantiles[:, -len(risk) :]},
+        "expected_shortfall": {"long": losses[:, : len(risk)], "short": gains},
     }
     return [
         {
@@ -200,11 +205,12 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
             "return_edges": [edge * dist.sigma if math.isfinite(edge) else None for edge in edges],
             "prob_zero": dist.prob_zero,
             "prob_up": ups[at],
-            "mean": means[at],
-            "quantiles": dict(zip(map(str, SHOWN_LEVELS), quantiles[at], strict=True)),
+            "mean": float(means[at]),
+            "quantiles": dict(zip(map(str, SHOWN_LEVELS), quantiles[at, :shown].tolist(), strict=True)),
             **{
                 measure: {
-                    side: dict(zip(map(str, RISK_LEVELS), values[at], strict=True)) for side, values in sides.items()
+                    side: dict(zip(map(str, RISK_LEVELS), values[at].tolist(), strict=True))
+                    for side, values in sides.items()
                 }
                 for measure, sides in risks.items()
             },

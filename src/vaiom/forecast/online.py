@@ -26,7 +26,7 @@ from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of, read_others
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, bars_of
 from vaiom.events.scales import AssetState, Bars
-from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, wrong_timeframe
+from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, seconds_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.portfolio import join, state_after
@@ -133,7 +133,7 @@ class OnlineForecaster:
     def __init__(self, forecaster: Forecaster) -> None:
         self.forecaster = forecaster
         self.streams: dict[str, AssetStream] = {}
-        self._stale: dict[str, int] = {}
+        self._stale: dict[str, float] = {}
         """Stamps from which on rows are still to read what other assets had there."""
         self.dependence: tuple[DependenceState, int] | None = None
         """How assets depend on each other after a stamp, if it has been asked."""
@@ -285,15 +285,19 @@ class OnlineForecaster:
         for symbol, each in bars.items():
             old = streams.get(symbol)
             columns, recursion = self.forecaster.rows(each, *((old.recursion, old.seconds) if old else ()))
-            number, begin, end = len(columns["timestamp"]), int(columns["timestamp"][0]), int(columns["timestamp"][-1])
             if old:
                 streams[symbol] = old.followed_by(recursion, columns)
             else:
+                number, end = len(columns["timestamp"]), int(columns["timestamp"][-1])
                 streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=number, seconds=end)
-            if self.forecaster.reads_other_assets:
-                readers = streams if symbol in self.forecaster.symbols else (symbol,)
-                for other in (other for other in readers if streams[other].seconds >= begin):
-                    stale[other] = min(stale.get(other, begin), begin)
+        if self.forecaster.reads_other_assets:
+            begins = {symbol: seconds_of(stamp) for symbol, stamp in first.items()}
+            # All read what known assets bring; what others bring, they alone.
+            known = min((begins[symbol] for symbol in begins if symbol in self.forecaster.symbols), default=math.inf)
+            for symbol, stream in streams.items():
+                since = min(known, begins.get(symbol, math.inf))
+                if stream.seconds >= since:
+                    stale[symbol] = min(stale.get(symbol, since), since)
         self.streams, self._stale = streams, stale
         long = [symbol for symbol in bars if len(streams[symbol]) > self._kept + _ROOM]
         if long:  # others read the rows before they are dropped

@@ -126,12 +126,10 @@ def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str,
 
 def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: str) -> tuple[str, ...]:
     """The known assets that have no bar at the last stamp of an asset."""
-    own = assets[symbol]["timestamp"][-1:]
-    last = {other: assets[other]["timestamp"][-1] for other in known if other in assets}
+    own = assets[symbol]["timestamp"][-1]
+    stamps = {other: assets[other]["timestamp"] for other in known if other in assets}
     # One that has gone on since may have had it.
-    later = {other for other, stamp in last.items() if stamp > own[0]}
-    there = {other for other, stamp in last.items() if stamp == own[0]}
-    there |= {other for other in later if find_stamps(assets[other]["timestamp"], own)[1][0]}
+    there = {other for other, each in stamps.items() if each[-1] == own or (each[-1] > own and own in each)}
     return tuple(other for other in known if other not in there)
 
 
