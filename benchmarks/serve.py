@@ -74,13 +74,14 @@ def measure(
             equal = _require_same_answers(port, model, histories[:4])
             first, again = (run_load(port, [(post(_PATH, each) for each in histories[4:])]) for _ in range(2))
             pushes = [_pushes(symbol, frame) for symbol, frame in later.items()]
-            push = run_load(port, [islice(pushes[0], alone)])
             windows = [post(_PATH, each) for each in _histories(folder / "bars", plain.context, CLIENTS)]
             live: list[Load] = []
             posted: list[Load] = []
             for _ in range(rounds):
                 live.append(run_load(port, pushes, seconds))
                 posted.append(run_load(plain_port, [cycle([each]) for each in windows], seconds))
+            # Last: bars of the others would be late for an asset that had gone ahead, and change rows long past.
+            push = run_load(port, [islice(pushes[0], alone)])
     rate, plain_rate = (float(np.median([each.per_second for each in loads])) for loads in (live, posted))
     return Measurement(
         name="serve",
