@@ -20,8 +20,7 @@ from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
 from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.training.devices import autocast, resolve_device, resolve_type
-from vaiom.training.scoring import Scorer
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.windows import DeviceCorpus, Scorer
 
 WINDOWS = {"cpu": 256, "cuda": 1 << 15}
 REPEATS = 3

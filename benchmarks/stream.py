@@ -30,8 +30,7 @@ from vaiom.market.folder import read_bars
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 from vaiom.simulate.market import MarketConfig, write_market
-from vaiom.training.scoring import Scorer
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.windows import DeviceCorpus, Scorer
 
 MARKET = MarketConfig(assets=6, bars=20_000)
 PUSHED_BARS = 600

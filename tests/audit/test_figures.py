@@ -26,8 +26,7 @@ from vaiom.events.fields import CROSS_FIELDS
 from vaiom.report.page import write_report
 from vaiom.run import Run
 from vaiom.training.loop import train
-from vaiom.training.scoring import Scorer
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.windows import DeviceCorpus, Scorer
 
 ELSEWHERE = ("seed", "step", "looks")
 """Numbers of the file that are no figures of events: proof (f) holds them to checkpoint and ledger."""

@@ -28,7 +28,7 @@ from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.vaiom import ASSET_TABLE
 from vaiom.run import Run
-from vaiom.training.scoring import predict_probabilities
+from vaiom.training.windows import predict_probabilities
 
 SETTINGS = ("steps=6", "validate_every=2", "log_every=2", "learning_rate=1e-3")
 

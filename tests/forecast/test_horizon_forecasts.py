@@ -73,7 +73,7 @@ def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:
     """Train shares of the buckets are what heads say on average, and Validation is not far."""
     from vaiom.events.horizons import at_horizon
     from vaiom.training.horizons import HorizonHeads
-    from vaiom.training.scoring import hidden_states
+    from vaiom.training.windows import hidden_states
 
     checkpoint = load_checkpoint(Run(further.run).best)
     horizons = load_horizons(Run(further.run).horizons, checkpoint)

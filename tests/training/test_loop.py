@@ -22,9 +22,8 @@ from vaiom.run import Run
 from vaiom.training import loop
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import TrainResult, train
-from vaiom.training.scoring import Scorer
 from vaiom.training.step import RunRecord, TrainStep, save_state
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.windows import DeviceCorpus, Scorer
 
 
 @pytest.fixture(scope="module")

@@ -120,8 +120,7 @@ from vaiom.events.corpus import open_corpus
 from vaiom.experiments.registry import experiment
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.training.loop import train
-from vaiom.training.scoring import Scorer
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.windows import DeviceCorpus, Scorer
 
 corpus = open_corpus({str(corpus.path)!r})
 chosen = experiment("demo").with_changes(**{CHANGES | {"steps": 4}!r})

@@ -14,8 +14,7 @@ from vaiom.model.config import ModelConfig
 from vaiom.model.decoder import causal_attention
 from vaiom.model.vaiom import Vaiom
 from vaiom.training import scoring
-from vaiom.training.scoring import Scorer, plan_stretches
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.windows import DeviceCorpus, Scorer, plan_stretches
 
 CONFIG = ModelConfig(positions="rotary", attention_window=8, num_layers=3, num_heads=2, width=16, context=64)
 

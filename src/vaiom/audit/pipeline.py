@@ -31,8 +31,7 @@ from vaiom.files import read_json, sha256_of
 from vaiom.model.config import ModelConfig
 from vaiom.run import Run
 from vaiom.training.experiment import TrainConfig
-from vaiom.training.scoring import Scorer
-from vaiom.training.windows import DeviceCorpus, train_sampler
+from vaiom.training.windows import DeviceCorpus, Scorer, train_sampler
 
 if TYPE_CHECKING:
     import polars as pl

@@ -23,7 +23,7 @@ from vaiom.run import Run
 from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
-from vaiom.training.scoring import predict_probabilities
+from vaiom.training.windows import predict_probabilities
 
 SELECTION_MONTHS = 6
 

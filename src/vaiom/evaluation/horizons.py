@@ -27,7 +27,7 @@ from vaiom.events.horizons import HorizonCorpus, at_horizon
 from vaiom.events.splits import SEALED
 from vaiom.model.heads import return_log_probs
 from vaiom.model.horizons import Horizons
-from vaiom.training.scoring import hidden_states
+from vaiom.training.windows import hidden_states
 
 ROOT_OF_TIME = "root_of_time"
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

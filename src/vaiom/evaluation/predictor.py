@@ -23,7 +23,7 @@ from vaiom.events.splits import BUFFER, SEALED, VALIDATION, SplitConfig
 from vaiom.files import Progress
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.training.devices import resolve_device
-from vaiom.training.scoring import predict_probabilities
+from vaiom.training.windows import predict_probabilities
 
 
 class ModelPredictor:

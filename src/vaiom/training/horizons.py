@@ -24,8 +24,7 @@ from vaiom.files import Progress
 from vaiom.model.checkpoint import Checkpoint, arrays_of
 from vaiom.model.config import INPUT_LIMIT, ModelConfig, class_of
 from vaiom.model.horizons import LEAST_SPREAD, LEAST_USED, WIDTH, FittedHorizons, Horizons
-from vaiom.training.scoring import hidden_states
-from vaiom.training.windows import Rows
+from vaiom.training.windows import Rows, hidden_states
 
 EPOCHS, CHECKS = 3, 8
 """Passes over Train, and how often in each Validation is looked at."""

@@ -34,9 +34,8 @@ from vaiom.model.vaiom import ASSET_TABLE, CLASS_TABLE, Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
 from vaiom.training.experiment import SEED_LIMIT, Experiment
-from vaiom.training.scoring import Scorer
 from vaiom.training.step import RunRecord, TrainStep, load_state, save_state, seed_dropout
-from vaiom.training.windows import DeviceCorpus, train_sampler
+from vaiom.training.windows import DeviceCorpus, Scorer, train_sampler
 
 Report = Callable[[dict[str, Any]], None]
 _BETWEEN_SEEDS = 1_000
