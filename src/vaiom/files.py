@@ -146,15 +146,13 @@ def write_json(path: Path, value: Any) -> None:
 
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; raises `ValueError`, also over a key that an object has twice."""
-    return json.loads(text, object_pairs_hook=_object_of)
 
+    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]:
+            raise ValueError(f"the key {repeated[0]!r} is there twice")
+        return dict(pairs)
 
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {repeated!r} is there twice")
-    return value
+    return json.loads(text, object_pairs_hook=read_object)
 
 
 def read_json(path: Path) -> Any:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.corpus import Corpus
 from vaiom.events.fields import OWN_FIELDS, continuous_inputs, stored
 from vaiom.events.rows import Columns, bars_of, rows_of
 from vaiom.events.scales import AssetState
@@ -22,6 +23,7 @@ from vaiom.market.folder import read_bars, write_symbol
 
 TRAIN_END = datetime(2023, 12, 1)
 SYMBOLS = ("EURUSD", "USDJPY", "XAUUSD")
+CONFIG = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
 HOUR = timedelta(hours=1)
 VANDALS = ("scale", "shuffle", "delete", "null", "shift")
 
@@ -84,10 +86,15 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def before(market: Path) -> Corpus:
+    return corpus_in_memory(market, CONFIG)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_no_field_of_a_corpus_sees_the_future(
-    market: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    market: Path, before: Corpus, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """After Train, where nothing is fitted: all three schemas, the scales and every target that was known by then."""
     cut = data.draw(st.datetimes(TRAIN_END, TRAIN_END + timedelta(days=8)))
@@ -96,8 +103,7 @@ def test_no_field_of_a_corpus_sees_the_future(
     folder = tmp_path_factory.mktemp("vandalised")
     for symbol, bars in read_bars(market).items():
         write_symbol(folder, symbol, vandalise(bars, int((bars["Datetime"] <= cut).sum()), how, rng))
-    config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
-    before, after = corpus_in_memory(market, config), corpus_in_memory(folder, config)
+    after = corpus_in_memory(folder, CONFIG)
     assert before.tokenizer.sha256 == after.tokenizer.sha256
     for symbol in SYMBOLS:
         known = int((before.timestamps[before.asset_slices[symbol]] <= np.datetime64(cut)).sum())
@@ -111,15 +117,14 @@ def test_no_field_of_a_corpus_sees_the_future(
 
 
 @pytest.mark.parametrize("how", VANDALS)
-def test_what_another_asset_does_later_changes_nothing(market: Path, tmp_path: Path, how: str) -> None:
+def test_what_another_asset_does_later_changes_nothing(market: Path, before: Corpus, tmp_path: Path, how: str) -> None:
     """One asset is spoiled after the cut; up to it every asset keeps its fields, and the others their own for good."""
     cut = TRAIN_END + timedelta(days=4)
     rng = np.random.default_rng(29)
     for symbol, bars in read_bars(market).items():
         known = int((bars["Datetime"] <= cut).sum())
         write_symbol(tmp_path, symbol, vandalise(bars, known, how, rng) if symbol == "USDJPY" else bars)
-    config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
-    before, after = corpus_in_memory(market, config), corpus_in_memory(tmp_path, config)
+    after = corpus_in_memory(tmp_path, CONFIG)
     for symbol in SYMBOLS:
         a, b = before.asset_slices[symbol], after.asset_slices[symbol]
         known = int((before.timestamps[a] <= np.datetime64(cut)).sum())

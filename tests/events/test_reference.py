@@ -47,8 +47,8 @@ def require_same_rows(ours: Columns, theirs: pd.DataFrame) -> None:
         np.testing.assert_array_equal(has_flag(ours["flags"], bit), theirs[f"mask_{name}"], err_msg=name)
 
 
-def require_same_corpus(corpus: Corpus, bars: Mapping[str, pl.DataFrame]) -> None:
-    """Targets, fit sets and edges."""
+def require_same_corpus(corpus: Corpus, bars: Mapping[str, pl.DataFrame]) -> Mapping[str, pd.DataFrame]:
+    """Targets, fit sets and edges; returns what the reference makes of the bars."""
     made = reference.events({symbol: frame.to_pandas() for symbol, frame in bars.items()})
     fitted_on = reference.fit_sets(made, pd.Timestamp(corpus.splits.train_end))
     edges = reference.fit_edges(fitted_on)
@@ -76,6 +76,7 @@ def require_same_corpus(corpus: Corpus, bars: Mapping[str, pl.DataFrame]) -> Non
         unsure = (values != 0) & (distance <= TOLERANCE)
         assert ((target == ids) | unsure).all(), f"buckets of {task}"
         np.testing.assert_array_equal(everything[column][train & (target > 0)], fitted_on[task], err_msg=task)
+    return made
 
 
 @given(price_pairs())
@@ -106,10 +107,9 @@ def test_a_train_of_one_row_has_no_fit_set(tmp_path: Path) -> None:
 def test_the_real_bars(shared_data: Path) -> None:
     bars = read_bars(shared_data / "bars_1h")
     assert len(bars) == 11
-    for frame in bars.values():
-        require_same_rows(rows_of(bars_of(frame), AssetState.empty(None))[0], reference.features(frame.to_pandas()))
     corpus = corpus_in_memory(shared_data / "bars_1h")
-    require_same_corpus(corpus, bars)
+    for symbol, features in require_same_corpus(corpus, bars).items():
+        require_same_rows(rows_of(bars_of(bars[symbol]), AssetState.empty(None))[0], features)
     counts = {split: sum(of_assets.values()) for split, of_assets in count_events(corpus).items()}
     assert (counts["train"], counts["validation"], counts["test-h1"]) == (1_128_594, 33_878, 33_174)
     inside = {name: [round(edge, 4) for edge in edges[1:-1] if abs(edge) < 2] for name, edges in corpus.edges.items()}

@@ -92,7 +92,7 @@ def test_assets_that_the_model_does_not_know_are_read_as_unknown(trained: TinyRu
     np.testing.assert_allclose(probs[known], model.predict_proba(trained.corpus, own_rows), atol=1e-7)
     nameless = replace(trained.corpus.tokenizer, symbols=("AAA", "BBB"))
     unknown = predict_probabilities(
-        model.checkpoint.model, trained.corpus.read_by(nameless), own_rows, torch.device("cpu")
+        model.checkpoint.model, replace(trained.corpus, tokenizer=nameless), own_rows, torch.device("cpu")
     )
     np.testing.assert_allclose(probs[~known], unknown, atol=1e-7)
     assert np.abs(probs[known] - probs[~known]).max() > 1e-4

@@ -50,7 +50,7 @@ class ModelPredictor:
     def read(self, corpus: Corpus) -> Corpus:
         """The corpus as the model reads it."""
         require_tokenizer(corpus, self.checkpoint)
-        return corpus.read_by(self.checkpoint.tokenizer)
+        return replace(corpus, tokenizer=self.checkpoint.tokenizer)
 
 
 def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: str | None = None) -> Rows:

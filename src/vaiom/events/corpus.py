@@ -107,10 +107,6 @@ class Corpus:
         """The tokenizer, where its edges are not of this Train but of a model's."""
         return self.tokenizer if self.manifest.get("like") else None
 
-    def read_by(self, tokenizer: Tokenizer) -> Corpus:
-        """The rows as a model of this tokenizer reads them: assets that it does not have are unknown to it."""
-        return replace(self, tokenizer=tokenizer)
-
     def inputs(self, config: fields.InputConfig) -> npt.NDArray[np.float32]:
         """(N, F): the fields that a model reads, in its order."""
         return fields.inputs_of(config, self._row_columns, self.meta)

@@ -186,7 +186,7 @@ class Series:
         # A non-positive price is a missing one: it never makes an infinite return.
         close = where(bars.close > 0, bars.close, math.nan)
         open_ = where(bars.open > 0, bars.open, math.nan)
-        close_prev = _previous(close, state.close)
+        close_prev = np.concatenate([[state.close], close])[:-1] if _many(close) else np.float64(state.close)
         self.missing = (open_ != open_) | (close != close)  # as np.isnan says, which costs one bar ten times as much
         self.log_ret = np.log(close / close_prev)
         self.log_gap = np.log(open_ / close_prev)
@@ -406,12 +406,6 @@ def _roots(levels: Any) -> Running:
         return Running(roots[1:], roots[:-1])
     before, through = map(floored_root, levels)
     return Running(through, before)
-
-
-def _previous(values: Floats, first: float) -> Floats:
-    if _many(values):
-        return np.concatenate([[first], values[:-1]])[: len(values)]
-    return np.float64(first)  # type: ignore[return-value]
 
 
 def _running_count(hits: Bools) -> Ints:

@@ -83,14 +83,9 @@ def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
             raise DataError("a price column must be numeric", where=f"{where}, column {name}", got=str(dtype))
     require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
     # Live bars come often and mostly conform: looking is much faster than a query that changes nothing.
-    if frame.schema == BAR_SCHEMA and not any(_has_nan(frame[name]) for name in NUMBER_COLUMNS):
+    if frame.schema == BAR_SCHEMA and not any(frame[name].is_nan().any() for name in NUMBER_COLUMNS):
         return frame
     return frame.select(pl.col("Datetime").cast(STAMP), pl.col(NUMBER_COLUMNS).cast(pl.Float64).fill_nan(None))
-
-
-def _has_nan(numbers: pl.Series) -> bool:
-    """NaN apart from null, which becomes NaN in an array."""
-    return int(np.isnan(numbers.to_numpy()).sum()) > numbers.null_count()
 
 
 def infer_timeframe(stamps: pl.Series, *, fewest_steps: int = 1, least_share: float = 0.0) -> timedelta | None:

@@ -23,7 +23,7 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError, require_installed
 from vaiom.files import BAD_ZIPS, sha256_of
-from vaiom.market.folder import NUMBER_COLUMNS, read_parquet
+from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS, read_parquet
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.table import (
     ROW,
@@ -34,9 +34,8 @@ from vaiom.market.formats.table import (
     Roles,
     assign_roles,
     guess_roles,
-    has_bars,
-    has_ticks,
     parse_bars,
+    prices_in,
     several_symbols,
 )
 from vaiom.market.symbols import find_pair
@@ -233,7 +232,7 @@ def _recognise(
         matches = (layout.header is not None) == has_header and re.fullmatch(layout.row, row, re.DOTALL)
         if format in ("auto", layout.tool) and fits and matches:
             roles = dict(zip(layout.columns, names, strict=False)) or guess_roles(names)
-            if has_bars(roles) or (layout.tool == "dukascopy" and has_ticks(roles)):
+            if prices_in(roles) == PRICE_COLUMNS or (prices_in(roles) and layout.tool == "dukascopy"):
                 return layout, roles
     shown = delimiter.join(names if has_header else first)[:120]
     if format not in ("auto", "table"):

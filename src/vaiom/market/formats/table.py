@@ -171,20 +171,18 @@ def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: 
     return roles
 
 
-def has_bars(roles: Roles) -> bool:
-    return set(PRICE_COLUMNS) <= set(roles) and ("Datetime" in roles or "Date" in roles)
-
-
-def has_ticks(roles: Roles) -> bool:
-    return "Bid" in roles and "Open" not in roles and ("Datetime" in roles or "Date" in roles)
+def prices_in(roles: Roles) -> tuple[str, ...]:
+    """The columns of prices, of bars or else of ticks, where there are stamps as well."""
+    told = [names for names in (PRICE_COLUMNS, ("Bid",)) if {*names} <= {*roles} and {"Datetime", "Date"} & {*roles}]
+    return told[0] if told else ()
 
 
 def parse_bars(raw: RawTable, options: Options) -> FileBars:
     """Read stamps and numbers, and keep the rows that are prices; flat bars go where the source is Dukascopy."""
     file, roles = raw.file, raw.roles
     symbol, frame = _one_symbol(raw, options)
-    rows, ticks = frame[ROW], has_ticks(roles)
-    prices = ("Bid",) if ticks else PRICE_COLUMNS
+    rows, prices = frame[ROW], prices_in(roles)
+    ticks = prices != PRICE_COLUMNS
     parts = ("Datetime",) if "Datetime" in roles else ("Date", "Time")
     both = pl.concat_str((pl.col(roles[name]).cast(pl.String) for name in parts), separator=" ")
     stamps = frame[roles["Datetime"]] if len(parts) == 1 else frame.select(both).to_series()
