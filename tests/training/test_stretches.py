@@ -13,7 +13,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.model.config import ModelConfig
 from vaiom.model.decoder import causal_attention
 from vaiom.model.vaiom import Vaiom
-from vaiom.training import scoring
+from vaiom.training import windows
 from vaiom.training.windows import DeviceCorpus, Scorer, plan_stretches
 
 CONFIG = ModelConfig(positions="rotary", attention_window=8, num_layers=3, num_heads=2, width=16, context=64)
@@ -56,7 +56,7 @@ def test_an_answer_depends_on_its_receptive_field_alone(corpus: Corpus) -> None:
 
 def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first row of an asset on, in any order, over several stretches."""
-    monkeypatch.setattr(scoring, "_STRETCH_ROWS", 64)
+    monkeypatch.setattr(windows, "_STRETCH_ROWS", 64)
     model = make_model(corpus)
     scorer = Scorer(model, DeviceCorpus(corpus, CONFIG, CPU), CPU, torch.float32)
     second = list(corpus.asset_slices.values())[1].start
