@@ -51,7 +51,7 @@ def test_an_answer_depends_on_its_receptive_field_alone(corpus: Corpus) -> None:
     torch.testing.assert_close(answer, same, atol=1e-6, rtol=0)
     assert (answer - other).abs().max() > 1e-6
     last = {name: values[:, -1:] for name, values in every.items()}
-    torch.testing.assert_close(scoring.return_log_probs(last)[:, -1], answer, atol=1e-6, rtol=0)
+    torch.testing.assert_close(windows.return_log_probs(last)[:, -1], answer, atol=1e-6, rtol=0)
 
 
 def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
