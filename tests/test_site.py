@@ -40,7 +40,9 @@ def test_the_navigation_leads_to_every_page_once_and_nowhere_else() -> None:
 
 def test_whoever_reads_it_fetches_nothing_from_elsewhere() -> None:
     assert SITE["theme"]["font"] is False
-    assert not {"extra_css", "extra_javascript", "repo_url"} & SITE.keys()
+    assert not {"extra_javascript", "repo_url"} & SITE.keys()
+    assert all((DOCS / each).is_file() for each in SITE["extra_css"])
+    assert "url(" not in "".join((DOCS / each).read_text() for each in SITE["extra_css"])
 
 
 @pytest.mark.parametrize("name", NAMES)
