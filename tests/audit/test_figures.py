@@ -239,7 +239,7 @@ def test_the_page_shows_what_the_files_say(spoiled: Path) -> None:
     page.write_text(text)
     ledger = spoiled / "corpus/ledger.jsonl"
     ledger.write_text("".join(ledger.read_text().splitlines(True)[:-1]))
-    says = ["top: says", "headline: says", "provenance: says", "other figures: [1]"]
+    says = ["top: says", "headline: says", "provenance: says", "figures: says"]
     found = proof_of(spoiled).findings
     assert len(found) == len(says)
     assert all(any(each in finding for finding in found) for each in says)
@@ -272,7 +272,7 @@ def test_no_part_of_the_page_is_overlooked(spoiled: Path, monkeypatch: pytest.Mo
     proof = Proof(claim=prove_figures)
     _compare_page(proof, run)
     assert proof.findings == []
-    assert "figures not compared, matplotlib 1.5" in proof.notes[-1]
+    assert "figures: not compared, matplotlib 1.5" in proof.notes[-1]
 
 
 def test_a_page_that_was_written_without_its_corpus_is_compared(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,15 @@ def test_the_decay_of_riskmetrics_is_chosen_after_its_start_and_before_what_is_j
     assert not np.array_equal(chosen(*range(40, 44)), as_it_is)
 
 
+@pytest.mark.parametrize("degrees", [None, 5.0])
+def test_elliptic_risk_is_the_quantile_and_the_mean_beyond_it(degrees: float | None) -> None:
+    found = joint._elliptic(np.array([[1.0, 2.0]]), degrees)
+    for place, level in enumerate(joint.LEVELS):
+        beyond = level + (1 - level) * (np.arange(200_000) + 0.5) / 200_000
+        risk = [joint.scores_of(np.array(level), degrees), joint.scores_of(beyond, degrees).mean()]
+        np.testing.assert_allclose(found[0, :, place], np.outer([1, 2], risk), rtol=1e-4)
+
+
 def test_a_mean_counts_every_stamp_once_and_independence_as_one_more() -> None:
     values = np.random.default_rng(1).standard_normal((7, 3))
     products = [np.outer(each, each) for each in values]

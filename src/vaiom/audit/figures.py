@@ -33,11 +33,9 @@ from vaiom.evaluation.evaluate import (
     RUN_PREFIX,
     Evaluation,
     ForecastScore,
-    caveats_of,
     compare_tests,
     figures_of_events,
     figures_of_forecasts,
-    share_of_zeros,
 )
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
@@ -75,6 +73,7 @@ FIT_TOLERANCE = 1e-3
 """Largest difference of a correlation: it may rest on forecasts that a GPU made."""
 CHANGING = ("quality", "provenance")
 """Sections of a report that say what the corpus is now."""
+FIGURES = "figures"
 NO_CORPUS = re.compile("<p>The corpus could not be read, so this part is missing: (.*?). <code>")
 DRAWN_BY = re.compile(r"matplotlib (\S+)\.</footer>")
 PATHS = re.compile(r"(\bvaiom \w+|--corpus|--out) (&#39;.*?&#39;|\S+)")
@@ -100,17 +99,15 @@ def prove_figures(proof: Proof, run: AuditedRun, baselines: Sequence[str] = QUIC
         rows = find_rows(corpus, corpus.target_timestamps, events.symbols, events.target_times)
         if not proof.check(bool((rows >= 0).all()), f"{split}: events that the corpus does not have"):
             continue
-        figures = figures_of_events(corpus, rows, events)
-        figures["caveats"] = caveats_of(figures["sample"], purpose)
+        figures = figures_of_events(corpus, split, rows, events, purpose)
         old = stored.get("ledger_sha256") is None
         for name in ("sample", "confidence_set"):  # which version 0.1, or machines without `arch`, do not have
             if (old or name != "sample") and None in (stored.get(name), figures[name]):
                 proof.notes.append(f"{split}: not compared: {name}")
                 del figures[name]
-        if stored.get("corpus_sha256") == corpus.sha256:
-            figures["zero_share"] = share_of_zeros(corpus, split)
-        else:
+        if stored.get("corpus_sha256") != corpus.sha256:
             proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
+            del figures["zero_share"]
         figures |= _compared_with_others(proof, run.files, split, stored, events)
         compare_figures(proof, to_json(figures), stored, split)
         _compare_forecasts(proof, run, rows, split, stored, events)
@@ -165,13 +162,13 @@ def _compare_scored(
     places = [number for number, look in looks if look.checkpoint_sha256 == digest]
     looked = stored["looks"] in (places if is_recorded(corpus, split) else [None])
     proof.check(looked, f"{where}: the ledger has no such look at these forecasts")
-    figures = figures_of_events(corpus, rows, events) | figures_of_forecasts(None, corpus, rows, probs, events)
+    figures = figures_of_events(corpus, split, rows, events) | figures_of_forecasts(None, corpus, rows, probs, events)
     told = f"{missing:,} of the {len(ours):,} events of the split "
     proof.check("".join(stored["caveats"][:1]).startswith(told), f"{where}: not told that {told}are missing")
-    figures["caveats"] = stored["caveats"][:1] + caveats_of(figures["sample"], "")
+    figures["caveats"] = stored["caveats"][:1] + figures["caveats"]
     figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons"))
-    figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256, "experiment": name}
-    figures |= {"num_missing": missing, "zero_share": share_of_zeros(corpus, split)}
+    figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256}
+    figures |= {"experiment": name, "num_missing": missing}
     if None in (stored["confidence_set"], figures["confidence_set"]):  # which needs `arch`
         proof.notes.append(f"{where}: not compared: confidence_set")
         del figures["confidence_set"]
@@ -296,34 +293,32 @@ def _compare_page(proof: Proof, run: AuditedRun) -> None:
         contents = replace(contents, corpus=None, corpus_problem=unescape(problem[1]), ledger_sha256=None)
     rendered = render(contents)
     here, there = (found[1] if (found := DRAWN_BY.search(each)) else "" for each in (rendered, page))
-    (ours, drawn), (theirs, shown) = _parts(rendered), _parts(DRAWN_BY.sub(f"matplotlib {here}.</footer>", page))
-    same = [name for name, _ in ours] == [name for name, _ in theirs] and len(drawn) == len(shown)
+    ours, theirs = _parts(rendered), _parts(DRAWN_BY.sub(f"matplotlib {here}.</footer>", page))
+    same = [name for name, _ in ours] == [name for name, _ in theirs]
     if not proof.check(same, f"{REPORT_NAME} has other sections or figures than `vaiom report` writes"):
         return
-    grown = not problem and corpus.sha256 != contents.checkpoint.provenance.corpus_sha256
-    for (name, text), (_, their_text) in zip(ours, theirs, strict=True):
-        if grown and name in CHANGING:
-            proof.notes.append(f"{REPORT_NAME}, {name}: not compared, the corpus is not what it was for the page")
-            continue
-        pairs = zip_longest(text.splitlines(), their_text.splitlines(), fillvalue="")
-        other = next((pair for pair in pairs if pair[0] != pair[1]), None)
-        says = f"{REPORT_NAME}, {name}: says {other and other[1][:200]!r}, the files {other and other[0][:200]!r}"
-        otherwise = f"{says}; a page of another version is written again by `vaiom report`"
-        proof.check(other is None, otherwise, text.count("\n") + 1)
+    left_out = {}
+    if not problem and corpus.sha256 != contents.checkpoint.provenance.corpus_sha256:
+        left_out = dict.fromkeys(CHANGING, "the corpus is not what it was for the page")
     if here != there:
-        proof.notes.append(f"{REPORT_NAME}: figures not compared, matplotlib {there} drew them and this is {here}")
-        return
-    other_figures = [number for number, pair in enumerate(zip(drawn, shown, strict=True), 1) if pair[0] != pair[1]]
-    proof.check(not other_figures, f"{REPORT_NAME}: other figures: {other_figures}", len(drawn))
+        left_out[FIGURES] = f"matplotlib {there} drew them and this is {here}"
+    proof.notes += [f"{REPORT_NAME}, {name}: not compared, {why}" for name, why in left_out.items()]
+    for (name, text), (_, their_text) in zip(ours, theirs, strict=True):
+        if name not in left_out:
+            pairs = zip_longest(text.splitlines(), their_text.splitlines(), fillvalue="")
+            other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+            says = f"{REPORT_NAME}, {name}: says {other[1][:200]!r}, the files {other[0][:200]!r}"
+            otherwise = f"{says}; a page of another version is written again by `vaiom report`"
+            proof.check(text == their_text, otherwise, text.count("\n") + 1)
 
 
-def _parts(page: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Each section of a page with its text, without the paths in its commands, and its figures."""
+def _parts(page: str) -> list[tuple[str, str]]:
+    """Each section of a page with its text, without the paths in its commands; its figures."""
     figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     text = re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
     text = re.sub(r"<pre>.*?</pre>", lambda found: PATHS.sub(r"\1", found[0]), text, flags=re.DOTALL)
     first, *rest = re.split(r'<section id="(\w+)"', text)
-    return [("top", first), *zip(rest[::2], rest[1::2], strict=True)], figures
+    return [("top", first), *zip(rest[::2], rest[1::2], strict=True), *((FIGURES, each) for each in figures)]
 
 
 @claim(

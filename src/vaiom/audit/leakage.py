@@ -61,7 +61,6 @@ Span = tuple[np.int64, np.int64]
 
 @claim("prices", "no bar holds the range of the hours, days or weeks that follow it")
 def prove_prices(proof: Proof, bars: Bars) -> None:
-    """No bar holds what happened after it; a pipeline cannot be blamed for a daily bar among the hours."""
     from vaiom.market.check import check_bars
 
     for symbol, frame in bars.items():
@@ -96,7 +95,6 @@ def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Genera
     "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything known up to there",
 )
 def prove_future(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, config: AuditConfig) -> None:
-    """Whatever happens to the bars of all assets after a cut, everything up to it stays the same to the bit."""
     rng = np.random.default_rng(config.seed)
     before = pipeline.transform(bars, fitted)
     # Every asset must have begun, or there would be nothing of it to compare.
@@ -211,7 +209,6 @@ def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -
 
 @claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
 def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, seed: int) -> None:
-    """What Train fits is the same when the world ends with Train."""
     rng = np.random.default_rng(seed)
     last = np.datetime64(pipeline.train_end - timedelta(microseconds=1))
     for how in ("deleted", "scrambled"):
@@ -231,7 +228,6 @@ def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, se
     "splits follow each other and hold every valid target once; no sampled window holds a target outside Train",
 )
 def prove_chronology(proof: Proof, events: Events, train_end: datetime) -> None:
-    """Splits follow each other in time, and no window of the sampler's actual stream reaches out of Train."""
     end = np.datetime64(train_end)
     present = {name: events.target_timestamps[rows] for name, rows in events.splits.items() if len(rows)}
     for (name, times), (later, later_times) in pairwise(present.items()):
@@ -279,7 +275,6 @@ def _require_all_targets(proof: Proof, events: Events) -> None:
 
 @claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
 def prove_neighbours(proof: Proof, events: Events, seed: int) -> None:
-    """An answer does not depend on what else is asked with it."""
     assert events.predict is not None
     rng = np.random.default_rng(seed)
     rows = np.concatenate(list(events.splits.values()))

@@ -211,7 +211,7 @@ def evaluate_run(
     probs = model.predict_proba(corpus, rows)
     events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses}, probs=probs)
     write_events(run, split, events)
-    figures = figures_of_events(corpus, rows, events)
+    figures = figures_of_events(corpus, split, rows, events, checkpoint.provenance.purpose)
     tests = corpus.splits.test_names
     files = [Run(run).evaluation(name) for name in tests if name != split] if split in tests else []
     earlier = {file: read_json(file) for file in files if file.is_file()}
@@ -231,11 +231,9 @@ def evaluate_run(
         experiment=checkpoint.provenance.experiment,
         seed=checkpoint.provenance.seed,
         step=checkpoint.provenance.step,
-        zero_share=share_of_zeros(corpus, split),
         looks=looks,
         all_tests=compare_tests(run, tests, list(events.bits)) if together else None,
         seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
-        caveats=caveats_of(figures["sample"], checkpoint.provenance.purpose),
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
         precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
         baselines=str(baselines) if baselines else None,
@@ -262,20 +260,25 @@ def _labels(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, npt.N
     }
 
 
-def figures_of_events(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
-    """What follows from the losses of the events at these rows."""
+def figures_of_events(
+    corpus: Corpus, split: str, rows: Rows, events: ScoredEvents, purpose: str = ""
+) -> dict[str, Any]:
+    """What follows from the losses of a split's events at these rows, and what limits it."""
     labels = _labels(corpus, rows, events)
+    sample = SampleSize(
+        num_assets=len(np.unique(events.symbols)),
+        num_months=len(np.unique(labels["month"])),
+        empty_buckets=[int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)],
+    )
     return {
         "num_events": len(events),
+        "zero_share": float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0)),
         "bits": events.mean_bits,
         "against": compare(events),
         "confidence_set": ConfidenceSet.of(events.bits, events.target_times),
         "by": {name: bits_by_group(events.bits, groups) for name, groups in labels.items()},
-        "sample": SampleSize(
-            num_assets=len(np.unique(events.symbols)),
-            num_months=len(np.unique(labels["month"])),
-            empty_buckets=[int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)],
-        ),
+        "sample": sample,
+        "caveats": caveats_of(sample, purpose),
     }
 
 
@@ -358,11 +361,6 @@ def _entropy(probs: Floats) -> Floats:
     """Bits, along the last axis."""
     bits: Floats = -(probs * np.log2(np.where(probs > 0, probs, 1.0))).sum(axis=-1)
     return bits
-
-
-def share_of_zeros(corpus: Corpus, split: str) -> float:
-    """Next returns of a split that are exactly zero, masked or not."""
-    return float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0))
 
 
 def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) -> list[PairedComparison]:

@@ -19,15 +19,7 @@ from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, s
 from vaiom.baselines.store import load_losses
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.evaluate import (
-    RUN_PREFIX,
-    ForecastScore,
-    caveats_of,
-    figures_of_events,
-    figures_of_forecasts,
-    require_own,
-    share_of_zeros,
-)
+from vaiom.evaluation.evaluate import RUN_PREFIX, ForecastScore, figures_of_events, figures_of_forecasts, require_own
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import rows_of
 from vaiom.evaluation.scores import (
@@ -123,13 +115,14 @@ def score(
     digest = sha256_of(probs.tobytes())
     looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
     judged = score_events(corpus, common, {MODEL: event_bits(probs, corpus.target_return[common]), **losses})
-    figures = figures_of_events(corpus, common, judged) | figures_of_forecasts(None, corpus, common, probs, judged)
+    figures = figures_of_events(corpus, split, common, judged)
+    figures |= figures_of_forecasts(None, corpus, common, probs, judged)
     share, unused = missing / len(events), (~np.isin(rows, events)).sum()
     told = f"{missing:,} of the {len(events):,} events of the split ({share:.2%}) are missing and not scored; "
     told += f"{unused:,} lines of the table, which holds {form}, belong to no event of it."
+    figures["caveats"].insert(0, told)
     what: dict[str, Any] = {"split": split, "run": name, "experiment": name, "checkpoint_sha256": digest}
-    what |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "zero_share": share_of_zeros(corpus, split)}
-    what |= {"caveats": [told, *caveats_of(figures["sample"], "")], "form": form, "num_missing": missing}
+    what |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "form": form, "num_missing": missing}
     what |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256, "looks": looks}
     found = ForecastScore(**what, **figures, seed=0, step=0, all_tests=None, seeds=None)
     if folder is not None:

@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +43,6 @@ def number(spec: str) -> Callable[[float | None], str]:
 count, bits, signed = number(","), number(".4f"), number("+.4f")
 
 
-def interval(pair: Pair | None) -> str:
-    return UNDEFINED if pair is None else f"[{signed(pair[0])}, {signed(pair[1])}]"
-
-
 def percent(share: float | None, digits: int = 1) -> str:
     """A share; exactly none and exactly all are told from what rounds to them."""
     if share is None:
@@ -53,12 +50,12 @@ def percent(share: float | None, digits: int = 1) -> str:
     return f"{100 * share:.0f}%" if share in (0.0, 1.0) else f"{100 * share:.{digits}f}%"
 
 
-def percent2(share: float | None) -> str:
-    return percent(share, 2)
+def between(show: Callable[[float], str]) -> Callable[[Pair | None], str]:
+    """How an interval is spelled whose ends are spelled so."""
+    return lambda pair: UNDEFINED if pair is None else f"[{show(pair[0])}, {show(pair[1])}]"
 
 
-def percents(pair: Pair | None) -> str:
-    return UNDEFINED if pair is None else f"[{percent(pair[0])}, {percent(pair[1])}]"
+percent2, interval, percents = partial(percent, digits=2), between(signed), between(percent)
 
 
 def p_value(value: float | None) -> str:

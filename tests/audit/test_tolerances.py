@@ -1,0 +1,79 @@
+"""How far apart is too far: each tolerance lets through half of itself and refuses twice as much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from vaiom.audit import figures, leakage
+from vaiom.audit.pipeline import AuditedRun, Events
+from vaiom.audit.proof import FAILED, PASSED, AuditConfig, Proof
+from vaiom.events.corpus import open_corpus
+from vaiom.events.dependence import Dependence
+
+HALF, TWICE = 0.5, 2.0
+ENOUGH = pytest.mark.parametrize(("times", "verdict"), [(HALF, PASSED), (TWICE, FAILED)])
+
+
+@ENOUGH
+@pytest.mark.parametrize(("figure", "tolerance"), [(1_000.0, 1e-6), (0.0, 1e-11)], ids=["relative", "absolute"])
+def test_a_figure_is_the_same_to_nine_digits(figure: float, tolerance: float, times: float, verdict: str) -> None:
+    proof = Proof(claim=figures.prove_figures)
+    figures.compare_figures(proof, {"bits": [figure]}, {"bits": [figure + times * tolerance]}, "split")
+    assert proof.verdict == verdict
+
+
+@ENOUGH
+@pytest.mark.parametrize("name", ["covariance", "correlation"])
+def test_a_fitted_matrix_is_the_same_to_a_thousandth(
+    name: str, times: float, verdict: str, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: dict[str, Any] = {"covariance": np.eye(2), "correlation": np.eye(2), "decay": 0.9, "shrinkage": 0.1}
+    names: dict[str, Any] = {"checkpoint_sha256": "0", "symbols": ("A", "B"), "classes": ("FX", "FX")}
+    fit = Dependence(**names, **parts, degrees={"1": 8.0}, references={}, num_stamps=9)
+    monkeypatch.setattr(figures, "fit_dependence", lambda *_: fit)
+    moved = getattr(fit, name) + times * 1e-3 * np.eye(2)[::-1]
+    none: Any = None
+    corpus, config = open_corpus(finished / "corpus"), AuditConfig(cuts=0, seed=1)
+    assert figures.prove_dependence(replace(fit, **{name: moved}), none, corpus, config).verdict == verdict
+
+
+@ENOUGH
+def test_a_probability_is_the_same_to_a_hundred_thousandth(times: float, verdict: str) -> None:
+    def predict(rows: np.ndarray) -> np.ndarray:
+        return np.full((len(rows), 16), 1 / 16) + times * 1e-5 * (len(rows) == 1)
+
+    hours = np.datetime64("2024-01-01T00", "s") + np.arange(6) * np.timedelta64(1, "h")
+    events = Events(
+        asset_slices={"EURUSD": slice(0, 6)},
+        timestamps=hours,
+        target_timestamps=hours,
+        known={},
+        targets={},
+        splits={"train": np.arange(6)},
+        context=1,
+        draw=lambda step: np.arange(1),
+        windows=lambda rows: rows,
+        predict=predict,
+    )
+    assert leakage.prove_neighbours(events, seed=1).verdict == verdict
+
+
+@ENOUGH
+def test_a_baselines_loss_is_the_same_to_a_millionth_of_a_bit(
+    times: float, verdict: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vaiom.audit.proof.MAX_FINDINGS", 10**6)
+    run = AuditedRun(place / "seed17", open_corpus(place / "corpus"), seed=1)
+    for split in ("test-h1", "test-h2"):
+        run.files.evaluation(split).unlink()
+    events = pl.read_parquet(run.files.events("validation"))
+    one = pl.when(pl.int_range(pl.len()) == 7).then(times * 1e-6).otherwise(0.0)
+    events.with_columns(pl.col("bits_markov") + one).write_parquet(run.files.events("validation"))
+    found = figures.prove_figures(run, baselines=("markov",)).findings
+    assert any("markov gives an event" in finding for finding in found) == (verdict == FAILED)

@@ -1,0 +1,33 @@
+"""What no table shows: where the names of lines stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vaiom.report.figures import ACCENT, INK, _label_ends
+
+
+class Axis:
+    """Keeps what is written beside it."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, tuple[float, str]] = {}
+
+    def get_ylim(self) -> tuple[float, float]:
+        return -50.0, 50.0
+
+    def annotate(self, label: str, place: tuple[float, float], *, color: str, **how: Any) -> None:
+        assert place[0] > 1
+        self.written[label] = place[1], color
+
+
+def test_names_stand_at_the_ends_of_their_lines_and_apart_from_each_other() -> None:
+    axis = Axis()
+    _label_ends(axis, {"markov": 3.0, "frequency": 1.0, "trees": -20.0, "garch": 2.0}, "garch")
+    room = 6.2  # of a hundred
+    assert axis.written == {
+        "trees \N{MINUS SIGN}20": (-20.0, INK),
+        "frequency +1": (1.0, INK),
+        "garch +2": (1.0 + room, ACCENT),
+        "markov +3": (1.0 + room + room, INK),
+    }
