@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SAMPLE_SECONDS = 0.1
+STAGES = ("simulate", "build", "show", "baselines", "train", "evaluate", "score")
 SETTINGS = ("width=32", "num_layers=2", "context=64", "validate_every=2")
 """Of a model whose training and scoring are of the size of the demo's."""
 
@@ -70,10 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--timeframe", default="1h")
     parser.add_argument("--workers", type=int, default=1, help="Processes of the build.")
     parser.add_argument("--engine", default="local", help="Of the build: local or ray.")
-    parser.add_argument("--only", default="simulate,build,show,baselines,train,evaluate", help="Stages, by comma.")
+    parser.add_argument("--only", default=",".join(STAGES), help="Stages, by comma.")
     asked = parser.parse_args(arguments)
     bars, corpus, run = asked.out / "bars", asked.out / "corpus", asked.out / "run"
     market = ("--assets", asked.assets, "--bars", asked.bars, "--timeframe", asked.timeframe)
+    held_out = ("--corpus", corpus, "--split", "test-h1")
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     stages: dict[str, tuple[Path | None, tuple[object, ...]]] = {
         "simulate": (bars, ("data", "simulate", "--out", bars, *market)),
@@ -84,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "show": (None, ("corpus", "show", corpus)),
         "baselines": (asked.out / "baselines", ("baselines", corpus, "--out", asked.out / "baselines")),
         "train": (run, ("train", corpus, "--experiment", "demo", "--steps", 2, "--out", run, *settings)),
-        "evaluate": (None, ("evaluate", run, "--corpus", corpus, "--split", "test-h1")),
+        "evaluate": (None, ("evaluate", run, *held_out)),
+        "score": (None, ("score", run / "events-test-h1.parquet", "--against", run, *held_out)),
     }
     rows, taken = asked.assets * asked.bars, {}
     for name in asked.only.split(","):

@@ -94,8 +94,8 @@ def staging_folder(parent: Path) -> AbstractContextManager[Path]:
 
 
 @contextmanager
-def hold_folder(path: Path) -> Iterator[None]:
-    """Keep other processes from writing a folder, there already or not; who comes second is refused at once."""
+def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[None]:
+    """Keep other processes from writing a folder, there already or not; who comes second is refused after so long."""
     from filelock import FileLock, Timeout  # on first use: it takes a while to import
 
     own = path.resolve()
@@ -104,7 +104,7 @@ def hold_folder(path: Path) -> Iterator[None]:
     file = place / f"{STAGING_PREFIX}{sha256_of(own.name.encode())[:16]}{_LOCK_SUFFIX}"
     lock = FileLock(file, thread_local=False)
     try:
-        lock.acquire(timeout=_SWEEP_SECONDS, poll_interval=_SWEEP_SECONDS / 4)
+        lock.acquire(timeout=patience, poll_interval=_SWEEP_SECONDS / 4)
     except (OSError, NotImplementedError) as error:
         holder = None
         with suppress(OSError):  # where no lock file can be made there is none, and writing says why

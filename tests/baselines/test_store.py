@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +44,26 @@ def test_losses_come_back_and_later_ones_join_them(corpus: Corpus, tmp_path: Pat
     np.testing.assert_array_equal(got["a"], one)
     np.testing.assert_array_equal(got["b"], one + 2)
     assert [file.name for file in tmp_path.iterdir()] == ["validation.npz"]
+
+
+def test_processes_that_store_at_once_lose_nothing(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = some_losses(corpus)
+    save_losses(tmp_path, corpus, "validation", {"a": one})
+    other = Thread(target=save_losses, args=(tmp_path, corpus, "validation", {"b": one}))
+
+    def read_while_another_comes(*words: Any) -> Any:
+        monkeypatch.setattr("vaiom.baselines.store.load_losses", load_losses)
+        found = load_losses(*words)
+        other.start()
+        other.join(timeout=0.3)  # it waits for its turn
+        return found
+
+    monkeypatch.setattr("vaiom.baselines.store.load_losses", read_while_another_comes)
+    save_losses(tmp_path, corpus, "validation", {"c": one})
+    other.join()
+    assert load_losses(tmp_path, corpus, "validation").keys() == {"a", "b", "c"}
 
 
 def test_losses_of_anything_else_are_refused(corpus: Corpus, tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ FIT_VERSION = 1
 """Raised when a baseline's rule of fitting changes, so that older fits are left alone."""
 LOSSES_FORMAT = "vaiom-baseline-losses"
 BITS_PREFIX = "bits_"
+PATIENCE_SECONDS = 600.0
+"""Until who stores losses of the same split has done so."""
 
 B = TypeVar("B", bound=Baseline)
 
@@ -88,15 +90,16 @@ def save_losses(
     rows = corpus.endpoints(split, context, unseal=True)
     for name, values in bits.items():
         assert values.shape == rows.shape, name
-    kept = load_losses(directory, corpus, split, context) if file.exists() else {}
-    arrays = {
-        "header": np.array(json.dumps({**_identity(corpus, split, context), "vaiom_version": __version__})),
-        "rows": rows,
-        "bucket": corpus.target_return[rows],
-        **{BITS_PREFIX + name: values for name, values in {**kept, **bits}.items()},
-    }
-    with files.atomic_file(file) as staged, staged.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+    with files.hold_folder(file, patience=PATIENCE_SECONDS):
+        kept = load_losses(directory, corpus, split, context) if file.exists() else {}
+        arrays = {
+            "header": np.array(json.dumps({**_identity(corpus, split, context), "vaiom_version": __version__})),
+            "rows": rows,
+            "bucket": corpus.target_return[rows],
+            **{BITS_PREFIX + name: values for name, values in {**kept, **bits}.items()},
+        }
+        with files.atomic_file(file) as staged, staged.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
     return file
 
 
