@@ -15,7 +15,7 @@ import torch
 from training.tiny_runs import TINY
 from vaiom.audit.figures import _compare_page, prove_figures
 from vaiom.audit.pipeline import AuditedRun
-from vaiom.audit.proof import FAILED, PASSED, Proof
+from vaiom.audit.proof import FAILED, PASSED, AuditConfig, Proof
 from vaiom.codec import to_json
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import evaluate_run
@@ -57,7 +57,8 @@ def all_findings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def proof_of(place: Path, name: str = "seed17", rescore: int | None = None) -> Proof:
-    return prove_figures(AuditedRun(place / name, open_corpus(place / "corpus"), rescore=rescore, seed=3))
+    config = AuditConfig(rescore=rescore, seed=3)
+    return prove_figures(AuditedRun(place / name, open_corpus(place / "corpus"), config))
 
 
 def keep_only(place: Path, split: str) -> Path:
@@ -258,7 +259,7 @@ PAGES = {
 
 
 def test_no_part_of_the_page_is_overlooked(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = AuditedRun(spoiled / "seed17", open_corpus(spoiled / "corpus"), seed=3)
+    run = AuditedRun(spoiled / "seed17", open_corpus(spoiled / "corpus"), AuditConfig(seed=3))
     page, honest = run.files.report, run.files.report.read_text()
     monkeypatch.setattr("vaiom.audit.figures.render", lambda contents: honest)  # drawn once
     for how, change in PAGES.items():

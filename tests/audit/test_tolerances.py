@@ -69,11 +69,11 @@ def test_a_baselines_loss_is_the_same_to_a_millionth_of_a_bit(
     times: float, verdict: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vaiom.audit.proof.MAX_FINDINGS", 10**6)
-    run = AuditedRun(place / "seed17", open_corpus(place / "corpus"), seed=1)
+    run = AuditedRun(place / "seed17", open_corpus(place / "corpus"), AuditConfig(seed=1, baselines=("markov",)))
     for split in ("test-h1", "test-h2"):
         run.files.evaluation(split).unlink()
     events = pl.read_parquet(run.files.events("validation"))
     one = pl.when(pl.int_range(pl.len()) == 7).then(times * 1e-6).otherwise(0.0)
     events.with_columns(pl.col("bits_markov") + one).write_parquet(run.files.events("validation"))
-    found = figures.prove_figures(run, baselines=("markov",)).findings
+    found = figures.prove_figures(run).findings
     assert any("markov gives an event" in finding for finding in found) == (verdict == FAILED)

@@ -16,7 +16,7 @@ from simulated_market import TinyRuns
 
 from vaiom.audit.figures import prove_horizons
 from vaiom.audit.pipeline import AuditedRun
-from vaiom.audit.proof import FAILED, PASSED
+from vaiom.audit.proof import FAILED, PASSED, AuditConfig
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
@@ -87,7 +87,7 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
 ) -> None:
     run, corpus = tmp_path / "run", open_corpus(judged[1])
     shutil.copytree(judged[0], run)
-    audited = AuditedRun(run, corpus, seed=1)
+    audited = AuditedRun(run, corpus, AuditConfig(seed=1))
     honest = prove_horizons(audited)
     assert (honest.verdict, honest.findings) == (PASSED, [])
     name = events_name("test-h1", BARS)

@@ -35,7 +35,7 @@ def audit_path(
     if not is_run and not (path / MANIFEST_NAME).is_file():
         raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
     opened = open_corpus((corpus or Run(path).corpus_path()) if is_run else path)
-    run = AuditedRun(path, opened, rescore=config.rescore, seed=config.seed) if is_run else None
+    run = AuditedRun(path, opened, config) if is_run else None
     reads: dict[str, Any] = {"model": widest_model(config.context or DEFAULT_CONTEXT)}
     if run:
         train = experiment_of_checkpoint(run.checkpoint).train
@@ -72,7 +72,7 @@ def audit_path(
         if run.files.dependence.is_file():
             fit = Dependence.read(run.files.dependence, run.checkpoint.sha256)
             steps["the dependence of assets"] = lambda: figures.prove_dependence(fit, run.model, seen, config)
-        steps["the figures of its evaluations"] = lambda: figures.prove_figures(run, config.baselines)
+        steps["the figures of its evaluations"] = lambda: figures.prove_figures(run)
         if run.files.horizons.is_file():
             steps["horizons"] = lambda: figures.prove_horizons(run)
     steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, run)

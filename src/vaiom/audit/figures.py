@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from html import unescape
 from itertools import zip_longest
 from pathlib import Path
@@ -24,9 +22,8 @@ import numpy as np
 
 from vaiom.audit.leakage import PROBABILITY_TOLERANCE
 from vaiom.audit.pipeline import AuditedRun, Rows
-from vaiom.audit.proof import QUICK_BASELINES, AuditConfig, Proof, claim
-from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, baseline
-from vaiom.baselines.store import find_fit
+from vaiom.audit.proof import AuditConfig, Proof, claim
+from vaiom.baselines.base import Floats
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import (
@@ -46,7 +43,7 @@ from vaiom.evaluation.scores import MODEL, ScoredEvents, difference_of, event_bi
 from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence
 from vaiom.events.horizons import HorizonCorpus, at_horizon, fit_horizon
-from vaiom.events.splits import SEALED, TRAIN, VALIDATION
+from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import USE
 from vaiom.model.horizons import load_horizons
@@ -84,14 +81,13 @@ PATHS = re.compile(r"(\bvaiom \w+|--corpus|--out) (&#39;.*?&#39;|\S+)")
     "e. figures",
     "losses scored again; every figure of evaluation-*.json from the events, the corpus and the model; report.html",
 )
-def prove_figures(proof: Proof, run: AuditedRun, baselines: Sequence[str] = QUICK_BASELINES) -> None:
+def prove_figures(proof: Proof, run: AuditedRun) -> None:
     corpus, purpose, evaluations = run.corpus, run.checkpoint.provenance.purpose, run.evaluations()
     if not evaluations:
         for_use = "a refit is for use, and nothing was held out of it"
         why = for_use if purpose == USE else "the run has no evaluation (vaiom evaluate)"
         proof.notes.append(f"not run: {why}")
         return
-    compare_baselines = partial(_compare_baselines, proof, run, baselines, cache(partial(_fitted, run, baselines)))
     for split, stored in evaluations.items():
         Evaluation.read(run.files.path, split)  # refuses what is none; an old one lacks what is filled in there
         events, named = read_events(run.files.path, split), list(stored.get("bits") or ())
@@ -113,36 +109,27 @@ def prove_figures(proof: Proof, run: AuditedRun, baselines: Sequence[str] = QUIC
         _compare_forecasts(proof, run, rows, split, stored, events)
         taught = not stored.get("horizons") or run.files.horizons.is_file()
         proof.check(taught, f"{split}: figures of horizons, and {run.files.horizons.name} is gone (vaiom horizons)")
-        compare_baselines(split, rows, events, stored.get("baselines"))
+        _compare_baselines(proof, run, split, rows, events, stored.get("baselines"))
     for folder in map(Run, sorted(run.files.forecasts.glob("*"))):
         for split in folder.evaluated_splits():
-            _compare_scored(proof, run, folder, split, compare_baselines)
+            _compare_scored(proof, run, folder, split)
     _compare_page(proof, run)
 
 
 def _compare_baselines(
-    proof: Proof,
-    run: AuditedRun,
-    fitted_again: Sequence[str],
-    fit: Callable[[str, str | None], Baseline | None],
-    where: str,
-    rows: Rows,
-    events: ScoredEvents,
-    stored_in: str | None,
+    proof: Proof, run: AuditedRun, where: str, rows: Rows, events: ScoredEvents, stored_in: str | None
 ) -> None:
     for name in (each for each in events.bits if each != MODEL and not each.startswith(RUN_PREFIX)):
-        if (fitted := fit(name, stored_in)) is None:
+        if (fitted := run.fitted(name, stored_in)) is None:
             proof.notes.append(f"{where}: {name} was not computed again (--baselines fits those that are named)")
             continue
-        if name not in fitted_again:
+        if name not in run.config.baselines:
             proof.notes.append(f"{where}: {name} by its stored fit, not fitted again (--baselines {name} does)")
         again = event_bits(fitted.predict_proba(run.corpus, rows), events.buckets)
         _compare_losses(proof, where, name, again - events.bits[name], BASELINE_BITS)
 
 
-def _compare_scored(
-    proof: Proof, run: AuditedRun, folder: Run, split: str, compare_baselines: Callable[..., None]
-) -> None:
+def _compare_scored(proof: Proof, run: AuditedRun, folder: Run, split: str) -> None:
     """Forecasts of others, which nobody can make again: those of a test are those of a look, and all else follows."""
     corpus, name = run.corpus, folder.path.name
     stored, where = to_json(ForecastScore.read(folder.path, split)), f"{name}, {split}"
@@ -157,7 +144,7 @@ def _compare_scored(
     losses |= {each: ours.bits[MODEL][place] for each in events.bits if each.startswith(RUN_PREFIX)}
     for each, again in losses.items():
         _compare_losses(proof, where, each, again - events.bits[each], SAME_BITS)
-    compare_baselines(where, rows, events, stored["baselines"])
+    _compare_baselines(proof, run, where, rows, events, stored["baselines"])
     looks = enumerate(model_looks(corpus, split), start=1)
     places = [number for number, look in looks if look.checkpoint_sha256 == digest]
     looked = stored["looks"] in (places if is_recorded(corpus, split) else [None])
@@ -267,14 +254,6 @@ def _compare_forecasts(
         compare_figures(proof, again, stored, split, ABSOLUTE if largest <= SAME_BITS else SAMPLED)
 
 
-def _fitted(run: AuditedRun, again: Sequence[str], name: str, stored_in: str | None) -> Baseline | None:
-    """A baseline fitted again on Train, or its stored fit; None where neither can be had."""
-    if name in again:
-        return baseline(name).fit(run.corpus, run.corpus.endpoints(TRAIN, run.history))
-    known = name in BASELINES and name not in FOR_GPUS  # which a GPU may have rounded otherwise
-    return find_fit(name, run.corpus, run.history, Path(stored_in)) if known and stored_in else None
-
-
 def _compare_page(proof: Proof, run: AuditedRun) -> None:
     """The page is the one that is written from these files, apart from where they lie."""
     corpus = run.corpus
@@ -362,7 +341,7 @@ def prove_horizons(proof: Proof, run: AuditedRun) -> None:
     for bars, view in views.items():
         same = to_json(fit_horizon(corpus, bars)) == to_json(view.at)
         proof.check(same, f"{bars} bars: Train fits other buckets, shape or scale")
-        _prove_targets(proof, view, run.seed)
+        _prove_targets(proof, view, run.config.seed)
     for split, stored in run.evaluations().items():
         scores = {each["bars"]: each for each in stored.get("horizons") or ()}
         if not scores:

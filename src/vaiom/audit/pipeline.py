@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vaiom.audit.proof import QUICK_BASELINES
-from vaiom.baselines.base import Baseline, Floats, Predictor, baseline
+from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
+from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, Predictor, baseline
+from vaiom.baselines.store import find_fit
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import class_ids
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, under_splits
@@ -169,15 +170,15 @@ class Rounding:
 
 
 class AuditedRun:
-    """A run with its model and the corpus as it was trained on it; the seed draws what is scored again."""
+    """A run with its model and the corpus as it was trained on it; what is asked of it is asked once."""
 
-    def __init__(self, folder: Path, corpus: Corpus, *, rescore: int | None = None, seed: int) -> None:
-        self.files, self.limit, self.seed = Run(folder), rescore, seed
+    def __init__(self, folder: Path, corpus: Corpus, config: AuditConfig) -> None:
+        self.files, self.config = Run(folder), config
         self.model = ModelPredictor.load(self.files.best, "cpu")
         self.checkpoint, self.history = self.model.checkpoint, self.model.checkpoint.config.history
         self.corpus = seen_by(self.checkpoint, corpus)
         self.in_stretches = bool(self.checkpoint.config.attention_window)
-        self.rounding = cache(self._measure)
+        self.rounding, self.fitted = cache(self._measure), cache(self._fit)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """What the files say of each split."""
@@ -185,17 +186,24 @@ class AuditedRun:
 
     def draw(self, rows: Rows, *, whole: bool = False, at_least: int = 0) -> Rows:
         """Which of the events are scored again; `whole` asks for all of them, unless the user set a limit."""
-        limit = self.limit if self.limit is not None else len(rows) if whole or self.in_stretches else SAMPLED
-        limit = max(limit, at_least)
+        usual = len(rows) if whole or self.in_stretches else SAMPLED
+        limit = max(usual if self.config.rescore is None else self.config.rescore, at_least)
         if len(rows) <= limit:
             return np.arange(len(rows))
-        return np.sort(np.random.default_rng(self.seed).choice(len(rows), limit, replace=False))
+        return np.sort(np.random.default_rng(self.config.seed).choice(len(rows), limit, replace=False))
+
+    def _fit(self, name: str, stored_in: str | None) -> Baseline | None:
+        """A baseline fitted again on Train, or its stored fit; None where neither can be had."""
+        if name in self.config.baselines:
+            return baseline(name).fit(self.corpus, self.corpus.endpoints(TRAIN, self.history))
+        known = name in BASELINES and name not in FOR_GPUS  # which a GPU may have rounded otherwise
+        return find_fit(name, self.corpus, self.history, Path(stored_in)) if known and stored_in else None
 
     def _measure(self, split: str, precision: str | None) -> Rounding:
         """Score a sample with parameters moved in their last digit and, unless `precision` is FP32, in FP16; None
         stands for a file that does not say."""
         network, rows = self.checkpoint.model, self.corpus.endpoints(split, self.history, unseal=True)
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(self.config.seed)
         if self.in_stretches:
             start = int(rng.integers(max(1, len(rows) - MEASURED_IN_STRETCHES)))
             rows = rows[start : start + MEASURED_IN_STRETCHES]
@@ -204,7 +212,7 @@ class AuditedRun:
         cpu = torch.device("cpu")
         data = DeviceCorpus(self.corpus, network.config, cpu)
         # Each parameter moves to about its neighbour, as other orders of adding would move sums.
-        moved, generator = copy.deepcopy(network), torch.Generator().manual_seed(self.seed)
+        moved, generator = copy.deepcopy(network), torch.Generator().manual_seed(self.config.seed)
         with torch.no_grad():
             for parameter in moved.parameters():
                 parameter.mul_(1 + UNIT * (2 * torch.rand(parameter.shape, generator=generator) - 1))
