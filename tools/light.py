@@ -26,7 +26,9 @@ def main(wheel: str) -> None:
     venv.create(folder, clear=True, with_pip=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel]
-    subprocess.run(pip, check=True)
+    # A checkout on the path would stand for the wheel.
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run(pip, check=True, env=alone)
     size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
     file, now, price = folder / "EURUSD.csv", datetime(2026, 1, 5), 1.1
     lines, draw = ["Datetime,Open,High,Low,Close"], random.Random(SEED)
@@ -37,7 +39,7 @@ def main(wheel: str) -> None:
     file.write_text("\n".join(lines))
     began = time.monotonic()
     command = [python, "-m", "vaiom", "forecast", file, "--json"]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=folder).stdout)
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=folder, env=alone).stdout)
     took, [forecast] = time.monotonic() - began, answer["forecasts"]
     assert answer["model"]["engine"] == "numpy"
     print(f"{size:.0f} MB; {forecast['symbol']}: up with {forecast['prob_up']:.1%}, after {took:.1f} s of the command")
