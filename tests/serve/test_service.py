@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: P
             assert answer.status_code == 200
             late = await client.post("/v1/forecast", json={**body, "now": "2099-01-01T00:00:00"})
             assert late.json()["stale"]
+            # Bodies are read in two ways, by their type and the query; what a page may send unasked is read in neither.
+            sent = json.dumps(body)
+            for path, kind in (("?horizon=1", "application/json"), ("", "application/json; charset=utf-8")):
+                again = await client.post(f"/v1/forecast{path}", content=sent, headers={"content-type": kind})
+                assert again.json() == answer.json()
+            foreign = await client.post("/v1/forecast", content=sent, headers={"content-type": "text/plain"})
+            assert foreign.status_code == 422
             return answer.json()
 
     answer = asyncio.run(ask())
@@ -122,6 +130,9 @@ def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: T
             for answer in await asyncio.gather(first, second):
                 assert answer.status_code == 200
                 assert answer.json()["num_bars"] == len(tiny.history[answer.json()["symbol"]]) + 1
+                timing = answer.headers["server-timing"]
+                assert re.fullmatch(r"bar;dur=[\d.]+, model;dur=[\d.]+, disk;dur=[\d.]+", timing)
+                assert int(answer.headers["content-length"]) == len(answer.content)
             assert service.live.online.streams["EURUSD"].last.isoformat() == tiny.later["EURUSD"][0]["datetime"]
 
     asyncio.run(ask())

@@ -83,6 +83,8 @@ DAMAGES = {
     "UPDATE snapshots SET state = 'x'": "the stored state is damaged",
     "UPDATE facts SET value = 'x'": "the stored state is damaged",
     "UPDATE bars SET stamp = stamp + 99999999999999": "the stored state is damaged",
+    "UPDATE bars SET close = 'x' WHERE symbol = 'EURUSD'": "(?s)EURUSD.*a number.*'x'.*vaiom state",
+    "UPDATE bars SET volume = x'00' WHERE symbol = 'EURUSD'": "(?s)EURUSD.*a number.*vaiom state",
 }
 
 

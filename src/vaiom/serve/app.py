@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -24,9 +25,11 @@ from typing import Annotated, Any, TypeVar
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from vaiom import __version__
 from vaiom.errors import DataError, UserError
@@ -142,15 +145,14 @@ class Service:
         ready = [symbol for symbol in self.live.symbols if self.live.online.ready(symbol)]
         return schemas.ForecastsAnswer(forecasts=[await self.current(each, now, horizon=horizon) for each in ready])
 
-    async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest, response: Response) -> schemas.PushAnswer:
+    async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
         """Take the next bars of a live asset; they are on the disk before the answer, which has the new forecast."""
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
             settled, forecast, num_bars, seconds = await self._take(symbol, body.bars)
         self.metrics.bars.labels(symbol).inc(len(body.bars))
-        response.headers["Server-Timing"] = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
-        return schemas.PushAnswer(
+        answer = schemas.PushAnswer(
             symbol=symbol,
             accepted=len(body.bars),
             num_bars=num_bars,
@@ -158,6 +160,8 @@ class Service:
             scored=settled,
             forecast=schemas.ForecastAnswer.model_construct(**forecast) if forecast else None,
         )
+        answer._timing = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
+        return answer
 
     async def _take(self, symbol: str, bars: Sequence[schemas.BarRow]) -> Pushed:
         """Take bars together with those of other assets that came while the disk was busy."""
@@ -325,7 +329,7 @@ class OwnService:
 
     def push(self, symbol: str, bars: Sequence[Bar]) -> None:
         body = schemas.PushRequest.model_validate(as_json(bars))
-        asyncio.run_coroutine_threadsafe(self.service.push(symbol, body, Response()), self.service.loop).result()
+        asyncio.run_coroutine_threadsafe(self.service.push(symbol, body), self.service.loop).result()
 
 
 def make_app(service: Service) -> FastAPI:
@@ -350,11 +354,37 @@ def make_app(service: Service) -> FastAPI:
         refusals: dict[int | str, Any] = {
             status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in sorted(statuses)
         }
-        answer = attrgetter(name)(service) if kind else _as_json(attrgetter(name)(service))
-        app.add_api_route(path, answer, methods=[method], tags=[group], responses=refusals, **kind)
+        answer = attrgetter(name)(service)
+        answer, route = (answer, APIRoute) if kind else (_as_json(answer), QuickRoute)
+        app.router.add_api_route(
+            path, answer, methods=[method], tags=[group], responses=refusals, route_class_override=route, **kind
+        )
     _add_dashboard(app)
     _add_errors(app)
     return app
+
+
+class QuickRoute(APIRoute):
+    """Takes a good body in one step; whatever else comes goes FastAPI's way, which knows what is wrong with it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        usual, answer = super().get_route_handler(), self.endpoint
+        if self.body_field is None:
+            return usual
+        kind: Any = self.body_field.field_info.annotation
+
+        async def handle(request: Request) -> Response:
+            plain = request.headers.get("content-type") == "application/json" and not request.scope["query_string"]
+            try:
+                if not plain or not all(map(re.compile(schemas.SYMBOL).match, request.path_params.values())):
+                    return await usual(request)
+                body = kind.model_validate_json(await request.body())
+            except (ValidationError, ClientDisconnect):
+                return await usual(request)
+            made: Response = await answer(body=body, **request.path_params)
+            return made
+
+        return handle
 
 
 def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[Response]]:
@@ -362,9 +392,9 @@ def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Await
 
     @wraps(answer)
     async def made(*inputs: Any, **named: Any) -> Response:
-        body = (await answer(*inputs, **named)).model_dump_json()
-        headers = named["response"].headers if "response" in named else None
-        return Response(body, headers=headers, media_type="application/json")
+        found = await answer(*inputs, **named)
+        headers = {"Server-Timing": found._timing} if isinstance(found, schemas.PushAnswer) else None
+        return Response(found.model_dump_json(), headers=headers, media_type="application/json")
 
     return made
 

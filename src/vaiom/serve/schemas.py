@@ -228,6 +228,8 @@ class PushAnswer(BaseModel):
     as_of: Moment
     scored: SettledForecast | None
     forecast: ForecastAnswer | None
+    _timing: str = ""
+    """Where the time went, for a header."""
 
 
 class CutAnswer(BaseModel):

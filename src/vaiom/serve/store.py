@@ -170,19 +170,21 @@ class Store:
     def bars_since_snapshot(self) -> list[tuple[str, BarRow]]:
         """Symbols and bars in the order of their arrival."""
         query = f"SELECT symbol, {_BAR} FROM bars WHERE arrival > ? ORDER BY arrival"
-        found = [(symbol, _bar(row)) for symbol, *row in self._rows(query, self.fact("snapshot") or 0)]
+        rows = self._rows(query, self.fact("snapshot") or 0)
+        found = [(symbol, _bar(self._numbers(symbol, row))) for symbol, *row in rows]
         self.num_since_snapshot = len(found)
         return found
 
     def last_bars(self, symbol: str, number: int) -> list[BarRow]:
         """Oldest first."""
         query = f"SELECT {_BAR} FROM bars WHERE symbol = ? ORDER BY stamp DESC LIMIT ?"
-        return [_bar(row) for row in self._rows(query, symbol, number)][::-1]
+        return [_bar(self._numbers(symbol, row)) for row in self._rows(query, symbol, number)][::-1]
 
     def last_settled(self, symbol: str, number: int) -> list[SettledForecast]:
         """Oldest first."""
         query = f"SELECT {_SETTLED} FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of DESC LIMIT ?"
-        return [_settled(row) for row in self._rows(query, symbol, self.model, number)][::-1]
+        rows = self._rows(query, symbol, self.model, number)
+        return [_settled((*row[:4], *self._numbers(symbol, row[4:]))) for row in rows][::-1]
 
     def _rewind(self) -> None:
         self._db.execute("DELETE FROM snapshots")
@@ -210,6 +212,15 @@ class Store:
         except sqlite3.Error as error:
             fix = "look at the disk of the service, then try again"
             raise RefusalError(503, failure, where=self.path.name, got=str(error), retry_after=10, fix=fix) from error
+
+    def _numbers(self, symbol: str, row: Sequence[Any]) -> Sequence[Any]:
+        """Columns of numbers, which SQLite lets anybody write a text into."""
+        wrong = [value for value in row if isinstance(value, (str, bytes))]
+        if wrong:
+            expected, got, where = "a number, or nothing", repr(wrong[0]), f"{self.path}, what is stored of {symbol}"
+            fix = f"remove its bars from there on (vaiom state {self.path.parent}), or choose another --state"
+            raise DataError("the stored bars are damaged", where=where, expected=expected, got=got, fix=fix)
+        return row
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.transaction("what is stored could not be read"):
