@@ -88,13 +88,13 @@ def compare_horizons(corpus: Corpus, bars: Path, run: Path, *, device: str = "au
     """
     model = ModelPredictor.load(Run(run).best, device)
     horizons, found = load_horizons(Run(run).horizons, model.checkpoint), {}
-    for each in judge_horizons(model, horizons, corpus, "validation"):
-        fit = next(fit for fit in horizons.fitted.fits if fit.bars == each.score.bars)
-        some = np.unique(np.linspace(0, len(each.rows) - 1, most).astype(np.int64))
-        view, rows, buckets = at_horizon(corpus, fit), each.rows[some], each.events.buckets[some]
+    for score, events, own in judge_horizons(model, horizons, corpus, "validation"):
+        fit = next(fit for fit in horizons.fitted.fits if fit.bars == score.bars)
+        some = np.unique(np.linspace(0, len(own) - 1, most).astype(np.int64))
+        view, rows, buckets = at_horizon(corpus, fit), own[some], events.buckets[some]
         halves = [HorizonOracle.load(bars, seed).predict_proba(view, rows) for seed in (17, 29)]
         apart = float(np.mean([event_bits(half, buckets).mean() for half in halves]))
         together = float(event_bits(np.mean(halves, axis=0), buckets).mean())
-        bits = {name: float(each.events.bits[name][some].mean()) for name in ("frequency", MODEL)}
-        found[each.score.bars] = {**bits, "oracle": 2 * together - apart, "oracle_error": apart - together}
+        bits = {name: float(events.bits[name][some].mean()) for name in ("frequency", MODEL)}
+        found[score.bars] = {**bits, "oracle": 2 * together - apart, "oracle_error": apart - together}
     return found

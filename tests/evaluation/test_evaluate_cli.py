@@ -15,7 +15,7 @@ from simulated_market import TINY_SPLITS, TinyRuns
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.cli.main import main
-from vaiom.evaluation.ledger import LEDGER_NAME, count_looks
+from vaiom.evaluation.ledger import LEDGER_NAME, model_looks
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, build_corpus
@@ -78,7 +78,7 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
         shown = (ran.out + ran.err[ran.err.rindex("events\n") :]).replace(str(place), "runs").splitlines()
         assert shown[0].startswith("On ")  # the verdict
         assert max(map(len, shown)) <= 80, max(shown, key=len)
-        assert count_looks(corpus, split) == count
+        assert len(model_looks(corpus, split)) == count
         times = "once, now" if count == 1 else f"{count} times, this one included"
         assert f"looked at {times}" in " ".join(ran.err.split())
     both = json.loads((run / "evaluation-test-h2.json").read_text())["all_tests"][0]["gain"]
@@ -171,7 +171,7 @@ def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
 ) -> None:
     words = ["--corpus", place / "corpus", "--split", "sealed", "--unseal", "sealed", "--device", "cpu", "--json"]
     ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *words)
-    assert json.loads(ran.out)["looks"] == count_looks(open_corpus(place / "corpus"), "sealed") == 1
+    assert json.loads(ran.out)["looks"] == len(model_looks(open_corpus(place / "corpus"), "sealed")) == 1
 
 
 def test_it_works_where_only_numpy_and_pytorch_are(place: Path) -> None:

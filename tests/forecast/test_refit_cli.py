@@ -12,7 +12,7 @@ import pytest
 from forecast_runs import CONTEXT, TinyRun, tiny_run
 
 from strategies import random_bars
-from vaiom.evaluation.ledger import count_looks
+from vaiom.evaluation.ledger import model_looks
 from vaiom.events.corpus import open_corpus
 from vaiom.experiments.refit import refit, shifted_corpus
 from vaiom.forecast.forecaster import Forecaster
@@ -55,7 +55,7 @@ def test_it_trains_the_configuration_on_all_bars(long: TinyRun, refitted: Path, 
     }  # fmt: skip
     assert made.tokenizer.sha256 == shifted_corpus(corpus).tokenizer.sha256 != before.tokenizer.sha256
     # Selecting looked at events that the corpus holds out, and its ledger says so.
-    assert {split: count_looks(corpus, split) for split in ("test-h1", "sealed")} == {"test-h1": 1, "sealed": 1}
+    assert {split: len(model_looks(corpus, split)) for split in ("test-h1", "sealed")} == {"test-h1": 1, "sealed": 1}
 
 
 def test_it_is_used_like_any_other_and_says_what_it_is(run: Run, long: TinyRun, refitted: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(run: Run, long: Tin
         assert (code, out) == (2, ""), err
         assert says in err
     assert not (refitted.parent / "other").exists()
-    assert count_looks(long.corpus, "test-h1") == 1
+    assert len(model_looks(long.corpus, "test-h1")) == 1
 
 
 def test_the_command(run: Run, long: TinyRun, tmp_path: Path) -> None:

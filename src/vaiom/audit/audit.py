@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.audit import figures, leakage, provenance
-from vaiom.audit.pipeline import AuditedRun, MovedPipeline, Pipeline, widest_model
+from vaiom.audit.pipeline import AuditedRun, Pipeline, widest_model
 from vaiom.audit.proof import AuditConfig, Proof
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import ledger_heads
@@ -41,8 +41,8 @@ def audit_path(
         train = experiment_of_checkpoint(run.checkpoint).train
         reads = {"model": run.checkpoint.config, "train": train, "predictor": run.model}
     seen = run.corpus if run else opened
-    kind = Pipeline if seen is opened else MovedPipeline
-    pipeline = kind(provenance.config_of(seen) if bars else seen, baselines=config.baselines, **reads)
+    reads |= {"baselines": config.baselines, "moved": seen is not opened}
+    pipeline = Pipeline(provenance.config_of(seen) if bars else seen, **reads)
     events, moves = pipeline.events(seen), leakage.returns_of_corpus(seen)
     need_bars = (provenance.prove_rebuild, leakage.prove_prices, leakage.prove_future, leakage.prove_refit)
     proofs, steps = [], dict[str, Callable[[], Proof]]()

@@ -351,19 +351,18 @@ def prove_horizons(proof: Proof, run: AuditedRun) -> None:
         proof.check(named == list(views), f"{split}: horizons {named}, the heads are of {list(views)}")
         fits, unseal = stored.get("baselines"), split if split == SEALED else None
         known = Path(fits) if fits and Path(fits).is_dir() else None
-        for each in judge_horizons(run.model, horizons, corpus, split, baselines=known, unseal=unseal):
-            bars, ours = each.score.bars, each.events
-            where, events = f"{split}, {bars} bars", read_events(run.files.path, events_name(split, bars))
+        for score, ours, rows in judge_horizons(run.model, horizons, corpus, split, baselines=known, unseal=unseal):
+            where, events = f"{split}, {score.bars} bars", read_events(run.files.path, events_name(split, score.bars))
             proof.count += len(ours)
-            if events.probs is None or ours.probs is None or bars not in scores or difference_of(ours, events):
+            stored_score = scores.get(score.bars)
+            if events.probs is None or ours.probs is None or not stored_score or difference_of(ours, events):
                 proof.check(False, f"{where}: other events or outcomes than those of the split", 0)
                 continue
             moved = float(np.abs(events.probs - ours.probs).max())
             proof.check(moved <= HORIZON_FIGURE, f"{where}: a probability differs by {moved:.1e} from the heads'")
-            figures, again = figures_of_horizon(views[bars], each.rows, events), to_json(each.score)
-            compare_figures(proof, to_json(figures), scores[bars], where)
-            now = {name: again[name] for name in ("wider", "variance_of_steps", "variance_realised")}
-            compare_figures(proof, now, scores[bars], where, HORIZON_FIGURE)
+            compare_figures(proof, to_json(figures_of_horizon(views[score.bars], rows, events)), stored_score, where)
+            now = {name: getattr(score, name) for name in ("wider", "variance_of_steps", "variance_realised")}
+            compare_figures(proof, now, stored_score, where, HORIZON_FIGURE)
             for name, losses in events.bits.items():
                 if name in ours.bits:
                     allowed = HORIZON_FIGURE if name in (MODEL, ROOT_OF_TIME) else BASELINE_BITS

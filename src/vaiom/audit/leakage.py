@@ -305,8 +305,8 @@ class Returns(NamedTuple):
 
 
 def returns_of_corpus(corpus: Corpus) -> dict[str, Returns]:
-    columns = corpus.columns
-    return {s: Returns(columns["timestamp"][rows], columns["log_ret"][rows]) for s, rows in corpus.asset_slices.items()}
+    seconds, log_ret = corpus.columns["timestamp"], corpus.columns["log_ret"]
+    return {symbol: Returns(seconds[rows], log_ret[rows]) for symbol, rows in corpus.asset_slices.items()}
 
 
 def _moves(returns: Returns) -> Returns:

@@ -96,6 +96,8 @@ class Pipeline:
     train: TrainConfig = field(default_factory=TrainConfig)
     predictor: Predictor | None = None
     baselines: Sequence[str] = QUICK_BASELINES
+    moved: bool = False
+    """The run has other boundaries than its corpus was built with, which is then seen under these."""
 
     @property
     def train_end(self) -> datetime:
@@ -117,7 +119,10 @@ class Pipeline:
         from vaiom.events.build import corpus_in_memory  # which needs a dataframe library, as bars do
 
         assert not isinstance(self.config, Corpus), "an open corpus says where its splits lie, not how it was built"
-        return corpus_in_memory(bars, self.config, tokenizer=tokenizer)
+        built = corpus_in_memory(bars, self.config, tokenizer=tokenizer)
+        if not self.moved:
+            return built
+        return under_splits(replace(built, manifest={"arrays": {}}), self.config.splits, tokenizer)
 
     def events(self, corpus: Corpus) -> Events:
         """A corpus, open or in memory, as the proofs see it."""
@@ -137,14 +142,6 @@ class Pipeline:
             windows=lambda rows: data().inputs(torch.from_numpy(rows))[0].numpy(),
             predict=None if predictor is None else lambda rows: predictor.predict_proba(corpus, rows),
         )
-
-
-class MovedPipeline(Pipeline):
-    """From bars to what `under_splits` makes of the corpus that they were built into."""
-
-    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
-        built = replace(super().corpus(bars, tokenizer), manifest={"arrays": {}})
-        return under_splits(built, self.config.splits, tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)

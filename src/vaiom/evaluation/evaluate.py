@@ -219,9 +219,10 @@ def evaluate_run(
     same = [each.get("checkpoint_sha256") == checkpoint.sha256 for each in earlier.values()]
     together = 0 < len(files) == sum(same)
     scores = []
-    for each in judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal) if further else ():
-        write_events(run, events_name(split, each.score.bars), each.events)
-        scores.append(each.score)
+    judged = judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal) if further else ()
+    for score, own, _ in judged:
+        write_events(run, events_name(split, score.bars), own)
+        scores.append(score)
     result = Evaluation(
         split=split,
         run=str(run),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,12 +59,6 @@ class HorizonScore:
     """The median over events of each forecast quantile, in units of sigma20."""
 
 
-class JudgedHorizon(NamedTuple):
-    score: HorizonScore
-    events: ScoredEvents
-    rows: Rows
-
-
 def events_name(split: str, bars: int) -> str:
     """What the events of a horizon are filed under."""
     return f"{split}-{bars}-bars"
@@ -78,8 +72,8 @@ def judge_horizons(
     *,
     baselines: Path | None = None,
     unseal: str | None = None,
-) -> Iterator[JudgedHorizon]:
-    """Score every horizon on its own events of a split."""
+) -> Iterator[tuple[HorizonScore, ScoredEvents, Rows]]:
+    """Score every horizon on its own events of a split, which come with it and with their rows."""
     network, config = model.checkpoint.model, model.checkpoint.config
     views = [at_horizon(corpus, fit) for fit in horizons.fitted.fits]
     rows = [view.endpoints(split, config.history, unseal=unseal == SEALED) for view in views]
@@ -103,21 +97,17 @@ def judge_horizons(
         events = replace(named, bits={MODEL: event_bits(probs, named.buckets), **losses}, probs=probs)
         further = served_distributions(view, own, probs)
         along = variance[np.searchsorted(steps, own[:, None] + np.arange(view.horizon))].sum(axis=1)
-        figures = figures_of_horizon(view, own, events)
         widths = np.full(len(steps), np.nan)
         widths[at] = _width(further)
         both = np.isfinite(narrower[at])
-        yield JudgedHorizon(
-            score=HorizonScore(
-                **figures,
-                not_fitted=missing,
-                wider=float(np.mean(widths[at][both] > narrower[at][both])),
-                variance_of_steps=float(np.mean(further.std() ** 2) / np.mean(along)),
-                variance_realised=float(np.mean(view.log_ret_next[own] ** 2) / np.mean(further.std() ** 2)),
-            ),
-            events=events,
-            rows=own,
+        score = HorizonScore(
+            **figures_of_horizon(view, own, events),
+            not_fitted=missing,
+            wider=float(np.mean(widths[at][both] > narrower[at][both])),
+            variance_of_steps=float(np.mean(further.std() ** 2) / np.mean(along)),
+            variance_realised=float(np.mean(view.log_ret_next[own] ** 2) / np.mean(further.std() ** 2)),
         )
+        yield score, events, own
         narrower = widths
 
 

@@ -68,7 +68,7 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
         problem = "a look at a test split must be recorded, and the ledger cannot be written"
         fix = "use a copy of the corpus in a folder that you may write to"
         raise DataError(problem, where=file, got=error.strerror, fix=fix) from error
-    return count_looks(corpus, split)
+    return len(model_looks(corpus, split))
 
 
 def ledger_heads(corpus: Corpus) -> list[str]:
@@ -100,11 +100,6 @@ def model_looks(corpus: Corpus, split: str) -> list[Look]:
     """Scorings of a split with a model; baselines, which nobody selects, are recorded and not counted."""
     looks = read_ledger(corpus)
     return [look for look in looks if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT]
-
-
-def count_looks(corpus: Corpus, split: str) -> int:
-    """How often a split was scored with a model."""
-    return len(model_looks(corpus, split))
 
 
 def _lines(corpus: Corpus) -> list[bytes]:

@@ -5,7 +5,6 @@ Paper: Results, main Test table; Appendices on period results, tail buckets and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter as at
@@ -121,10 +120,12 @@ def headline_tables(contents: RunContents) -> list[Table]:
 def tables_of(found: Evaluation, label: str, own: str = MODEL) -> dict[str, list[Table]]:
     """Every table of an evaluation by the part that it belongs to; `label` says which split, `own` whose it is."""
     together, mixture = sorted(found.all_tests or [], key=at("gain.gain_bits")), found.mixture
+    inside = [replace(column, source=f"gain.{column.source}") for column in (_EVENTS, *_GAIN, _BY_MONTHS)]
+    all_tests = Table.of("All test splits together: paired gain", [_AGAINST, *inside], together)
     risk = f"{label}: value at risk and expected shortfall"
     tables = {
         "headline": [_likelihood(found, label, own), _tests(found, label)],
-        "all_tests": [_all_tests(together)] if together else [],
+        "all_tests": [all_tests] if together else [],
         "groups": _groups(found, label, own),
         "seeds": [Table.of(f"{label}: seeds together", _SEEDS, found.seeds.items())] if found.seeds else [],
         "calibration": [_calibration(found, label), Table.of(risk, _BACKTESTS, found.backtests)],
@@ -179,12 +180,6 @@ def _likelihood(found: Evaluation, label: str, own: str) -> Table:
     return Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)}))
 
 
-def _all_tests(together: Sequence[PairedComparison]) -> Table:
-    columns = (_EVENTS, *_GAIN, _BY_MONTHS)
-    rows = [[each.baseline, *(column.take(each.gain) for column in columns)] for each in together]
-    return Table("All test splits together: paired gain", [_AGAINST, *columns], rows)
-
-
 def _tests(found: Evaluation, label: str) -> Table:
     """What stands behind the gains, strongest baseline first: tails, months, and the tests that see time."""
     p_values = found.confidence_set.p_values if found.confidence_set else {}
@@ -200,10 +195,8 @@ def _groups(found: Evaluation, label: str, own: str) -> list[Table]:
     by_asset = [Column("asset"), Column("events", count), *(Column(name, bits) for name in (own, *baselines))]
     by_month = [Column("month"), Column("events", count), *(Column(name, signed) for name in baselines)]
     costs = [[each.group, each.num_events, *each.bits.values()] for each in found.by["asset"]]
-    gains = [
-        [each.group, each.num_events, *(each.bits[name] - each.bits[MODEL] for name in baselines)]
-        for each in found.by["month"]
-    ]
+    months = found.by["month"]
+    gains = [[each.group, each.num_events, *(each.bits[b] - each.bits[MODEL] for b in baselines)] for each in months]
     return [
         Table(f"{label}: bits per event by asset", by_asset, costs),
         Table(f"{label}: gain over each baseline by month of the target", by_month, gains),
