@@ -9,7 +9,7 @@ from benchmarks import predict
 from vaiom.errors import VaiomError
 from vaiom.model.config import ModelConfig
 
-MODEL = ModelConfig(width=16, num_heads=2, num_layers=2, context=32)
+MODEL = ModelConfig(width=16, num_heads=2, num_layers=1, context=32)
 
 
 def test_all_ways_are_measured() -> None:

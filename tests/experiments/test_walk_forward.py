@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from strategies import random_bars
 from training.tiny_runs import TINY
+from vaiom.baselines import lightgbm
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.splits import SplitConfig
@@ -53,32 +55,39 @@ def test_the_boundaries_of_a_year_are_in_order(year: int) -> None:
     assert tuple(splits.test_names) == (TEST,)
 
 
-def test_years_of_corpora_with_different_starts(tmp_path: Path) -> None:
-    start = datetime(2012, 1, 1)
-    corpus = daily(tmp_path / "even", datetime(2025, 6, 1), AAA=start, BBB=start)
-    assert years_of(corpus) == list(range(2016, 2025))
+def stamped(*stamps: np.ndarray) -> Any:
+    """All that years depend on: when the bars of some assets are, and the corpus's own boundaries."""
+    ends = np.cumsum([len(each) for each in stamps])
+    slices = {number: slice(end - len(each), end) for number, (end, each) in enumerate(zip(ends, stamps, strict=True))}
+    return SimpleNamespace(timestamps=np.concatenate(stamps), asset_slices=slices, splits=SplitConfig())
+
+
+def test_years_of_corpora_with_different_starts() -> None:
+    def years(last: str, *starts: str) -> list[int]:
+        days = [np.arange(start, np.datetime64(last) + 1, dtype="datetime64[D]") for start in starts]
+        return years_of(stamped(*(each.astype("datetime64[us]") for each in days)))
+
+    start, late = "2012-01-01", "2015-03-01"
+    assert years("2025-06-01", start, start) == list(range(2016, 2025))
     # One old asset does not make old years, one young asset does not take them away.
-    late = datetime(2015, 3, 1)
-    assert years_of(daily(tmp_path / "old", datetime(2025, 6, 1), AAA=start, BBB=late, CCC=late))[0] == 2020
-    assert years_of(daily(tmp_path / "young", datetime(2025, 6, 1), AAA=start, BBB=start, CCC=late))[0] == 2016
+    assert years("2025-06-01", start, late, late)[0] == 2020
+    assert years("2025-06-01", start, start, late)[0] == 2016
     # The year must be whole, and before the corpus's own tests.
-    assert years_of(daily(tmp_path / "broken", datetime(2024, 12, 30), AAA=start))[-1] == 2023
-    assert years_of(daily(tmp_path / "long", datetime(2025, 12, 31), AAA=datetime(2000, 1, 1)))[0] == 2025 - MAX_YEARS
-    assert years_of(daily(tmp_path / "short", datetime(2024, 12, 31), AAA=datetime(2021, 1, 1))) == []
+    assert years("2024-12-30", start)[-1] == 2023
+    assert years("2025-12-31", "2000-01-01")[0] == 2025 - MAX_YEARS
+    assert years("2024-12-31", "2021-01-01") == []
 
 
 def test_years_of_the_real_bars(shared_data: Path) -> None:
-    stamps = [bars["Datetime"].to_numpy() for bars in read_bars(shared_data / "bars_1h").values()]
-    ends = np.cumsum([len(each) for each in stamps])
-    slices = {number: slice(end - len(each), end) for number, (end, each) in enumerate(zip(ends, stamps, strict=True))}
-    corpus: Any = SimpleNamespace(timestamps=np.concatenate(stamps), asset_slices=slices, splits=SplitConfig())
-    assert years_of(corpus) == list(range(2016, 2025))
+    bars = read_bars(shared_data / "bars_1h").values()
+    assert years_of(stamped(*(each["Datetime"].to_numpy() for each in bars))) == list(range(2016, 2025))
 
 
 def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vaiom.baselines.lightgbm.HOLDOUT_TOLERANCE_BITS", 1.0)  # they learn little from so few events
+    monkeypatch.setattr(lightgbm, "HOLDOUT_TOLERANCE_BITS", 1.0)  # they learn little from so few events
+    monkeypatch.setattr(lightgbm, "TreeConfig", partial(lightgbm.TreeConfig, rounds=3))
     corpus = under_splits(daily(tmp_path, datetime(2023, 1, 1), AAA=datetime(2014, 1, 1)), splits_of(2022))
     train(corpus, TINY.with_changes(steps=4), tmp_path / "run", device="cpu")
     without = score_year(corpus, tmp_path / "run", "cpu")
