@@ -19,11 +19,11 @@ from vaiom.events.fields import OWN_FIELDS, continuous_inputs, stored
 from vaiom.events.rows import Columns, bars_of, rows_of
 from vaiom.events.scales import AssetState
 from vaiom.events.splits import SplitConfig
-from vaiom.market.folder import read_bars, write_symbol
+from vaiom.market.folder import read_bars
 
 TRAIN_END = datetime(2023, 12, 1)
 SYMBOLS = ("EURUSD", "USDJPY", "XAUUSD")
-CONFIG = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
+CONFIG = CorpusConfig(timeframe="1h", splits=SplitConfig().shifted_to(TRAIN_END))
 HOUR = timedelta(hours=1)
 VANDALS = ("scale", "shuffle", "delete", "null", "shift")
 
@@ -77,33 +77,29 @@ def test_own_extra_fields_do_not_see_the_future(bars: pl.DataFrame, data: st.Dat
         np.testing.assert_array_equal(before[name][:cut], after[name][:cut], err_msg=name)
 
 
-@pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bars")
-    for seed, symbol in enumerate(SYMBOLS):
-        bars = random_bars(900 + 50 * seed, seed)
-        write_symbol(folder, symbol, bars.with_columns(pl.col("High") * 1.001, pl.col("Low") * 0.999))
-    return folder
+def asset(seed: int) -> pl.DataFrame:
+    return random_bars(900 + 50 * seed, seed).with_columns(pl.col("High") * 1.001, pl.col("Low") * 0.999)
+
+
+MARKET = {symbol: asset(seed) for seed, symbol in enumerate(SYMBOLS)}
 
 
 @pytest.fixture(scope="module")
-def before(market: Path) -> Corpus:
-    return corpus_in_memory(market, CONFIG)
+def before() -> Corpus:
+    return corpus_in_memory(MARKET, CONFIG)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_no_field_of_a_corpus_sees_the_future(
-    market: Path, before: Corpus, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_no_field_of_a_corpus_sees_the_future(before: Corpus, data: st.DataObject) -> None:
     """After Train, where nothing is fitted: all three schemas, the scales and every target that was known by then."""
     cut = data.draw(st.datetimes(TRAIN_END, TRAIN_END + timedelta(days=8)))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     how = data.draw(st.sampled_from(VANDALS))
-    folder = tmp_path_factory.mktemp("vandalised")
-    for symbol, bars in read_bars(market).items():
-        write_symbol(folder, symbol, vandalise(bars, int((bars["Datetime"] <= cut).sum()), how, rng))
-    after = corpus_in_memory(folder, CONFIG)
+    changed = {
+        symbol: vandalise(bars, int((bars["Datetime"] <= cut).sum()), how, rng) for symbol, bars in MARKET.items()
+    }
+    after = corpus_in_memory(changed, CONFIG)
     assert before.tokenizer.sha256 == after.tokenizer.sha256
     for symbol in SYMBOLS:
         known = int((before.timestamps[before.asset_slices[symbol]] <= np.datetime64(cut)).sum())
@@ -117,14 +113,13 @@ def test_no_field_of_a_corpus_sees_the_future(
 
 
 @pytest.mark.parametrize("how", VANDALS)
-def test_what_another_asset_does_later_changes_nothing(market: Path, before: Corpus, tmp_path: Path, how: str) -> None:
+def test_what_another_asset_does_later_changes_nothing(before: Corpus, how: str) -> None:
     """One asset is spoiled after the cut; up to it every asset keeps its fields, and the others their own for good."""
     cut = TRAIN_END + timedelta(days=4)
     rng = np.random.default_rng(29)
-    for symbol, bars in read_bars(market).items():
-        known = int((bars["Datetime"] <= cut).sum())
-        write_symbol(tmp_path, symbol, vandalise(bars, known, how, rng) if symbol == "USDJPY" else bars)
-    after = corpus_in_memory(tmp_path, CONFIG)
+    spoiled = MARKET["USDJPY"]
+    spoiled = vandalise(spoiled, int((spoiled["Datetime"] <= cut).sum()), how, rng)
+    after = corpus_in_memory(MARKET | {"USDJPY": spoiled}, CONFIG)
     for symbol in SYMBOLS:
         a, b = before.asset_slices[symbol], after.asset_slices[symbol]
         known = int((before.timestamps[a] <= np.datetime64(cut)).sum())

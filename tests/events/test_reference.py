@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -91,11 +90,8 @@ def test_a_corpus_of_any_series(unkind: list[tuple[np.ndarray, np.ndarray]], see
     """One kind asset gives edges to fit; the others, among them one of a single row, may be anything."""
     bars = {"AUDUSD": random_bars(900, seed), "EURUSD": random_bars(1, seed)}
     bars |= {f"X{number}": frame_of(*prices) for number, prices in enumerate(unkind)}
-    with TemporaryDirectory() as folder:
-        for symbol, frame in bars.items():
-            write_symbol(Path(folder), symbol, frame)
-        corpus = corpus_in_memory(Path(folder), CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END)))
-    require_same_corpus(corpus, bars)
+    config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
+    require_same_corpus(corpus_in_memory(bars, config), bars)
 
 
 def test_a_train_of_one_row_has_no_fit_set(tmp_path: Path) -> None:
