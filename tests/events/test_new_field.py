@@ -22,9 +22,6 @@ FOLLOWED_BY = (
     "forecast/test_live_row.py::test_slots_of_finer_bars",
 )
 CODE = """
-import sys
-from pathlib import Path
-
 import numpy as np
 
 from strategies import random_bars
@@ -36,23 +33,25 @@ from vaiom.forecast.bars import live_bar
 from vaiom.market.folder import write_symbol
 from vaiom.model.config import ModelConfig
 
-folder, bars = Path(sys.argv[1]), random_bars(3000)
-write_symbol(folder / "bars", "EURUSD", bars)
-build_corpus(folder / "bars", folder / "corpus")
-corpus = open_corpus(folder / "corpus")
-model = ModelConfig(input="cont", fields=("ret_z", "body_z"))
-read = corpus.inputs(model)[:, 1]
-close, open_ = bars["Close"].to_numpy(), bars["Open"].to_numpy()
-expected = np.log(close[1:] / open_[1:]) / corpus.sigma20[:-1]
-good = ~corpus.mask_any[1:]
-assert good.sum() > 1000
-np.testing.assert_allclose(read[1:][good], expected[good], rtol=1e-3, atol=1e-6)
 
-maker = RowMaker(model.input_fields, corpus.tokenizer)
-_, state = maker(bars_of(bars[:-1]))
-row, _ = maker(live_bar(bars.row(-1, named=True), "EURUSD"), state)
-assert row["body_z"][0] == corpus.columns["body_z"][-1] != 0
-assert "body_z" in OWN_FIELDS and "body_z" in SIGNED_FIELDS
+def test_the_new_field(tmp_path):
+    bars = random_bars(3000)
+    write_symbol(tmp_path / "bars", "EURUSD", bars)
+    build_corpus(tmp_path / "bars", tmp_path / "corpus")
+    corpus = open_corpus(tmp_path / "corpus")
+    model = ModelConfig(input="cont", fields=("ret_z", "body_z"))
+    read = corpus.inputs(model)[:, 1]
+    close, open_ = bars["Close"].to_numpy(), bars["Open"].to_numpy()
+    expected = np.log(close[1:] / open_[1:]) / corpus.sigma20[:-1]
+    good = ~corpus.mask_any[1:]
+    assert good.sum() > 1000
+    np.testing.assert_allclose(read[1:][good], expected[good], rtol=1e-3, atol=1e-6)
+
+    maker = RowMaker(model.input_fields, corpus.tokenizer)
+    _, state = maker(bars_of(bars[:-1]))
+    row, _ = maker(live_bar(bars.row(-1, named=True), "EURUSD"), state)
+    assert row["body_z"][0] == corpus.columns["body_z"][-1] != 0
+    assert "body_z" in OWN_FIELDS and "body_z" in SIGNED_FIELDS
 """
 
 
@@ -64,21 +63,11 @@ def test_one_entry_of_the_table_is_enough(tmp_path: Path) -> None:
     table.write_text(table.read_text().replace(PLACE, ENTRY + PLACE))
     paths = os.pathsep.join(map(str, (source, TESTS, TESTS.parent)))
     environment = {**os.environ, "PYTHONPATH": paths, "TZ": "UTC"}
-    tests = [
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        *(str(TESTS / name) for name in FOLLOWED_BY),
-    ]
-    for command in (["-c", CODE, str(tmp_path)], tests):
-        done = subprocess.run(
-            [sys.executable, *command], env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=280
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (tmp_path / "test_body.py").write_text(CODE)
+    tests = [str(tmp_path / "test_body.py"), *(str(TESTS / name) for name in FOLLOWED_BY)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    done = subprocess.run(command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def test_every_field_has_one_entry_and_one_line_of_the_docs() -> None:
