@@ -21,33 +21,15 @@ import polars as pl
 
 from vaiom import __version__, files
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.corpus import (
-    FORMAT,
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    STATE_NAME,
-    TOKENIZER_NAME,
-    Corpus,
-    count_events,
-    damaged,
-    keep_ledger,
-    open_corpus,
-)
+from vaiom.events import corpus
+from vaiom.events.corpus import Corpus, count_events, damaged, open_corpus
 from vaiom.events.fields import BUCKETED, COLUMN_TYPES, Columns, stored, timestamps_of
 from vaiom.events.fit import Tokenizer, bucket_of, fit_on_train
 from vaiom.events.rows import EXACT, Rows, bars_of, blocks_of
 from vaiom.events.scales import AssetState, Bars
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.market.findings import find_higher_timeframe_bars
-from vaiom.market.folder import (
-    count_bars,
-    counted,
-    infer_timeframe,
-    read_file,
-    read_stamps,
-    require_ordered,
-    symbols_in,
-)
+from vaiom.market.folder import count_bars, counted, infer_timeframe, read_ordered, read_stamps, symbols_in
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 
@@ -111,13 +93,13 @@ def build_corpus(
             if covered:
                 _require_covered(rows, config.splits)
             tokenizer = _fit(rows, config)
-            files.write_json(staged / TOKENIZER_NAME, tokenizer.to_json())
+            files.write_json(staged / corpus.TOKENIZER_NAME, tokenizer.to_json())
             for inside in rows.slices.values():
                 _write_buckets(rows, inside, tokenizer)
             states = {symbol: state for symbol, (state, _) in made.items()}
             sources = [source for _, source in made.values()]
             _write_generation(staged, rows, _corpus(rows, config, tokenizer), states, sources)
-        keep_ledger(out, staged)
+        corpus.keep_ledger(out, staged)
     return open_corpus(out, verify=False)
 
 
@@ -150,7 +132,7 @@ def corpus_in_memory(
     """
     config = _with_timeframe(config or CorpusConfig(), bars)
     if isinstance(bars, Path):
-        bars = {symbol: _read_ordered(bars / f"{symbol}.parquet", config.timeframe) for symbol in symbols_in(bars)}
+        bars = {symbol: _read_checked(bars / f"{symbol}.parquet", config.timeframe) for symbol in symbols_in(bars)}
     rows = Rows.create({symbol: len(bars[symbol]) for symbol in sorted(bars)})
     for symbol in rows.slices:
         _write_rows(rows, symbol, bars_of(bars[symbol], symbol), AssetState.empty(timeframe_of(config.timeframe)))
@@ -174,12 +156,12 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
                 expected=", ".join(tokenizer.symbols),
                 fix="build the corpus again: asset ids and the tokenizer are fitted on all assets",
             )
-        states = _read_states(old, path / old.manifest["folder"] / STATE_NAME)
+        states = _read_states(old, path / old.manifest["folder"] / corpus.STATE_NAME)
         fresh, sources = {}, []
         sizes = {symbol: inside.stop - inside.start for symbol, inside in old.asset_slices.items()}
         for symbol in counted(symbols_in(bars), progress):
             file = bars / f"{symbol}.parquet"
-            frame = _new_bars(old, symbol, _read_ordered(file, tokenizer.timeframe), file)
+            frame = _new_bars(old, symbol, _read_checked(file, tokenizer.timeframe), file)
             if len(frame):
                 fresh[symbol] = bars_of(frame, file)
                 sizes[symbol] += len(frame)
@@ -260,7 +242,7 @@ def _perform(task: _SomeAssets, _device: str) -> None:
 
 def _make_asset(rows: Rows, bars: Path, symbol: str, timeframe: str) -> _Made:
     file, inside = bars / f"{symbol}.parquet", rows.slices[symbol]
-    read = bars_of(_read_ordered(file, timeframe), file)
+    read = bars_of(_read_checked(file, timeframe), file)
     if len(read.seconds) != inside.stop - inside.start:
         raise DataError("the file changed while it was read", where=file, fix="build again")
     state = _write_rows(rows, symbol, read, AssetState.empty(timeframe_of(timeframe)))
@@ -308,9 +290,8 @@ def _corpus(rows: Rows, config: CorpusConfig, tokenizer: Tokenizer) -> Corpus:
     )
 
 
-def _read_ordered(file: Path, timeframe: str) -> pl.DataFrame:
-    frame = read_file(file)
-    require_ordered(frame["Datetime"], file)
+def _read_checked(file: Path, timeframe: str) -> pl.DataFrame:
+    frame = read_ordered(file)
     seen, wanted = infer_timeframe(frame["Datetime"]), timeframe_of(timeframe)
     if seen is not None and seen != wanted:
         finer = seen < wanted
@@ -374,23 +355,23 @@ def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.D
 
 
 def _write_generation(
-    path: Path, rows: Rows, corpus: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
+    path: Path, rows: Rows, made: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
 ) -> None:
     """Finish the rows of a corpus in a folder of their own, then write the manifest that names it: until then the old
     one stands."""
     assert rows.folder
     rows.write_cross()
-    files.write_json(rows.folder / STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
+    files.write_json(rows.folder / corpus.STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
     digest = rows.sha256()
     for file in rows.folder.iterdir():
-        if file.stem not in COLUMN_TYPES and file.name != STATE_NAME:
+        if file.stem not in COLUMN_TYPES and file.name != corpus.STATE_NAME:
             file.unlink()
     folder = path / f"rows-{digest[:16]}"
     # Left by an append that was killed: nobody vouches for its bytes.
     shutil.rmtree(folder, ignore_errors=True)
     rows.folder.rename(folder)
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMN_TYPES}
-    corpus, tokenizer = replace(corpus, columns=columns, asset_slices=rows.slices), corpus.tokenizer
+    made, tokenizer = replace(made, columns=columns, asset_slices=rows.slices), made.tokenizer
     classes, assets = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True)), {}
     for symbol, inside in rows.slices.items():
         ends = {"timestamp": columns["timestamp"][[inside.start, inside.stop - 1]]}
@@ -398,26 +379,26 @@ def _write_generation(
         size = inside.stop - inside.start
         assets[symbol] = {"class": classes[symbol], "rows": size, "first": first, "last": last}
     manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format": corpus.FORMAT,
+        "format_version": corpus.FORMAT_VERSION,
         "vaiom_version": __version__,
         "timeframe": tokenizer.timeframe,
         "symbols": list(assets),
         "classes": classes,
         "assets": assets,
-        "rows": len(corpus),
-        "splits": corpus.splits.to_json(),
-        "events": {name: sum(counts.values()) for name, counts in count_events(corpus).items()},
+        "rows": len(made),
+        "splits": made.splits.to_json(),
+        "events": {name: sum(counts.values()) for name, counts in count_events(made).items()},
         "edges": tokenizer.to_json()["inner_edges"],
         "tokenizer_sha256": tokenizer.sha256,
-        **({"like": corpus.manifest["like"]} if corpus.like else {}),
+        **({"like": made.manifest["like"]} if made.like else {}),
         "inputs": inputs,
         "folder": folder.name,
         "arrays": {
             name: {"dtype": dtype, "sha256": files.sha256_file(folder / f"{name}.npy")}
             for name, dtype in COLUMN_TYPES.items()
         },
-        "state_sha256": files.sha256_file(folder / STATE_NAME),
+        "state_sha256": files.sha256_file(folder / corpus.STATE_NAME),
     }
     manifest["manifest_sha256"] = files.sha256_of(files.canonical_json(manifest))
-    files.write_json(path / MANIFEST_NAME, manifest)
+    files.write_json(path / corpus.MANIFEST_NAME, manifest)

@@ -20,17 +20,8 @@ from vaiom.errors import DataError
 from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.scales import Bars
-from vaiom.market.folder import (
-    BAR_COLUMNS,
-    PRICE_COLUMNS,
-    check_symbol,
-    conform,
-    infer_timeframe,
-    read_bars,
-    read_file,
-    require_ordered,
-    symbols_in,
-)
+from vaiom.market import folder
+from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
 from vaiom.market.formats.table import guess_roles
 from vaiom.market.resample import resample
 from vaiom.market.symbols import find_pair
@@ -49,20 +40,20 @@ _EPOCH = datetime(1970, 1, 1)
 def newest_bars(path: Path, symbol: str | None = None, others: Sequence[str] = ()) -> dict[str, pl.DataFrame]:
     """The bars of a folder, of one asset in it and the `others` that it has, or of a file, which `symbol` may name."""
     if symbol is None:
-        return read_bars(path)
+        return folder.read_bars(path)
     if path.is_file():
-        return {check_symbol(symbol): read_file(path)}
-    known = symbols_in(path)
+        return {check_symbol(symbol): folder.read_file(path)}
+    known = folder.symbols_in(path)
     if symbol not in known:
         raise DataError("no such asset in the bar folder", where=path, expected=", ".join(known), got=symbol)
-    return {each: read_file(path / f"{each}.parquet") for each in known if each in (symbol, *others)}
+    return {each: folder.read_file(path / f"{each}.parquet") for each in known if each in (symbol, *others)}
 
 
 def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
     """One asset's bars as a Polars frame with `BAR_COLUMNS`."""
     where = f"bars of {check_symbol(symbol)}"
-    bars = conform(_as_polars(frame, symbol, where), Path(where))
-    require_ordered(bars["Datetime"], where)
+    bars = folder.conform(_as_polars(frame, symbol, where), Path(where))
+    folder.require_ordered(bars["Datetime"], where)
     for name in PRICE_COLUMNS:
         infinite = np.isinf(bars[name].to_numpy())
         if infinite.any():

@@ -19,22 +19,8 @@ import polars as pl
 
 from vaiom.codec import Stored, to_json
 from vaiom.files import Progress
-from vaiom.market.findings import (
-    DAY,
-    HOUR,
-    NUM_EXAMPLES,
-    WEEK,
-    Finding,
-    Severity,
-    epoch_seconds,
-    find_higher_timeframe_bars,
-    find_runs,
-    finding,
-    neighbour_findings,
-    row_findings,
-    show_stamp,
-    value_findings,
-)
+from vaiom.market import findings
+from vaiom.market.findings import DAY, HOUR, WEEK, Finding, Severity, finding, show_stamp
 from vaiom.market.folder import PRICE_COLUMNS, conform, counted, infer_timeframe, read_file, symbols_in
 
 _EPOCH = datetime(1970, 1, 1)
@@ -89,8 +75,8 @@ class QualityReport:
         }
 
 
-def _gravest_first(findings: list[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity)))
+def _gravest_first(found: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda each: list(Severity).index(each.severity)))
 
 
 def check_folder(folder: Path, progress: Progress | None = None) -> QualityReport:
@@ -101,8 +87,8 @@ def check_folder(folder: Path, progress: Progress | None = None) -> QualityRepor
     (usual, _), *_ = Counter(grids.values()).most_common()
     summary = "bars that begin at other moments than those of most assets here, and are never read beside them"
     aside = {asset.symbol: asset.rows for asset in assets if grids[asset.symbol] != usual}
-    findings = {name: finding("other_grid", Severity.WARNING, rows, summary) for name, rows in aside.items()}
-    return QualityReport(assets=tuple(assets)).plus(findings)
+    found = {name: finding("other_grid", Severity.WARNING, rows, summary) for name, rows in aside.items()}
+    return QualityReport(assets=tuple(assets)).plus(found)
 
 
 def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
@@ -112,14 +98,14 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
     stamps = stamped["Datetime"]
     step = infer_timeframe(stamps.dt.truncate("1s"))
     timeframe = int(step.total_seconds()) if step else None
-    higher, higher_findings = find_higher_timeframe_bars(stamped, timeframe)
+    higher, higher_findings = findings.find_higher_timeframe_bars(stamped, timeframe)
     priced = pl.all_horizontal(pl.col(*PRICE_COLUMNS) > 0, pl.col(*PRICE_COLUMNS).is_finite())
     # A row that is certainly wrong is reported once, and its neighbours are compared without it.
     usable = stamped.filter(priced & ~pl.lit(pl.Series(higher))).unique("Datetime", keep="last", maintain_order=True)
     gaps, gap_findings = find_gaps(stamps, timeframe)
     clock, clock_findings = read_clock(stamps, timeframe)
     phase, stamp_findings = check_stamps(bars, timeframe)
-    found = [*stamp_findings, *value_findings(bars), *higher_findings, *neighbour_findings(symbol, usable)]
+    found = [*stamp_findings, *findings.of_values(bars), *higher_findings, *findings.of_neighbours(symbol, usable)]
     return AssetQuality(
         symbol=symbol,
         rows=len(bars),
@@ -145,7 +131,7 @@ def check_stamps(bars: pl.DataFrame, timeframe: int | None) -> tuple[int | None,
     # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
     allowed = [0, hour, step - hour] if step > hour else [0]
     off_grid = ~pl.lit((phases - (usual or 0)) % step).is_in(allowed)
-    return usual // _MICRO if timeframe else None, row_findings(
+    return usual // _MICRO if timeframe else None, findings.of_rows(
         bars,
         ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
         ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
@@ -182,7 +168,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     if timeframe is None or timeframe > DAY or WEEK % timeframe:
         return Gaps(), []
     bin_seconds = max(timeframe, 60)
-    seconds = epoch_seconds(stamps)
+    seconds = findings.epoch_seconds(stamps)
     origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
     bins = np.unique((seconds - origin) // bin_seconds)
     if len(bins) < (bins[-1] - bins[0]) / 100:
@@ -203,7 +189,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     expected = expected[(expected >= bins[0]) & (expected <= bins[-1])]
     missing = present.reshape(-1)[expected] == 0
     closures = []
-    for first, last in zip(*find_runs(missing), strict=True):
+    for first, last in zip(*findings.find_runs(missing), strict=True):
         numbers = (int(expected[first]), int(expected[last]) + 1)
         start, end = (_EPOCH + timedelta(seconds=origin + number * bin_seconds) for number in numbers)
         closures.append(Closure(start=start, end=end, bins=int(last - first) + 1, holiday=_is_holiday(start, end)))
@@ -215,7 +201,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
         expected_bins=len(expected),
         missing_bins=int(missing.sum()),
         missing_on_holidays=sum(closure.bins for closure in closures if closure.holiday),
-        longest_closures=tuple(closure for closure in closures[:NUM_EXAMPLES] if closure.bins > 1),
+        longest_closures=tuple(closure for closure in closures[: findings.NUM_EXAMPLES] if closure.bins > 1),
     ), finding("gap", Severity.INFO, sum(closure.bins for closure in long), summary, map(str, long))
 
 

@@ -60,7 +60,7 @@ def finding(kind: str, severity: Severity, count: int, summary: str, examples: I
     return [Finding(kind=kind, severity=severity, count=count, summary=summary, examples=few)] if count else []
 
 
-def row_findings(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Rows]) -> list[Finding]:
+def of_rows(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Rows]) -> list[Finding]:
     """Findings on single rows, each check (kind, severity, summary, which rows), shown with their prices."""
     found = []
     for kind, severity, summary, which in checks:
@@ -70,7 +70,7 @@ def row_findings(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr 
     return found
 
 
-def run_findings(
+def of_runs(
     bars: pl.DataFrame, kind: str, summary: str, first: Numbers, last: Numbers, detail: Callable[[int, int], str]
 ) -> list[Finding]:
     """A finding on stretches of rows, each from its first through its last; `detail` says what they are."""
@@ -103,7 +103,7 @@ def _show(row: dict[str, Any]) -> str:
     return f"{stamp}: {' '.join(shown)}"
 
 
-def value_findings(bars: pl.DataFrame) -> list[Finding]:
+def of_values(bars: pl.DataFrame) -> list[Finding]:
     """Rows that are wrong by themselves: nulls, prices not above zero, High or Low inside the body."""
     prices = pl.col(*PRICE_COLUMNS)
     above = pl.max_horizontal("Open", "Close", "Low") - pl.col("High")
@@ -111,7 +111,7 @@ def value_findings(bars: pl.DataFrame) -> list[Finding]:
     senseless = pl.max_horizontal(above, below) > 1e-9 * pl.max_horizontal(prices.abs())
     missing = pl.any_horizontal(~prices.is_finite().fill_null(False))
     too_low = pl.any_horizontal(prices <= 0)
-    return row_findings(
+    return of_rows(
         bars,
         ("missing_price", Severity.WARNING, "rows with a price that is null or infinite", missing),
         ("non_positive_price", Severity.ERROR, "rows with a price that is not above zero", too_low),
@@ -120,7 +120,7 @@ def value_findings(bars: pl.DataFrame) -> list[Finding]:
     )
 
 
-def neighbour_findings(symbol: str, bars: pl.DataFrame) -> list[Finding]:
+def of_neighbours(symbol: str, bars: pl.DataFrame) -> list[Finding]:
     """Rows that are wrong beside others; `bars` are sorted, with unique stamps and prices above zero."""
     return [*_find_scale(symbol, bars), *_find_spikes(bars), *_find_stale_runs(bars), *_find_repeated_blocks(bars)]
 
@@ -152,7 +152,7 @@ def _find_spikes(bars: pl.DataFrame) -> list[Finding]:
     above = log["High"] - pl.max_horizontal(*body, log["High"].shift(), log["High"].shift(-1))
     below = pl.min_horizontal(*body, log["Low"].shift(), log["Low"].shift(-1)) - log["Low"]
     spike = (scale > 0) & (pl.max_horizontal(excursion, above, below) > 15 * scale)
-    return row_findings(bars, ("spike", Severity.WARNING, "one-bar excursions that revert", spike))
+    return of_rows(bars, ("spike", Severity.WARNING, "one-bar excursions that revert", spike))
 
 
 def _find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
@@ -170,7 +170,7 @@ def _find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
     last = last + 1  # the row before a zero return belongs to the run
     long = last - first + 1 >= fewest
     summary = f"rows in runs of {fewest} or more identical closes"
-    return run_findings(
+    return of_runs(
         bars, "stale_run", summary, first[long], last[long], lambda a, b: f": {b - a + 1} rows at {close[a]:.10g}"
     )
 
@@ -193,7 +193,7 @@ def _find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     for offset in range(block):
         copied[copies["start"].to_numpy() + offset] = True
     source, summary = dict(copies.select("start", "source").rows()), f"rows in copies of {block} or more moving bars"
-    return run_findings(
+    return of_runs(
         bars,
         "repeated_block",
         summary,
@@ -241,7 +241,7 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
                 places.append(f"the whole {side} {name}, mostly at {times.mode().sort()[0]}")
     held = f"rows that hold the range of {' and '.join(places)}"
     wide = "rows as wide and heavy as their whole period, a few times close together at one clock time"
-    return certain, row_findings(
+    return certain, of_rows(
         bars,
         ("hidden_higher_timeframe_bar", Severity.ERROR, held, certain),
         ("suspiciously_wide_row", Severity.WARNING, wide, suspicious & ~certain),

@@ -191,6 +191,13 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
     return conform(frame, path) if columns is None else frame
 
 
+def read_ordered(path: Path) -> pl.DataFrame:
+    """One asset's bars, which must be in order."""
+    frame = read_file(path)
+    require_ordered(frame["Datetime"], path)
+    return frame
+
+
 def read_stamps(path: Path) -> pl.Series:
     """The stamps of an asset's bars, without the rest where they are as they should be."""
     frame = read_parquet(path, path, ["Datetime"])
@@ -218,10 +225,7 @@ def read_bars(path: str | Path) -> Bars:
     """All bars of a bar folder, or of one Parquet file named by its symbol: {symbol: frame}."""
     path = Path(path)
     files = [path] if path.is_file() else [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
-    bars = Bars({check_symbol(file.stem): read_file(file) for file in files})
-    for file in files:
-        require_ordered(bars[file.stem]["Datetime"], file)
-    return bars
+    return Bars({check_symbol(file.stem): read_ordered(file) for file in files})
 
 
 def write_symbol(folder: Path, symbol: str, frame: pl.DataFrame) -> Path:

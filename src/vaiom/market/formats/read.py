@@ -24,20 +24,8 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError, require_installed
 from vaiom.files import BAD_ZIPS, sha256_of
 from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS, read_parquet
-from vaiom.market.formats import dukascopy
-from vaiom.market.formats.table import (
-    ROW,
-    FileBars,
-    Options,
-    Origin,
-    RawTable,
-    Roles,
-    assign_roles,
-    guess_roles,
-    parse_bars,
-    prices_in,
-    several_symbols,
-)
+from vaiom.market.formats import dukascopy, table
+from vaiom.market.formats.table import ROW, FileBars, Options, Origin, RawTable
 from vaiom.market.symbols import find_pair
 
 MAX_UNPACKED = 4 << 30
@@ -106,18 +94,18 @@ def read_source(file: Origin, data: bytes, options: Options) -> FileBars:
     if (is_bi5 or is_parquet) and options.format not in ("auto", actual):
         raise file.error(f"not a {options.format} file", got=f"a {actual} file", fix=_AUTO)
     if is_bi5:
-        table = dukascopy.read_bi5(file, data, options)
+        raw = dukascopy.read_bi5(file, data, options)
     else:
-        table = _read_parquet(file, data, options) if is_parquet else _read_text(file, data, options)
-    member = {"member": table.file.member} if table.file.member else {}
-    record = {"name": file.path.name, **member, **digest, "format": table.format, "rows": len(table.frame)}
-    return replace(parse_bars(table, options), record=record)
+        raw = _read_parquet(file, data, options) if is_parquet else _read_text(file, data, options)
+    member = {"member": raw.file.member} if raw.file.member else {}
+    record = {"name": file.path.name, **member, **digest, "format": raw.format, "rows": len(raw.frame)}
+    return replace(table.parse_bars(raw, options), record=record)
 
 
 def _read_parquet(file: Origin, data: bytes, options: Options) -> RawTable:
     file = replace(file, unit="row")
     frame = read_parquet(io.BytesIO(data), file.label)
-    roles = assign_roles(frame.columns, options.columns, file)
+    roles = table.assign_roles(frame.columns, options.columns, file)
     used = frame.select(sorted(set(roles.values())))
     for role in (*NUMBER_COLUMNS, "Bid", "BidVolume"):
         dtype = used.schema[roles[role]] if role in roles else pl.Float64()
@@ -156,11 +144,11 @@ def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
 
         stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
     try:
-        table: bytes = stream.read(most + 1)
+        unpacked: bytes = stream.read(most + 1)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise dukascopy.damaged(f"the {codec} file cannot be unpacked", file.label, got=str(error)) from error
-    _require_size(file, len(table), len(data))
-    return table
+    _require_size(file, len(unpacked), len(data))
+    return unpacked
 
 
 def _require_size(file: Origin, size: int, packed: int) -> None:
@@ -222,7 +210,7 @@ def _rows_of_json(file: Origin, data: bytes) -> bytes:
 
 def _recognise(
     file: Origin, names: list[str], first: list[str], delimiter: str, options: Options, unnamed_at: int | None
-) -> tuple[Layout | None, Roles]:
+) -> tuple[Layout | None, table.Roles]:
     """The tool's layout and the roles of the columns; those without names, from a line on, are never guessed."""
     format, has_header = options.format, unnamed_at is None
     header, row = "\n".join(names), delimiter + "\n".join(first)
@@ -231,8 +219,8 @@ def _recognise(
         fits = layout.header is None or format == "dukascopy" or re.fullmatch(layout.header, header, re.DOTALL)
         matches = (layout.header is not None) == has_header and re.fullmatch(layout.row, row, re.DOTALL)
         if format in ("auto", layout.tool) and fits and matches:
-            roles = dict(zip(layout.columns, names, strict=False)) or guess_roles(names)
-            if prices_in(roles) == PRICE_COLUMNS or (prices_in(roles) and layout.tool == "dukascopy"):
+            roles = dict(zip(layout.columns, names, strict=False)) or table.guess_roles(names)
+            if table.prices_in(roles) == PRICE_COLUMNS or (table.prices_in(roles) and layout.tool == "dukascopy"):
                 return layout, roles
     shown = delimiter.join(names if has_header else first)[:120]
     if format not in ("auto", "table"):
@@ -241,7 +229,7 @@ def _recognise(
         expected = "a header line, or a file of " + ", ".join(FORMATS[1:-1])
         fix = "say which is which by number: --column Datetime=1 --column Open=2 ..."
         raise file.error("the columns have no names", row=unnamed_at, expected=expected, got=shown, fix=fix)
-    return None, assign_roles(names, options.columns, file)
+    return None, table.assign_roles(names, options.columns, file)
 
 
 def _names_of_ticker(
@@ -251,7 +239,7 @@ def _names_of_ticker(
     spelled = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
     chosen = [ticker for ticker, symbol in spelled.items() if len(spelled) == 1 or wanted in (ticker, symbol)]
     if not chosen:
-        raise several_symbols(file, sorted(spelled.values()), wanted)
+        raise table.several_symbols(file, sorted(spelled.values()), wanted)
     kept = [name if of == chosen[0] else f"{name} of {of}" for name, of in zip(names, tickers, strict=True)]
     return kept, spelled[chosen[0]]
 
