@@ -1,10 +1,7 @@
-"""Proofs (e), (h) and (i): the figures of an evaluation, of its horizons and of the report are those of its events;
-how assets depend on each other was fitted on Train and follows the past alone.
+"""Proofs (e), (h) and (i): figures are those of their events; dependence and horizons are what Train alone fits.
 
 What follows from the events is computed again; their losses and forecasts are held to what the checkpoint answers now
 and the baselines that Train fits, within what arithmetic explains. The notes name every figure that was left out.
-What a run knows beyond the next bar was fitted on Train alone and is judged on targets of exactly those bars: fits are
-made again, targets are held to returns that are changed one by one.
 Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 """
 
