@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from audit.markets import Market, real_market, simulated_market
-from evaluation.simulated_market import TINY_SPLITS
-from strategies import random_bars
+from evaluation.simulated_market import tiny_corpus
 from training.tiny_runs import TINY
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.market.folder import write_symbol
 from vaiom.training.loop import train
 
 
@@ -48,9 +45,7 @@ def few_replicates() -> Iterator[None]:
 def finished(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`bars`, `corpus`, two seeds `seed17` and `seed29`; the first is evaluated on Validation and both tests."""
     folder = tmp_path_factory.mktemp("finished")
-    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
-        write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
-    corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS))
+    corpus = tiny_corpus(folder)
     for seed in (17, 29):
         experiment = TINY.with_changes(seed=seed, steps=8, num_layers=1, validate_every=4)
         train(corpus, experiment, folder / f"seed{seed}", device="cpu")

@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 
 from cli.command_line import Vaiom
-from evaluation.simulated_market import TINY_SPLITS
-from strategies import random_bars
+from evaluation.simulated_market import TINY_SPLITS, tiny_corpus
 from training.tiny_runs import TINY
 from vaiom.audit.audit import audit_path
 from vaiom.audit.proof import FAILED, NOT_RUN, AuditConfig
@@ -27,9 +26,7 @@ QUICK = AuditConfig(cuts=1, rare_cuts=0, baselines=("frequency",))
 def refitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`bars` with half a year beside a Train, `corpus`, `run` and its `refit`."""
     folder = tmp_path_factory.mktemp("refitted")
-    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
-        write_symbol(folder / "bars", symbol, random_bars(6_000, seed))
-    corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS))
+    corpus = tiny_corpus(folder, rows=6_000)
     train(corpus, TINY.with_changes(steps=4, num_layers=1, validate_every=4), folder / "run", device="cpu")
     refit(folder / "run", corpus, folder / "refit", device="cpu")
     return folder

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simulated_market import TINY_SPLITS, Market, TinyRuns
+from simulated_market import Market, TinyRuns, tiny_corpus
 
-from strategies import random_bars
 from training.tiny_runs import TINY
 from vaiom.evaluation.inference import asset_months
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.market.folder import write_symbol
+from vaiom.events.build import build_corpus
 from vaiom.simulate.market import MarketConfig, write_market
 from vaiom.simulate.oracle import Oracle
 from vaiom.training.loop import train
@@ -42,9 +40,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Market:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
     """Two seeds of a tiny model on a random walk with two test splits and a sealed one."""
     folder = tmp_path_factory.mktemp("tiny")
-    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
-        write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
-    corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=TINY_SPLITS))
+    corpus = tiny_corpus(folder)
     runs = [folder / "seed17", folder / "seed29"]
     for seed, run in zip((17, 29), runs, strict=True):
         train(corpus, TINY.with_changes(seed=seed, steps=4, num_layers=1), run, device="cpu")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
+from strategies import random_bars
+from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SplitConfig
+from vaiom.market.folder import write_symbol
 from vaiom.simulate.oracle import Oracle
 
 TINY_SPLITS = SplitConfig(
@@ -18,6 +22,15 @@ TINY_SPLITS = SplitConfig(
     tests=((datetime(2024, 1, 10), datetime(2024, 1, 20)), (datetime(2024, 1, 20), datetime(2024, 2, 3))),
     seal=datetime(2024, 2, 3),
 )
+
+
+def tiny_corpus(
+    folder: Path, symbols: Sequence[str] = ("EURUSD", "XAUUSD"), splits: SplitConfig = TINY_SPLITS, rows: int = 2_400
+) -> Corpus:
+    """`bars` and `corpus` in a folder: a random walk of each asset."""
+    for seed, symbol in enumerate(symbols):
+        write_symbol(folder / "bars", symbol, random_bars(rows, seed))
+    return build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=splits))
 
 
 @dataclass(frozen=True, eq=False)

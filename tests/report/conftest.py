@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from judged_runs import BASELINES, CONTEXT, Judged, few_trees
 
-from evaluation.simulated_market import TINY_SPLITS
-from strategies import random_bars
+from evaluation.simulated_market import tiny_corpus
 from training.tiny_runs import TINY
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import score_baselines
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
 from vaiom.events.splits import SplitConfig
-from vaiom.market.folder import write_symbol
 from vaiom.training.loop import train
 
 SPLITS = ("validation", "test-h1", "test-h2")
@@ -29,17 +24,11 @@ ONE_MONTH = SplitConfig(
 )
 
 
-def tiny_corpus(folder: Path, symbols: tuple[str, ...], splits: SplitConfig) -> Corpus:
-    for seed, symbol in enumerate(symbols):
-        write_symbol(folder / "bars", symbol, random_bars(2_400, seed))
-    return build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=splits))
-
-
 @pytest.fixture(scope="session")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """Two assets, three splits, all kinds of baselines, and another seed beside the run on Validation."""
     folder = tmp_path_factory.mktemp("judged")
-    corpus = tiny_corpus(folder, ("EURUSD", "XAUUSD"), TINY_SPLITS)
+    corpus = tiny_corpus(folder)
     run, other, stored = folder / "run", folder / "other", folder / "baselines"
     for seed, place in ((17, run), (29, other)):
         train(corpus, TINY.with_changes(seed=seed, steps=8, num_layers=1), place, device="cpu")
