@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ from vaiom.run import Run
 CONTEXT = 16
 HOUR = np.timedelta64(1, "h")
 LEVELS = norm.cdf(np.linspace(-5, 5, 101)).tolist()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_replicates() -> Iterator[None]:
+    """Every scoring draws a confidence set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 50)
+        yield
 
 
 @pytest.fixture(scope="module")
