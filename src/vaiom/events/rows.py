@@ -149,10 +149,11 @@ class Rows:
         """Some columns of some rows."""
         if self.folder is None:
             return {name: self.arrays[name][inside] for name in names}
-        out, count = {}, inside.stop - inside.start
-        for name in names:
-            place = _HEADER_BYTES + inside.start * np.dtype(_TYPES[name]).itemsize
-            out[name] = np.fromfile(self.folder / f"{name}.npy", _TYPES[name], count, offset=place)
+        out = {name: np.empty(inside.stop - inside.start, _TYPES[name]) for name in names}
+        for name, values in out.items():
+            with (self.folder / f"{name}.npy").open("rb") as stream:
+                stream.seek(_HEADER_BYTES + inside.start * values.itemsize)
+                stream.readinto(values.data)
         return out
 
     def write(self, start: int, columns: fields.Columns) -> None:
