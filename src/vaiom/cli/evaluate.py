@@ -12,18 +12,7 @@ import typer
 import vaiom
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli import console
-from vaiom.cli.console import (
-    Answer,
-    CorpusPath,
-    Device,
-    Every,
-    RunCorpus,
-    RunPath,
-    Split,
-    Unseal,
-    answers,
-    progress_bar,
-)
+from vaiom.cli.console import Answer, CorpusPath, Device, Every, RunCorpus, RunPath, Split, Unseal, answers
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run, find_run
@@ -69,7 +58,7 @@ def baselines(
     columns = [Column("baseline"), Column("bits/event", bits), Column("behind best", signed)]
     found, shown = {}, []
     for each in splits:
-        scores = score_baselines(opened, names, out, each, context, progress_bar, unseal=unseal)
+        scores = score_baselines(opened, names, out, each, context, console.progress_bar, unseal=unseal)
         events = len(opened.endpoints(each, context, unseal=unseal is not None))
         rows = [[name, value, value - min(scores.values())] for name, value in scores.items()]
         found[each] = {"split": each, "events": events, "bits": scores}
@@ -96,7 +85,7 @@ def evaluate(
 
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     options: dict[str, Any] = {"baselines": baselines, "other_seeds": seed_run or [], "unseal": unseal, "out": out}
-    with progress_bar(f"scoring {split}") as progress:
+    with console.progress_bar(f"scoring {split}") as progress:
         found = evaluate_run(run, opened, split, **options, device=device, progress=progress)
     made = f"{found.experiment}, seed {found.seed}, step {found.step:,}"
     where = f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it."
