@@ -299,14 +299,13 @@ def average(values: Floats, span: int, state: Ewma) -> tuple[Any, Ewma]:
 
     replay = [state.mean, *[math.nan] * state.num_missing]
     series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
-    # Polars leaves null where the value is null, pandas carries the mean on.
-    smooth = series.ewm_mean(span=span, adjust=False, ignore_nulls=False)
+    smooth, num_missing = series.ewm_mean(span=span, adjust=False, ignore_nulls=False).to_numpy(), 0
     if series.null_count():
-        smooth = smooth.forward_fill()
-    num_missing = 0
-    if series.null_count() < len(series) and series[-1] is None:
-        num_missing = int(series.is_not_null().reverse().arg_max() or 0)
-    return smooth.fill_null(math.nan).to_numpy()[len(replay) - 1 :], Ewma(_or_nan(smooth[-1]), num_missing)
+        # Polars leaves a gap where the value is missing, pandas carries the mean on.
+        at = np.maximum.accumulate(np.where(smooth == smooth, np.arange(len(smooth)), 0))
+        smooth = smooth[at]
+        num_missing = len(at) - 1 - int(at[-1]) if smooth[-1] == smooth[-1] else 0
+    return smooth[len(replay) - 1 :], Ewma(float(smooth[-1]), num_missing)
 
 
 @lru_cache(maxsize=1024)
