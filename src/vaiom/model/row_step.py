@@ -104,6 +104,7 @@ class RowStep:
         self.speeds = 1j * ROTARY_BASE ** (-np.arange(0, self.size, 2) / self.size)
         self.pairs = np.arange(self.size).reshape(2, -1).T.ravel()
         self._ones = np.ones((max(self.width, self.window + MOST_ROWS), 1), np.float32)
+        self._width_ones, self._epsilon = self._ones[: self.width], np.float32(self.width * _EPSILON)
         self.blocks = [self._block(f"backbone.blocks.{number}") for number in range(config.num_layers)]
         self.tables = [self._tensors[f"encoder.embeddings.{name}.weight"] for name in config.embedded]
         self.first, self.continuous = self._weights("encoder.first") * GELU, None
@@ -169,6 +170,7 @@ class RowStep:
         hidden, number = self._encode(more), len(positions)
         # They end with 1: the bias is part of a product.
         normed, mixed = np.ones((2, number, self.width + 1), np.float32)
+        inside = normed[:, :-1]
         mixed_HRE = mixed[:, :-1].reshape(number, self.num_heads, self.size).swapaxes(0, 1)
         # Views of every layer are made once: there are many calls, and little in each.
         views, start = [], 0
@@ -179,7 +181,8 @@ class RowStep:
             keys_LHEN, ones = seen_L2HNE[:, 0].swapaxes(2, 3), self._ones[: place.stop - place.low]
             views.append((rows, new_L2HRE, keys_LHEN, seen_L2HNE[:, 1], hide, ones, mixed_HRE[:, rows]))
         for layer, (to_qkv, from_mixed, to_feed, from_feed, bias) in enumerate(self.blocks):
-            qkv = self._norm(hidden, normed).dot(to_qkv).reshape(number, 3, self.num_heads, self.size)
+            self._norm(hidden, inside)
+            qkv = normed.dot(to_qkv).reshape(number, 3, self.num_heads, self.size)
             turned = qkv.view(np.complex64)[:, :2]
             turned *= turns
             qkv_3HRE = qkv.transpose(1, 2, 0, 3)
@@ -192,10 +195,12 @@ class RowStep:
                 weights = _powers(scores)
                 np.divide(weights @ values[layer], weights.dot(ones), out=out)
             hidden += mixed.dot(from_mixed)
-            hidden += gelu(self._norm(hidden, normed).dot(to_feed)).dot(from_feed)
+            self._norm(hidden, inside)
+            hidden += gelu(normed.dot(to_feed)).dot(from_feed)
             hidden += bias
-        probs = self._probs(self._norm(hidden, normed).dot(self.projection))
-        seen = normed[:, :-1] * self.norm[0] + self.norm[1]
+        self._norm(hidden, inside)
+        probs = self._probs(normed.dot(self.projection))
+        seen = inside * self.norm[0] + self.norm[1]
         made, start = [], 0
         for place in places:
             count = place.stop - place.end
@@ -285,12 +290,11 @@ class RowStep:
             self._biases[meta] = embedded @ self.first[self.width : -1] + self.first[-1]
         return self._biases[meta]
 
-    def _norm(self, hidden: Array, out: Array) -> Array:
+    def _norm(self, hidden: Array, out: Array) -> None:
         """With what `_after_norm` has made of the norm."""
-        squares = (hidden * hidden).dot(self._ones[: self.width])
-        squares += self.width * _EPSILON
-        np.divide(hidden, np.sqrt(squares, out=squares), out=out[:, :-1])
-        return out
+        squares = (hidden * hidden).dot(self._width_ones)
+        squares += self._epsilon
+        np.divide(hidden, np.sqrt(squares, out=squares), out=out)
 
     def _probs(self, logits_RK: Array) -> Probabilities:
         logits = logits_RK.astype(np.float64)

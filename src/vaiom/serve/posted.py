@@ -10,7 +10,9 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
+import numpy.typing as npt
 import polars as pl
 
 from vaiom.forecast.bars import MIN_BARS, check_bars
@@ -23,7 +25,8 @@ from vaiom.serve.schemas import BarRow
 MOST_ASSETS = 128
 """Assets of all remembered histories together: about 3 MiB each."""
 
-Frames = Mapping[str, pl.DataFrame]
+Columns = Mapping[str, Sequence[npt.NDArray[Any]]]
+"""By symbol, those of a bar folder."""
 Lengths = tuple[tuple[str, int], ...]
 """Symbols of a history and how many bars of each there are."""
 
@@ -41,30 +44,31 @@ class PostedHistories:
     ) -> ReturnDistribution:
         """The forecast after the last bar of an asset; the other assets are read by a model that reads them."""
         frames = frames_of(bars if self.forecaster.reads_other_assets else {symbol: bars[symbol]})
-        online = self._longest(frames)
+        columns = {each: [column.to_physical().to_numpy() for column in frames[each]] for each in frames}
+        online = self._longest(columns)
         if not online.streams and len(frames[symbol]) < MIN_BARS:
             check_bars(frames[symbol], symbol, self.forecaster.tokenizer.timeframe)  # says how many there must be
         had = {each: stream.num_bars for each, stream in online.streams.items()}
         new = {each: frame[had.get(each, 0) :] for each, frame in frames.items()}
         online.extend_many({each: frame for each, frame in new.items() if len(frame)})
         dist = online.forecast(symbol, horizon=horizon, now=now)
-        self._keep(frames, online)
+        self._keep(columns, online)
         return dist
 
-    def _longest(self, frames: Frames) -> OnlineForecaster:
+    def _longest(self, columns: Columns) -> OnlineForecaster:
         """A copy of what is known of the longest beginning of these bars."""
-        shapes = {lengths for lengths, _ in self._known if {symbol for symbol, _ in lengths} == frames.keys()}
+        shapes = {lengths for lengths, _ in self._known if {symbol for symbol, _ in lengths} == columns.keys()}
         for lengths in sorted(shapes, key=lambda each: sum(number for _, number in each), reverse=True):
-            if all(number <= len(frames[symbol]) for symbol, number in lengths):
-                found = self._known.get(key := _key(frames, lengths))
+            if all(number <= len(columns[symbol][0]) for symbol, number in lengths):
+                found = self._known.get(key := _key(columns, lengths))
                 if found:
                     self._known.move_to_end(key)
                     return found.copy()
         return self.forecaster.online()
 
-    def _keep(self, frames: Frames, online: OnlineForecaster) -> None:
-        lengths = tuple(sorted((symbol, len(frame)) for symbol, frame in frames.items()))
-        self._known[_key(frames, lengths)] = online
+    def _keep(self, columns: Columns, online: OnlineForecaster) -> None:
+        lengths = tuple(sorted((symbol, len(stamps)) for symbol, (stamps, *_) in columns.items()))
+        self._known[_key(columns, lengths)] = online
         while sum(len(lengths) for lengths, _ in self._known) > MOST_ASSETS and len(self._known) > 1:
             self._known.popitem(last=False)
 
@@ -76,9 +80,9 @@ def frames_of(bars: Mapping[str, Sequence[BarRow]]) -> dict[str, pl.DataFrame]:
     }
 
 
-def _key(frames: Frames, lengths: Lengths) -> tuple[Lengths, bytes]:
+def _key(columns: Columns, lengths: Lengths) -> tuple[Lengths, bytes]:
     digest = hashlib.sha256()
     for symbol, number in lengths:
-        for column in frames[symbol].get_columns():
-            digest.update(column.to_physical().to_numpy()[:number].tobytes())  # what is missing is NaN
+        for column in columns[symbol]:
+            digest.update(column[:number].tobytes())  # what is missing is NaN
     return lengths, digest.digest()
