@@ -6,11 +6,13 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reference.ewma_loop import ewma_loop
 from strategies import price_pairs
+from vaiom.events import scales
 from vaiom.events.scales import AssetState, Bars, Ewma, Series, average
 
 values = st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e-4), st.just(1e-6)), max_size=80)
@@ -70,15 +72,17 @@ def test_a_non_positive_price_is_a_missing_one() -> None:
     st.sampled_from([20, 120, 2400]),
     st.one_of(st.none(), st.tuples(st.floats(1e-12, 1.0), st.integers(0, 30))),
 )
-def test_one_value_and_many_go_through_the_same_bits(
+def test_few_values_and_many_go_through_the_same_bits(
     values: list[float], span: int, before: tuple[float, int] | None
 ) -> None:
-    """One value is mixed in by hand, many in Polars."""
-    start = Ewma(*before) if before else Ewma()
-    many, after_many = average(np.array(values), span, start)
-    state, means = start, [start.mean]
+    """Short series run value by value, long ones in Polars; a live value is one NumPy scalar."""
+    state = Ewma(*before) if before else Ewma()
+    few, after_few = average(np.array(values), span, state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scales, "LONG_SERIES", -1)
+        many, after_many = average(np.array(values), span, state)
+    np.testing.assert_array_equal(few, many)
+    assert after_few == after_many
     for value in np.array(values):
-        (_, mean), state = average(value, span, state)
-        means.append(mean)
-    np.testing.assert_array_equal(means, many)
+        _, state = average(value, span, state)
     np.testing.assert_array_equal(state, after_many)

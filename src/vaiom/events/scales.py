@@ -2,7 +2,7 @@
 
 Enters: consecutive bars of one asset, and the state left by the bars before them. Leaves: `Series` through each bar,
 and the state after the last. A whole history, new bars and one live bar go through the same lines and give the same
-bits: many bars are arrays, one bar is NumPy scalars, which cost a tenth.
+bits: many bars are arrays, one bar is NumPy scalars, which cost a tenth. NumPy alone, but for long averages.
 Paper: Methods, "Continuous dynamic features" and "Return Bucket Construction"; ranges and slots are not the paper's.
 """
 
@@ -42,6 +42,8 @@ LATELY_WEEKS = 4
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
 
+LONG_SERIES = 2_000
+"""A longer series is averaged by Polars, which gives the same bits; to begin costs it a loop of this length."""
 MOST_MISSING = 10_000_000
 """Rows without a value in a row: more than any history has."""
 
@@ -286,15 +288,23 @@ def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
 
 def average(values: Floats, span: int, state: Ewma) -> tuple[Any, Ewma]:
     """pandas' `ewm(span, adjust=False).mean()`, before the first row and through each; NaN values only age the past."""
-    if not _many(values):
-        mean, num_missing = state
-        if values != values:
-            after = Ewma(mean, num_missing + 1 if mean == mean else 0)
-        else:
-            value = float(values)
-            weight = _weight(2 / (span + 1), num_missing)
-            after = Ewma(value if mean != mean else mean + (value - mean) * weight)
-        return [mean, after.mean], after
+    if _many(values) and len(values) > LONG_SERIES:
+        return _average_long(values, span, state)
+    alpha = 2 / (span + 1)
+    mean, num_missing = state
+    out, usual = [mean], _weight(alpha, 0)
+    for value in values.tolist() if _many(values) else [float(values)]:
+        if value == value:
+            weight = _weight(alpha, num_missing) if num_missing else usual
+            mean = value if mean != mean else mean + (value - mean) * weight
+            num_missing = 0
+        elif mean == mean:
+            num_missing += 1
+        out.append(mean)
+    return np.array(out) if _many(values) else out, Ewma(mean, num_missing)
+
+
+def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
     import polars as pl
 
     replay = [state.mean, *[math.nan] * state.num_missing]

@@ -82,8 +82,10 @@ def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
         if not ((dtype := frame.schema[name]).is_numeric() or dtype == pl.Null):
             raise DataError("a price column must be numeric", where=f"{where}, column {name}", got=str(dtype))
     require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
-    # Live bars come often and mostly conform: looking is much faster than a query that changes nothing.
-    if frame.schema == BAR_SCHEMA and not any(frame[name].is_nan().any() for name in NUMBER_COLUMNS):
+    # Live bars come often and mostly conform: looking is much faster than a query that changes nothing. In an array
+    # null is NaN as well.
+    numbers = [frame[name] for name in NUMBER_COLUMNS] if frame.schema == BAR_SCHEMA else []
+    if numbers and all(int(np.isnan(each.to_numpy()).sum()) == each.null_count() for each in numbers):
         return frame
     return frame.select(pl.col("Datetime").cast(STAMP), pl.col(NUMBER_COLUMNS).cast(pl.Float64).fill_nan(None))
 
