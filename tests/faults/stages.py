@@ -84,6 +84,7 @@ def stages(inputs: Path, server: FeedServer) -> dict[str, Stage]:
     build = ["corpus", "build", str(inputs / "bars"), "--out", "OUT/corpus", *boundaries]
     fetch = ["data", "download", "EURUSD", "--from", "2019-02-04", "--to", f"2019-02-{4 + FEED_DAYS:02d}"]
     train = ["train", "--experiment", "demo", "--device", "cpu", *settings, "--out", "OUT/run"]
+    reproduce = ["reproduce", "metadata", "--seed", "17", "--device", "cpu", "--out", "OUT/tables"]
     return {
         "import": Stage(
             start=["data", "import", str(inputs / "csv"), "--out", "OUT/bars"],
@@ -131,7 +132,7 @@ def stages(inputs: Path, server: FeedServer) -> dict[str, Stage]:
             start=[*train, corpus], go_on=["--resume"], whole=_whole_run, result=_trained, weight=4
         ),
         "reproduction": Stage(
-            start=["reproduce", "baselines", "--corpus", corpus, "--device", "cpu", "--out", "OUT/tables", *settings],
+            start=[*reproduce, "--corpus", corpus, *settings],
             whole=_whole_records,
             result=_reproduced,
             weight=2,
