@@ -16,8 +16,10 @@ from vaiom.codec import from_json, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus
+from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.events.fit import INTERIOR_QUANTILES
 from vaiom.events.horizons import Horizon, HorizonCorpus, at_horizon, fit_horizon, of_next_bar
-from vaiom.events.splits import NO_TARGET_CODE, SplitConfig
+from vaiom.events.splits import NO_TARGET_CODE, TRAIN, SplitConfig
 
 SPLITS = SplitConfig(
     train_end=datetime(2023, 12, 10),
@@ -102,6 +104,13 @@ def test_nothing_outside_train_is_fitted_on() -> None:
         column[later] *= 7
     again = fit_horizon(replace(corpus(), columns={**corpus().columns, **columns}), BARS)
     assert to_json(again) == to_json(view().at)
+
+
+def test_the_buckets_inside_the_tails_hold_their_shares_of_train() -> None:
+    rows = np.flatnonzero((view().split_codes == corpus().splits.code(TRAIN)) & ~view().target_bad & ~view().mask_any)
+    counts = np.bincount(view().target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[5:13]
+    expected = np.diff((0, *INTERIOR_QUANTILES, 1)) * counts.sum()
+    np.testing.assert_allclose(counts, expected, atol=1)
 
 
 def test_the_scale_knows_the_hours_that_come() -> None:

@@ -202,7 +202,8 @@ def _fit_edges(ordered: Callable[[str, np.uint8], Floats]) -> dict[str, Any]:
 
 
 def fit_signed_edges(ordered: npt.NDArray[np.float64]) -> Edges:
-    """Fixed tail cutoffs and the quantiles of what lies strictly inside the inner pair; repeated quantiles collapse."""
+    """Fixed tail cutoffs and the quantiles of what lies strictly inside the inner pair, of values in their order;
+    repeated quantiles collapse."""
     inner = min(np.abs(TAIL_CUTOFFS))
     inside = ordered[ordered.searchsorted(-inner, "right") : ordered.searchsorted(inner)]
     quantiles = _quantiles(inside, INTERIOR_QUANTILES)

@@ -119,7 +119,7 @@ def fit_horizon(corpus: Corpus, bars: int) -> Horizon:
     z = sums[usable] / (corpus.sigma20[usable] * math.sqrt(bars))
     slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)
     ratios = usual_sizes(np.abs(z), assets[usable], slots[usable], (num_assets + 1, slots_of_week(corpus)))
-    z /= ratios[assets[usable], slots[usable]]
+    z = np.sort(z / ratios[assets[usable], slots[usable]])
     edges = fit_signed_edges(z)
     if len(edges) != NUM_RETURN_BUCKETS + 1:
         raise DataError("the Train sums are too coarse for the return buckets", where=f"{bars} bars, {corpus.path}")
