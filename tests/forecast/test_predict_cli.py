@@ -29,7 +29,7 @@ def test_csv_has_a_line_per_asset_and_the_same_numbers(run, tiny: TinyRun, forec
     lines = {line["symbol"]: line for line in csv.DictReader(io.StringIO(out))}
     for symbol, dist in forecaster.predict(read_bars(tiny.bars)).items():
         assert float(lines[symbol]["q0.05"]) == dist.quantile(0.05)
-        assert float(lines[symbol]["es0.99_short"]) == dist.to_dict()["expected_shortfall"]["short"]["0.99"]
+        assert float(lines[symbol]["es0.99_short"]) == dist.expected_shortfall(0.99, "short")
         assert float(lines[symbol]["p16"]) == dist.probs[15]
 
 

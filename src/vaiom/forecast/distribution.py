@@ -179,13 +179,11 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
     every, edges = stack(dists), dists[0].edges.tolist()
     risk, shown = np.array(RISK_LEVELS), len(SHOWN_LEVELS)
     means, ups = every.mean(), every.prob_up.tolist()
-    # Many levels at once cost little more than one; what lies beyond a high quantile follows from what lies below it.
+    # Many levels at once cost little more than one.
     quantiles = every.quantile([*SHOWN_LEVELS, *(1 - risk), *risk])
-    losses = every.expected_shortfall([*risk, *(1 - risk)])
-    gains = (means[:, None] + risk * losses[:, len(risk) :]) / (1 - risk)
     risks = {
         "value_at_risk": {"long": -quantiles[:, shown : -len(risk)], "short": quantiles[:, -len(risk) :]},
-        "expected_shortfall": {"long": losses[:, : len(risk)], "short": gains},
+        "expected_shortfall": {side: every.expected_shortfall(RISK_LEVELS, side) for side in SIDES},
     }
     return [
         {
