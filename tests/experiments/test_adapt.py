@@ -22,12 +22,13 @@ from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.splits import VALIDATION
-from vaiom.experiments.refit import AS_IT_WAS, Adapted, adapt
+from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.experiments.refit import AS_IT_WAS, STEPS_A_PASS, Adapted, adapt
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.vaiom import ASSET_TABLE
 from vaiom.run import Run
+from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.windows import predict_probabilities
 
 SETTINGS = ("steps=6", "validate_every=2", "log_every=2", "learning_rate=1e-3")
@@ -193,3 +194,15 @@ vaiom.evaluate(start, corpus=corpus, out=out + "/as-it-was", device="cpu")
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert AS_IT_WAS in done.stdout
+
+
+def test_a_short_history_is_learned_in_small_steps(trained: TinyRun, adapted: Adapted, tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "GBPJPY", random_bars(900, 0, start=SPLITS.train_end - timedelta(days=8)))
+    brief = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
+    short = adapt(brief, trained.run, tmp_path / "run", settings=SETTINGS, device="cpu")
+    before, long, few = (
+        experiment_of_checkpoint(load_checkpoint(Run(run).best)) for run in (trained.run, adapted.run, short.run)
+    )
+    events = len(brief.endpoints(TRAIN, before.model.history))
+    assert long.train.micro_batch == before.train.micro_batch
+    assert few.train.micro_batch == max(1, events // (STEPS_A_PASS * before.model.context)) < before.train.micro_batch

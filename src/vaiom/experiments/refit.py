@@ -21,7 +21,7 @@ from vaiom.evaluation.predictor import ModelPredictor, heldout_rows, require_tok
 from vaiom.evaluation.scores import MODEL, event_bits, score_events
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.horizons import HORIZONS
-from vaiom.events.splits import VALIDATION, SplitConfig
+from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
 from vaiom.model.horizons import FittedHorizons
@@ -40,6 +40,8 @@ SHORT: dict[str, Any] = {
     **{"ema_decay": 0.98, "teachers": 0, "teacher_share": 0.0},
 }
 """Minutes on a CPU, stopped as soon as Validation says so."""
+STEPS_A_PASS = 4
+"""Steps in which a history is gone through once, at least: whole batches would learn a short one by heart in a few."""
 
 
 def refit(run: Path, corpus: Corpus, out: Path, *, until: datetime | None = None, **options: Any) -> TrainResult:
@@ -119,7 +121,11 @@ def adapt(
     """
     start = Run(out).start if options.get("resume") and Run(out).start.exists() else Run(find_run(start)).best
     before = experiment_of_checkpoint(load_checkpoint(start))
-    careful = before.with_changes(**SHORT, learning_rate=before.train.learning_rate * SMALLER_STEPS)
+    events = len(corpus.endpoints(TRAIN, before.model.history))
+    windows = min(before.train.micro_batch, max(1, events // (STEPS_A_PASS * before.model.context)))
+    careful = before.with_changes(
+        **SHORT, micro_batch=windows, learning_rate=before.train.learning_rate * SMALLER_STEPS
+    )
     chosen = careful.with_settings(settings)
     result = train(corpus, chosen, out, start=start, **options)
     others = {AS_IT_WAS: start, **{str(run): Run(find_run(run)).best for run in against}}
@@ -127,10 +133,9 @@ def adapt(
     files = {MODEL: Run(out).best, **others}
     models = {name: ModelPredictor.load(file, options.get("device", "auto")) for name, file in files.items()}
     probs = {name: model.predict_proba(corpus, rows) for name, model in models.items()}
-    events = score_events(
-        corpus, rows, {name: event_bits(each, corpus.target_return[rows]) for name, each in probs.items()}
-    )
-    return Adapted(**vars(result), gains={name: paired_gain(events, name) for name in others})
+    bits = {name: event_bits(each, corpus.target_return[rows]) for name, each in probs.items()}
+    scored = score_events(corpus, rows, bits)
+    return Adapted(**vars(result), gains={name: paired_gain(scored, name) for name in others})
 
 
 def _sentence(name: str, gain: PairedGain) -> str:
