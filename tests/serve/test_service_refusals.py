@@ -49,6 +49,7 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             assert "repeated" in refusal(await forecast(bars=[*bars, bars[-1]]), 422)["problem"]
             assert "timeframe" in refusal(await forecast(bars=bars[::2]), 422)["problem"]
             refusal(await forecast(symbol="../etc"), 422)
+            refusal(await push(first, symbol="EURUSD%0A"), 422)
             refusal(await forecast(bars=[{**bars[0], "close": "1.1"}]), 422)
             refusal(await forecast(bars=[{**bars[0], "datetime": 17}]), 422)
             refusal(await forecast(bars=[{**bars[0], "extra": 1}]), 422)

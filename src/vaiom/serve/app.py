@@ -376,7 +376,7 @@ class QuickRoute(APIRoute):
         async def handle(request: Request) -> Response:
             plain = request.headers.get("content-type") == "application/json" and not request.scope["query_string"]
             try:
-                if not plain or not all(map(re.compile(schemas.SYMBOL).match, request.path_params.values())):
+                if not plain or not all(map(re.compile(schemas.SYMBOL).fullmatch, request.path_params.values())):
                     return await usual(request)
                 body = kind.model_validate_json(await request.body())
             except (ValidationError, ClientDisconnect):
