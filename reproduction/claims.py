@@ -65,10 +65,12 @@ def _of_row(claim: Claim, records: Records) -> list[Any]:
 def _reason(found: Measured) -> str:
     seeds = f"{len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed, the main model's spread"
     short = f" ({found.shortened})" if found.shortened else ""
-    turned = ", ".join(f"{step:,}" for step in found.best_steps)
+    turned = all(each.best_step() < each.last_step for each in found.records)
+    best = ", ".join(f"{step:,}" for step in found.best_steps)
+    curve = f"its curve turned at {best}" if turned else f"its curve had not turned at {best}"
     return {
         NOT_RUN: f"no {found.row.timeframe} bars here",
-        STOPPED: f"its curve turned at {turned}, and its run ended before this step{short}",
+        STOPPED: f"{curve}, and its run ended before this step{short}",
         UNRESOLVED: f"smaller than the chance of training: {seeds}{short}",
         NOT_CLAIMED: f"its curve had not turned{short}",
         UNMATCHED: f"the two lengths do not match{short}",
