@@ -16,7 +16,7 @@ import torch
 
 from cli.command_line import Vaiom
 from vaiom.codec import to_json
-from vaiom.evaluation.evaluate import evaluate_run, figures_of_events
+from vaiom.evaluation.evaluate import evaluate_run, judge
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import read_events
 from vaiom.events.corpus import Corpus, open_corpus
@@ -34,7 +34,7 @@ def restate(place: Path, change: Callable[[pl.DataFrame], pl.DataFrame], precisi
     run, corpus = place / "seed17", open_corpus(place / "corpus")
     file, evaluation = Run(run).events(SPLIT), Run(run).evaluation(SPLIT)
     change(pl.read_parquet(file).drop(pl.selectors.starts_with("prob_"))).write_parquet(file)
-    figures = to_json(figures_of_events(corpus, SPLIT, corpus.endpoints(SPLIT, 16), read_events(run, SPLIT)))
+    figures = to_json(judge(corpus, SPLIT, corpus.endpoints(SPLIT, 16), read_events(run, SPLIT)))
     evaluation.write_text(json.dumps({**json.loads(evaluation.read_text()), **figures, "precision": precision}))
 
 

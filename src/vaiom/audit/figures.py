@@ -23,17 +23,10 @@ from vaiom.audit.proof import AuditConfig, Proof, claim
 from vaiom.baselines.base import Floats
 from vaiom.codec import to_json
 from vaiom.errors import DataError, UserError
-from vaiom.evaluation.evaluate import (
-    RUN_PREFIX,
-    Evaluation,
-    ForecastScore,
-    compare_tests,
-    figures_of_events,
-    figures_of_forecasts,
-)
+from vaiom.evaluation.evaluate import RUN_PREFIX, Evaluation, ForecastScore, compare_tests, judge
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
-from vaiom.evaluation.joint import fit_dependence, judge_joint, make_panel
+from vaiom.evaluation.joint import fit_dependence, make_panel
 from vaiom.evaluation.ledger import is_recorded, ledger_heads, model_looks
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, ScoredEvents, difference_of, event_bits, find_rows, read_events
@@ -92,18 +85,7 @@ def prove_figures(proof: Proof, run: AuditedRun) -> None:
         rows = find_rows(corpus, corpus.target_timestamps, events.symbols, events.target_times)
         if not proof.check(bool((rows >= 0).all()), f"{split}: events that the corpus does not have"):
             continue
-        figures = figures_of_events(corpus, split, rows, events, purpose)
-        old = stored.get("ledger_sha256") is None
-        for name in ("sample", "confidence_set"):  # which version 0.1, or machines without `arch`, do not have
-            if (old or name != "sample") and None in (stored.get(name), figures[name]):
-                proof.notes.append(f"{split}: not compared: {name}")
-                del figures[name]
-        if stored.get("corpus_sha256") != corpus.sha256:
-            proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
-            del figures["zero_share"]
-        figures |= _compared_with_others(proof, run.files, split, stored, events)
-        compare_figures(proof, to_json(figures), stored, split)
-        _compare_forecasts(proof, run, rows, split, stored, events)
+        _compare_evaluation(proof, run, rows, split, stored, events)
         taught = not stored.get("horizons") or run.files.horizons.is_file()
         proof.check(taught, f"{split}: figures of horizons, and {run.files.horizons.name} is gone (vaiom horizons)")
         _compare_baselines(proof, run, split, rows, events, stored.get("baselines"))
@@ -146,17 +128,14 @@ def _compare_scored(proof: Proof, run: AuditedRun, folder: Run, split: str) -> N
     places = [number for number, look in looks if look.checkpoint_sha256 == digest]
     looked = stored["looks"] in (places if is_recorded(corpus, split) else [None])
     proof.check(looked, f"{where}: the ledger has no such look at these forecasts")
-    figures = figures_of_events(corpus, split, rows, events) | figures_of_forecasts(None, corpus, rows, probs, events)
+    figures = judge(corpus, split, rows, events)
     told = f"{missing:,} of the {len(ours):,} events of the split "
     proof.check("".join(stored["caveats"][:1]).startswith(told), f"{where}: not told that {told}are missing")
     figures["caveats"] = stored["caveats"][:1] + figures["caveats"]
     figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons"))
     figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256}
     figures |= {"experiment": name, "num_missing": missing}
-    if None in (stored["confidence_set"], figures["confidence_set"]):  # which needs `arch`
-        proof.notes.append(f"{where}: not compared: confidence_set")
-        del figures["confidence_set"]
-    compare_figures(proof, to_json(figures), stored, where)
+    _compare_named(proof, figures, stored, where, {})
     proof.notes.append(f"{where}: forecasts of others, taken as they were given")
 
 
@@ -206,10 +185,40 @@ def _compared_with_others(
     return figures
 
 
-def _compare_forecasts(
+def _compare_evaluation(
     proof: Proof, run: AuditedRun, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
 ) -> None:
-    """The checkpoint answers once more; what needs whole forecasts follows from those of the file if it has them."""
+    """What is judged from the events of the file is what it says."""
+    events, allowed = _score_again(proof, run, rows, split, stored, events)
+    dependence = Dependence.read(run.files.dependence, run.checkpoint.sha256) if stored.get("joint") else None
+    fits = Path(stored["baselines"]) if stored.get("baselines") else None
+    figures = judge(run.corpus, split, rows, events, run.model, dependence, fits)
+    figures |= _compared_with_others(proof, run.files, split, stored, events)
+    if stored.get("ledger_sha256") is None and stored.get("sample") is None:  # which version 0.1 does not have
+        proof.notes.append(f"{split}: not compared: sample")
+        del figures["sample"]
+    if stored.get("corpus_sha256") != run.corpus.sha256:
+        proof.notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
+        del figures["zero_share"]
+    if "bits_alone" not in stored:  # as in older evaluations
+        figures.pop("bits_alone", None)
+    _compare_named(proof, figures, stored, split, allowed)
+
+
+def _compare_named(
+    proof: Proof, figures: dict[str, Any], stored: dict[str, Any], where: str, allowed: dict[str, float]
+) -> None:
+    for name, value in figures.items():
+        if name == "confidence_set" and None in (value, stored.get(name)):  # which needs `arch`
+            proof.notes.append(f"{where}: not compared: {name}")
+        else:
+            compare_figures(proof, to_json(value), stored.get(name), f"{where}.{name}", allowed.get(name, ABSOLUTE))
+
+
+def _score_again(
+    proof: Proof, run: AuditedRun, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
+) -> tuple[ScoredEvents, dict[str, float]]:
+    """The checkpoint answers once more, in place of forecasts that a file lacks; with what figures may differ by."""
     chosen = run.draw(rows, whole=events.probs is None)
     probs = run.model.predict_proba(run.corpus, rows[chosen])
     rounding = run.rounding(split, stored.get("precision"))
@@ -228,27 +237,17 @@ def _compare_forecasts(
         moved = float(np.abs(events.probs[chosen] - probs).max(initial=0))
         otherwise = f"{split}: a probability differs by {moved:.1e} from the checkpoint's"
         proof.check(moved <= rounding.probability, otherwise, probs.size)
-        probs = events.probs
-    elif largest > SAME_BITS or len(chosen) < len(rows):
+    elif largest <= SAME_BITS and len(chosen) == len(rows):
+        events = replace(events, probs=probs)
+    else:
         proof.check(stored.get("ledger_sha256") is None, f"{split}: the forecasts were taken out of the events file")
         proof.notes.append(
             f"{split}: an old file without forecasts; not recomputed: the PIT and its tests, reliability, Brier, RPS, "
             "entropy, forecast tails, value-at-risk and shortfall backtests, latent states"
         )
-        return
-    figures = to_json(figures_of_forecasts(run.model, run.corpus, rows, probs, events))
     # The model answers now for what the file holds no forecasts of.
     now = {"mixture": max(rounding.bits, FLIPPED_STATES / len(rows)), "bits_alone": rounding.mean_bits}
-    for name, allowed in now.items():
-        value = {name: figures.pop(name)}
-        if name in stored:  # older evaluations have no bits_alone
-            compare_figures(proof, value, stored, split, allowed if largest > SAME_BITS else ABSOLUTE)
-    compare_figures(proof, figures, stored, split)
-    if stored.get("joint"):
-        dependence = Dependence.read(run.files.dependence, run.checkpoint.sha256)
-        fits = Path(stored["baselines"]) if stored.get("baselines") else None
-        again = {"joint": to_json(judge_joint(run.model, run.corpus, split, dependence, fits))}
-        compare_figures(proof, again, stored, split, ABSOLUTE if largest <= SAME_BITS else SAMPLED)
+    return events, {**now, "joint": SAMPLED} if largest > SAME_BITS else {}
 
 
 def _compare_page(proof: Proof, run: AuditedRun) -> None:

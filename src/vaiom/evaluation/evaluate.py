@@ -208,10 +208,8 @@ def evaluate_run(
                 write_bytes(new, old.read_bytes())
     # Whatever can be refused has been: from here on it is a look.
     looks = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
-    probs = model.predict_proba(corpus, rows)
-    events = replace(unscored, bits={MODEL: event_bits(probs, unscored.buckets), **losses}, probs=probs)
+    events = score_events(corpus, rows, losses, model.predict_proba(corpus, rows))
     write_events(run, split, events)
-    figures = figures_of_events(corpus, split, rows, events, checkpoint.provenance.purpose)
     tests = corpus.splits.test_names
     files = [Run(run).evaluation(name) for name in tests if name != split] if split in tests else []
     earlier = {file: read_json(file) for file in files if file.is_file()}
@@ -238,10 +236,8 @@ def evaluate_run(
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
         precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
         baselines=str(baselines) if baselines else None,
-        joint=judge_joint(model, corpus, split, dependence, baselines) if dependence else None,
         horizons=scores or None,
-        **figures,
-        **figures_of_forecasts(model, corpus, rows, probs, events),
+        **judge(corpus, split, rows, events, model, dependence, baselines),
     )
     write_json(Run(run).evaluation(split), to_json(result))
     for file, stored in earlier.items():
@@ -251,27 +247,30 @@ def evaluate_run(
     return result
 
 
-def _labels(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, npt.NDArray[Any]]:
-    return {
+def judge(
+    corpus: Corpus,
+    split: str,
+    rows: Rows,
+    events: ScoredEvents,
+    model: ModelPredictor | None = None,
+    dependence: Dependence | None = None,
+    baselines: Path | None = None,
+) -> dict[str, Any]:
+    """Every figure of a split's events at these rows, by its name in an `Evaluation`: of their losses alone where the
+    events have no forecasts, and what takes a model only where there is one."""
+    labels: dict[str, npt.NDArray[Any]] = {
         "asset": events.symbols,
         "month": events.target_times.astype("datetime64[M]"),
         "hour": events.target_times.astype("datetime64[h]").astype(np.int64) % 24,
         "bucket": events.buckets,
         "vol_regime": corpus.disc[rows, _VOL_REGIME],
     }
-
-
-def figures_of_events(
-    corpus: Corpus, split: str, rows: Rows, events: ScoredEvents, purpose: str = ""
-) -> dict[str, Any]:
-    """What follows from the losses of a split's events at these rows, and what limits it."""
-    labels = _labels(corpus, rows, events)
     sample = SampleSize(
         num_assets=len(np.unique(events.symbols)),
         num_months=len(np.unique(labels["month"])),
         empty_buckets=[int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)],
     )
-    return {
+    figures = {
         "num_events": len(events),
         "zero_share": float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0)),
         "bits": events.mean_bits,
@@ -279,22 +278,19 @@ def figures_of_events(
         "confidence_set": ConfidenceSet.of(events.bits, events.target_times),
         "by": {name: bits_by_group(events.bits, groups) for name, groups in labels.items()},
         "sample": sample,
-        "caveats": caveats_of(sample, purpose),
+        "caveats": caveats_of(sample, model.checkpoint.provenance.purpose if model else ""),
     }
-
-
-def figures_of_forecasts(
-    model: ModelPredictor | None, corpus: Corpus, rows: Rows, probs: Floats, events: ScoredEvents
-) -> dict[str, Any]:
-    """Calibration and backtests, overall and by what is known before the return; of a model its latent states too."""
-    labels = _labels(corpus, rows, events)
-    known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}
-    served, log_ret = served_distributions(corpus, rows, probs), corpus.log_ret_next[rows].astype(np.float64)
-    figures = judge_forecasts(served, probs, events.buckets, log_ret, events.symbols, known)
-    if model is None:
-        return {**figures, "mixture": None}
-    alone = score_alone(model, corpus, rows, events.buckets)
-    return {**figures, "mixture": diagnose_mixture(model, corpus, rows), "bits_alone": alone}
+    if events.probs is None:
+        return figures
+    known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}  # before the return
+    served, log_ret = served_distributions(corpus, rows, events.probs), corpus.log_ret_next[rows].astype(np.float64)
+    figures |= judge_forecasts(served, events.probs, events.buckets, log_ret, events.symbols, known)
+    figures["mixture"] = diagnose_mixture(model, corpus, rows) if model else None
+    if model:
+        figures["bits_alone"] = score_alone(model, corpus, rows, events.buckets)
+    if model and dependence:
+        figures["joint"] = judge_joint(model, corpus, split, dependence, baselines)
+    return figures
 
 
 def score_alone(model: ModelPredictor, corpus: Corpus, rows: Rows, buckets: npt.NDArray[np.integer]) -> float | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,19 +18,10 @@ from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, s
 from vaiom.baselines.store import load_losses
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.evaluate import RUN_PREFIX, ForecastScore, figures_of_events, figures_of_forecasts, require_own
+from vaiom.evaluation.evaluate import RUN_PREFIX, ForecastScore, judge, require_own
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import rows_of
-from vaiom.evaluation.scores import (
-    MODEL,
-    Times,
-    event_bits,
-    find_rows,
-    losses_of,
-    read_events,
-    score_events,
-    write_events,
-)
+from vaiom.evaluation.scores import MODEL, Times, find_rows, losses_of, read_events, score_events, write_events
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, open_corpus
 from vaiom.events.distribution import ReturnShape, Tail
 from vaiom.events.fields import NUM_RETURN_BUCKETS
@@ -114,9 +104,8 @@ def score(
     # Whatever can be refused has been: from here on it is a look.
     digest = sha256_of(probs.tobytes())
     looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
-    judged = score_events(corpus, common, {MODEL: event_bits(probs, corpus.target_return[common]), **losses})
-    figures = figures_of_events(corpus, split, common, judged)
-    figures |= figures_of_forecasts(None, corpus, common, probs, judged)
+    judged = score_events(corpus, common, losses, probs)
+    figures = judge(corpus, split, common, judged)
     share, unused = missing / len(events), (~np.isin(rows, events)).sum()
     told = f"{missing:,} of the {len(events):,} events of the split ({share:.2%}) are missing and not scored; "
     told += f"{unused:,} lines of the table, which holds {form}, belong to no event of it."
@@ -126,7 +115,7 @@ def score(
     what |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256, "looks": looks}
     found = ForecastScore(**what, **figures, seed=0, step=0, all_tests=None, seeds=None)
     if folder is not None:
-        write_events(folder, split, replace(judged, probs=probs))
+        write_events(folder, split, judged)
         write_json(Run(folder).evaluation(split), to_json(found))
     return found
 

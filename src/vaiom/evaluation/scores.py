@@ -124,14 +124,15 @@ class ScoredEvents:
         return {name: float(losses.mean()) for name, losses in self.bits.items()}
 
 
-def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats]) -> ScoredEvents:
-    """Name the events of these rows, with what they cost each predictor."""
-    names = np.array(["", *corpus.tokenizer.symbols])
+def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats], probs: Floats | None = None) -> ScoredEvents:
+    """Name the events of these rows, with what they cost each predictor, a model with these forecasts first."""
+    names, buckets = np.array(["", *corpus.tokenizer.symbols]), corpus.target_return[rows]
     return ScoredEvents(
         symbols=names[corpus.meta[rows, 0]],
         target_times=corpus.target_timestamps[rows].astype("datetime64[s]"),
-        buckets=corpus.target_return[rows],
-        bits=bits,
+        buckets=buckets,
+        bits=bits if probs is None else {MODEL: event_bits(probs, buckets), **bits},
+        probs=probs,
     )
 
 
