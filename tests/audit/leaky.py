@@ -10,102 +10,98 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from audit.markets import Market, real_market, simulated_market
 from vaiom.audit import leakage
-from vaiom.audit.pipeline import Bars, Events, Fitted, Pipeline, widest_model
+from vaiom.audit.pipeline import Bars, Pipeline, widest_model
 from vaiom.audit.proof import FAILED, AuditConfig, Proof
+from vaiom.baselines.base import Predictor
 from vaiom.events.build import CorpusConfig
+from vaiom.events.corpus import Corpus
 from vaiom.events.fields import EXTRA_FIELDS
-from vaiom.events.splits import SplitConfig
+from vaiom.events.fit import Tokenizer
+from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import sha256_of
 from vaiom.market.folder import PRICE_COLUMNS
+from vaiom.training.windows import Sampler
 
 CONTEXT = 32
 AUDIT = AuditConfig(cuts=2, rare_cuts=0, seed=5)
 RARE = AuditConfig(cuts=0, seed=5)
 
 
-class Honest(Pipeline):
-    """The product's own, with windows and fits that are quick; the leaks below change one thing each."""
-
-    def __init__(self, splits: SplitConfig) -> None:
-        super().__init__(CorpusConfig(splits=splits), model=widest_model(CONTEXT), baselines=("frequency", "ewma_t"))
-
-
-def with_known(events: Events, **fields: Any) -> Events:
-    return replace(events, known={**events.known, **fields})
+def make_pipeline(splits: SplitConfig, kind: type[Pipeline] = Pipeline, predictor: Predictor | None = None) -> Pipeline:
+    """The product's own unless told, with windows and fits that are quick."""
+    config, fits = CorpusConfig(splits=splits), ("frequency", "ewma_t")
+    return kind(config, model=widest_model(CONTEXT), predictor=predictor, baselines=fits)
 
 
-def next_of(events: Events, values: np.ndarray) -> np.ndarray:
+def changed(corpus: Corpus, **values: np.ndarray) -> Corpus:
+    """A corpus with other values in place of those that it works out itself."""
+    other = replace(corpus)
+    vars(other).update(values)
+    return other
+
+
+def next_of(corpus: Corpus, values: np.ndarray) -> np.ndarray:
     """The value of the row after each row of the same asset; the last row keeps its own."""
     out = values.copy()
-    for rows in events.asset_slices.values():
+    for rows in corpus.asset_slices.values():
         out[rows][:-1] = values[rows][1:]
     return out
 
 
-class WindowWideNormalisation(Honest):
+class WindowWideNormalisation(Pipeline):
     """A window is normalised by its own mean and deviation, its target row included."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        cont = events.known["cont"].astype(np.float64)
-
-        def windows(rows: np.ndarray) -> np.ndarray:
-            seen = np.minimum(rows[:, None] + np.arange(1 - CONTEXT, 2), len(cont) - 1)
-            x = cont[seen]
-            return ((x - x.mean(1, keepdims=True)) / (x.std(1, keepdims=True) + 1e-9))[:, :-1]
-
-        return replace(events, windows=windows)
+    def windows(self, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+        cont = corpus.cont.astype(np.float64)
+        x = cont[np.minimum(rows[:, None] + np.arange(1 - CONTEXT, 2), len(cont) - 1)]
+        return ((x - x.mean(1, keepdims=True)) / (x.std(1, keepdims=True) + 1e-9))[:, :-1]
 
 
-class AssetWideNormalisation(Honest):
+class AssetWideNormalisation(Pipeline):
     """Features are normalised over an asset's whole history."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        cont = events.known["cont"].astype(np.float64)
-        for rows in events.asset_slices.values():
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        cont = corpus.cont.astype(np.float64)
+        for rows in corpus.asset_slices.values():
             cont[rows] = (cont[rows] - cont[rows].mean(0)) / (cont[rows].std(0) + 1e-9)
-        return with_known(events, cont=cont)
+        return changed(corpus, cont=cont)
 
 
-class EdgesOnAllData(Honest):
+class EdgesOnAllData(Pipeline):
     """Bucket edges are fitted on every event there is."""
 
-    def fit(self, bars: Bars) -> Fitted:
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
         far = [datetime(2100 + year, 1, 1) for year in range(4)]
         everything = SplitConfig(train_end=far[0], validation=(far[1], far[2]), tests=(), seal=far[3])
-        fitted = Pipeline(CorpusConfig(splits=everything), model=self.model, baselines=()).fit(bars)
-        return replace(fitted, hashes={"edges": fitted.hashes["tokenizer"]})
+        return super().corpus(bars, tokenizer or make_pipeline(everything).corpus(bars).tokenizer)
 
 
-class SigmaWithTarget(Honest):
+class SigmaWithTarget(Pipeline):
     """The scale that divides the next return has already seen it."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        return with_known(events, sigma20=next_of(events, events.known["sigma20"]))
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        return replace(corpus, columns={**corpus.columns, "sigma20": next_of(corpus, corpus.sigma20)})
 
 
-class ShuffledSplit(Honest):
+class ShuffledSplit(Pipeline):
     """Events are dealt to Train and Validation at random."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        rows = np.concatenate([events.splits["train"], events.splits["validation"]])
+    def splits(self, corpus: Corpus) -> dict[str, np.ndarray]:
+        splits = super().splits(corpus)
+        rows = np.concatenate([splits[TRAIN], splits[VALIDATION]])
         is_train = rows % 5 != 0
-        train = rows[is_train]
-        return replace(
-            events,
-            splits={**events.splits, "train": train, "validation": rows[~is_train]},
-            draw=lambda step: np.random.default_rng(step).choice(train, 16),
-        )
+        return {**splits, TRAIN: rows[is_train], VALIDATION: rows[~is_train]}
+
+    def sampler(self, corpus: Corpus) -> Sampler:
+        return Sampler(self.splits(corpus)[TRAIN], 0, 16)
 
 
 def daily_among_hours(bars: Bars) -> dict[str, pl.DataFrame]:
@@ -120,133 +116,123 @@ def daily_among_hours(bars: Bars) -> dict[str, pl.DataFrame]:
     return {symbol: frame.with_columns(columns) for symbol, frame in bars.items()}
 
 
-class DailyBarInsideTheHours(Honest):
+class DailyBarInsideTheHours(Pipeline):
     """The pipeline puts the day's range into its first hour."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        return super().transform(daily_among_hours(bars), fitted)
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        return super().corpus(daily_among_hours(bars), tokenizer)
 
 
-class CentredEwma(Honest):
+class CentredEwma(Pipeline):
     """The scale is smoothed from both sides."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        sigma = events.known["sigma20"].copy()
-        for rows in events.asset_slices.values():
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        sigma = corpus.sigma20.copy()
+        for rows in corpus.asset_slices.values():
             backwards = pl.Series(sigma[rows][::-1]).ewm_mean(span=20, adjust=False).to_numpy()[::-1]
             sigma[rows] = (sigma[rows] + backwards) / 2
-        return with_known(events, sigma20=sigma)
+        return replace(corpus, columns={**corpus.columns, "sigma20": sigma})
 
 
-class ScalerOnValidation(Honest):
+class ScalerOnValidation(Pipeline):
     """Mean and deviation of the features come from Validation."""
 
-    def fit(self, bars: Bars) -> Fitted:
-        fitted = super().fit(bars)
-        corpus = self.corpus(bars, fitted.state)
+    def hashes(self, corpus: Corpus) -> dict[str, str]:
         seen = corpus.cont[corpus.endpoints("validation", CONTEXT)].astype(np.float64)
         moments = np.stack([seen.sum(0), (seen**2).sum(0)])
-        return replace(fitted, hashes={**fitted.hashes, "scaler": sha256_of(moments.tobytes())})
+        return {**super().hashes(corpus), "scaler": sha256_of(moments.tobytes())}
 
 
-class NextVolume(Honest):
+class NextVolume(Pipeline):
     """A feature is the volume of the bar that is to be predicted."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        volume = np.concatenate([bars[symbol]["Volume"].to_numpy() for symbol in events.asset_slices])
-        return with_known(events, volume_next=next_of(events, volume))
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        volume = np.concatenate([bars[symbol]["Volume"].to_numpy() for symbol in corpus.asset_slices])
+        return changed(corpus, cont=np.column_stack([corpus.cont, next_of(corpus, volume)]))
 
 
-class ForwardJoin(Honest):
+class ForwardJoin(Pipeline):
     """Another asset's close is joined from the nearest bar that comes after the row."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
         other = bars[max(bars)].select((pl.col("Datetime") - timedelta(minutes=1)).alias("Datetime"), "Close")
         joined = [
             bars[symbol].select("Datetime").join_asof(other, on="Datetime", strategy="forward")["Close"].to_numpy()
-            for symbol in events.asset_slices
+            for symbol in corpus.asset_slices
         ]
-        return with_known(events, other_close=next_of(events, np.concatenate(joined)))
+        return changed(corpus, cont=np.column_stack([corpus.cont, next_of(corpus, np.concatenate(joined))]))
 
 
-class OutliersOfTheWholeSample(Honest):
+class OutliersOfTheWholeSample(Pipeline):
     """Rows beyond a quantile of all moves, the later ones included, are dropped before anything is computed."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
         move = pl.col("Close").log().diff().abs().fill_null(0.0)
         kept = {symbol: frame.filter(move <= move.quantile(0.99)) for symbol, frame in bars.items()}
-        return super().transform(kept, fitted)
+        return super().corpus(kept, tokenizer)
 
 
-class SplitByTheRow(Honest):
+class SplitByTheRow(Pipeline):
     """An event is put into a split by the time of its row instead of its target's."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        codes = self.config.splits.codes(events.timestamps)
-        rows = np.flatnonzero(events.targets["valid_base"])
-        names = {name: self.config.splits.code(name) for name in events.splits}
-        return replace(events, splits={name: rows[codes[rows] == code] for name, code in names.items()})
+    def splits(self, corpus: Corpus) -> dict[str, np.ndarray]:
+        codes, rows = corpus.splits.codes(corpus.timestamps), np.flatnonzero(corpus.valid_base)
+        return {name: rows[codes[rows] == corpus.splits.code(name)] for name in super().splits(corpus)}
 
 
-class ValidationAgainInTrain(Honest):
+class ValidationAgainInTrain(Pipeline):
     """Some Validation events are in Train too."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        train = np.concatenate([events.splits["train"], events.splits["validation"][::50]])
-        return replace(events, splits={**events.splits, "train": train})
+    def splits(self, corpus: Corpus) -> dict[str, np.ndarray]:
+        splits = super().splits(corpus)
+        return {**splits, TRAIN: np.concatenate([splits[TRAIN], splits[VALIDATION][::50]])}
 
 
-class SamplerPastTrain(Honest):
+class SamplerPastTrain(Pipeline):
     """Splits are right, but windows are drawn from a few rows later."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        return replace(events, draw=lambda step: events.splits["train"][-16:] + step % 24)
+    def sampler(self, corpus: Corpus) -> Sampler:
+        return Sampler(self.splits(corpus)[TRAIN][-24:] + 24, 0, 16)
 
 
-class Restamped(Honest):
+class Restamped(Pipeline):
     """Bars are stamped an hour too early, as a right edge read as a left one would be."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
         early = {s: f.with_columns(pl.col("Datetime") - timedelta(hours=1)) for s, f in bars.items()}
-        return super().transform(early, fitted)
+        return super().corpus(early, tokenizer)
 
 
-class BatchNormalisedModel(Honest):
+class BatchNormalisedModel:
     """The model's answer depends on what it is asked together with."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        ret_z = events.known["cont"][:, 0].astype(np.float64)
+    name = "batch_normalised"
 
-        def predict(rows: np.ndarray) -> np.ndarray:
-            up = (1 + np.tanh(ret_z[rows] - ret_z[rows].mean())) / 2
-            return np.stack([1 - up, up], axis=1)
-
-        return replace(events, predict=predict)
+    def predict_proba(self, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+        ret_z = corpus.cont[rows, 0].astype(np.float64)
+        up = (1 + np.tanh(ret_z - ret_z.mean())) / 2
+        return np.stack([1 - up, up], axis=1)
 
 
-class PeekingModel(Honest):
+class PeekingModel:
     """Inputs are right, but the model reads one row too many."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        up = (1 + np.tanh(next_of(events, events.known["cont"][:, 0]))) / 2
-        return replace(events, predict=lambda rows: np.stack([1 - up[rows], up[rows]], axis=1))
+    name = "peeking"
+
+    def predict_proba(self, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+        up = (1 + np.tanh(next_of(corpus, corpus.cont[:, 0])[rows])) / 2
+        return np.stack([1 - up, up], axis=1)
 
 
-class LongerTarget(Honest):
+class LongerTarget(Pipeline):
     """The target reaches over several bars, while its stamp is that of the first."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        target = events.targets["log_ret_next"]
-        return replace(events, targets={**events.targets, "log_ret_next": target + next_of(events, target)})
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        return changed(corpus, log_ret_next=corpus.log_ret_next + next_of(corpus, corpus.log_ret_next))
 
 
 def thinned(bars: Bars) -> dict[str, pl.DataFrame]:
@@ -259,46 +245,46 @@ def thinned(bars: Bars) -> dict[str, pl.DataFrame]:
     return out
 
 
-class BackFilledPrices(Honest):
+class BackFilledPrices(Pipeline):
     """A bar without prices gets those of the next one."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
         filled = pl.col(PRICE_COLUMNS).fill_null(strategy="backward")
-        return super().transform({s: f.with_columns(filled) for s, f in bars.items()}, fitted)
+        return super().corpus({s: f.with_columns(filled) for s, f in bars.items()}, tokenizer)
 
 
-class BackFilledStamps(Honest):
+class BackFilledStamps(Pipeline):
     """A bar that is not there is made from the next one."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
         out = {}
         for symbol, frame in bars.items():
             hourly = frame.upsample("Datetime", every="1h")
             near = hourly.with_columns(pl.all().exclude("Datetime").fill_null(strategy="backward", limit=1))
             out[symbol] = near.filter(pl.col("Volume").is_not_null())
-        return super().transform(out, fitted)
+        return super().corpus(out, tokenizer)
 
 
-class FridaysAtNoon(Honest):
+class FridaysAtNoon(Pipeline):
     """What other assets did is known an hour early, once a week."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        extra, hours = events.known["extra"].copy(), events.timestamps.astype("datetime64[h]").astype(np.int64)
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        extra, hours = corpus.extra.copy(), corpus.timestamps.astype("datetime64[h]").astype(np.int64)
         friday_noon = (hours + 3 * 24) % 168 == 4 * 24 + 12  # the epoch was a Thursday
         cross = EXTRA_FIELDS.index("cross_abs")
-        extra[friday_noon, cross] = next_of(events, extra)[friday_noon, cross]
-        return with_known(events, extra=extra)
+        extra[friday_noon, cross] = next_of(corpus, extra)[friday_noon, cross]
+        return changed(corpus, extra=extra)
 
 
-class LargeMovesDropped(Honest):
+class LargeMovesDropped(Pipeline):
     """Test events beyond two sigmas are not scored."""
 
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        events = super().transform(bars, fitted)
-        test = events.splits["test-h1"]
-        move = np.abs(events.targets["log_ret_next"][test] / events.known["sigma20"][test])
-        return replace(events, splits={**events.splits, "test-h1": test[move <= 2]})
+    def splits(self, corpus: Corpus) -> dict[str, np.ndarray]:
+        splits = super().splits(corpus)
+        test = splits["test-h1"]
+        move = np.abs(corpus.log_ret_next[test] / corpus.sigma20[test])
+        return {**splits, "test-h1": test[move <= 2]}
 
 
 def held_out_bars_a_year_before(bars: Bars) -> dict[str, pl.DataFrame]:
@@ -326,7 +312,8 @@ def one_asset_early(bars: Bars) -> dict[str, pl.DataFrame]:
 @dataclass(frozen=True, kw_only=True)
 class Leak:
     name: str
-    pipeline: Callable[[SplitConfig], Pipeline]
+    pipeline: type[Pipeline] = Pipeline
+    predictor: Predictor | None = None
     caught_by: str
     spoil: Callable[[Bars], Bars] = lambda bars: bars
     """What was done to the bars before anyone saw them."""
@@ -339,7 +326,7 @@ LEAKS = (
     Leak(name="sigma with the target inside", pipeline=SigmaWithTarget, caught_by="a. future"),
     Leak(name="a shuffled split", pipeline=ShuffledSplit, caught_by="c. chronology"),
     Leak(name="a daily bar inside the hours", pipeline=DailyBarInsideTheHours, caught_by="a. future"),
-    Leak(name="the same, in the source's file", pipeline=Honest, caught_by="prices", spoil=daily_among_hours),
+    Leak(name="the same, in the source's file", caught_by="prices", spoil=daily_among_hours),
     Leak(name="a centred EWMA", pipeline=CentredEwma, caught_by="a. future"),
     Leak(name="a scaler fitted on Validation", pipeline=ScalerOnValidation, caught_by="b. refit"),
     Leak(name="asset-wide normalisation", pipeline=AssetWideNormalisation, caught_by="a. future"),
@@ -351,43 +338,44 @@ LEAKS = (
     Leak(name="Validation events again in Train", pipeline=ValidationAgainInTrain, caught_by="c. chronology"),
     Leak(name="a sampler that runs past Train", pipeline=SamplerPastTrain, caught_by="c. chronology"),
     Leak(name="a target longer than its stamp says", pipeline=LongerTarget, caught_by="a. future"),
-    Leak(name="a model that reads one row too many", pipeline=PeekingModel, caught_by="a. future"),
-    Leak(name="a model that normalises over its batch", pipeline=BatchNormalisedModel, caught_by="d. neighbours"),
+    Leak(name="a model that reads one row too many", predictor=PeekingModel(), caught_by="a. future"),
+    Leak(name="a model that normalises over its batch", predictor=BatchNormalisedModel(), caught_by="d. neighbours"),
     Leak(name="prices back-filled", pipeline=BackFilledPrices, caught_by="a. future", spoil=thinned, config=RARE),
     Leak(name="bars back-filled", pipeline=BackFilledStamps, caught_by="a. future", spoil=thinned, config=RARE),
     Leak(name="a look ahead on Fridays at noon", pipeline=FridaysAtNoon, caught_by="a. future", config=RARE),
     Leak(name="large test moves dropped", pipeline=LargeMovesDropped, caught_by="c. chronology"),
-    Leak(name="test bars a year before", pipeline=Honest, caught_by="duplicates", spoil=held_out_bars_a_year_before),
-    Leak(name="one asset stamped early", pipeline=Honest, caught_by="lead-lag", spoil=one_asset_early),
+    Leak(name="test bars a year before", caught_by="duplicates", spoil=held_out_bars_a_year_before),
+    Leak(name="one asset stamped early", caught_by="lead-lag", spoil=one_asset_early),
 )
 
 
 def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig) -> list[Proof]:
     """Everything that bars and a pipeline can prove."""
-    fitted = pipeline.fit(bars)
-    events, moves = pipeline.transform(bars, fitted), leakage.returns_of_corpus(pipeline.corpus(bars, fitted.state))
+    corpus = pipeline.corpus(bars)
+    moves = leakage.returns_of_corpus(corpus)
     proofs = [
         leakage.prove_prices(bars),
         leakage.prove_lead_lag(moves),
-        leakage.prove_duplicates(moves, leakage.spans_of(events)),
-        leakage.prove_future(pipeline, bars, fitted, config),
-        leakage.prove_refit(pipeline, bars, fitted, config.seed),
-        leakage.prove_chronology(events, pipeline.train_end),
+        leakage.prove_duplicates(moves, leakage.spans_of(corpus, pipeline.splits(corpus))),
+        leakage.prove_future(pipeline, bars, corpus, config),
+        leakage.prove_refit(pipeline, bars, corpus, config.seed),
+        leakage.prove_chronology(pipeline, corpus),
     ]
-    if events.predict is not None:
-        proofs.append(leakage.prove_neighbours(events, config.seed))
+    if pipeline.predictor is not None:
+        proofs.append(leakage.prove_neighbours(pipeline, corpus, config.seed))
     return proofs
 
 
 def failed_proofs(market: Market, leak: Leak) -> list[str]:
-    proofs = audit_pipeline(leak.pipeline(market.splits), leak.spoil(market.bars), leak.config)
+    pipeline = make_pipeline(market.splits, leak.pipeline, leak.predictor)
+    proofs = audit_pipeline(pipeline, leak.spoil(market.bars), leak.config)
     return [proof.name for proof in proofs if proof.verdict == FAILED]
 
 
 def print_table(markets: dict[str, Market]) -> None:
     print(f"| pipeline | {' | '.join(f'caught on {name} bars by' for name in markets)} |")
     print(f"|---|{'---|' * len(markets)}")
-    honest = Leak(name="(the product's own)", pipeline=Honest, caught_by="")
+    honest = Leak(name="(the product's own)", caught_by="")
     for leak in (*LEAKS, honest):
         caught = [", ".join(failed_proofs(market, leak)) or "nothing" for market in markets.values()]
         print(f"| {leak.name} | {' | '.join(caught)} |", flush=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import datetime
-
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.leaky import AUDIT, LEAKS, RARE, Honest, Leak, audit_pipeline, failed_proofs, thinned, tied
+from audit.leaky import AUDIT, LEAKS, RARE, Leak, audit_pipeline, failed_proofs, make_pipeline, thinned, tied
 from audit.markets import Market
 from strategies import frame_of, price_pairs
 from vaiom.audit.leakage import DAMAGES, damage_after, prove_chronology
-from vaiom.audit.pipeline import Events
+from vaiom.audit.pipeline import Pipeline
 from vaiom.audit.proof import PASSED
+from vaiom.events.corpus import Corpus
 from vaiom.events.splits import TRAIN
 
 
@@ -24,7 +22,7 @@ from vaiom.events.splits import TRAIN
 def test_the_honest_pipeline_passes(market: str, request: pytest.FixtureRequest) -> None:
     chosen: Market = request.getfixturevalue(market)
     for bars, config in ((chosen.bars, AUDIT), (tied(thinned(chosen.bars)), RARE)):
-        proofs = audit_pipeline(Honest(chosen.splits), bars, config)
+        proofs = audit_pipeline(make_pipeline(chosen.splits), bars, config)
         assert {proof.name: proof.findings for proof in proofs if proof.verdict != PASSED} == {}
     names = ["prices", "lead-lag", "duplicates", "a. future", "b. refit", "c. chronology"]
     assert [proof.name for proof in proofs] == names
@@ -36,23 +34,18 @@ def test_a_leak_is_caught(leak: Leak, market: str, request: pytest.FixtureReques
     assert leak.caught_by in failed_proofs(request.getfixturevalue(market), leak)
 
 
-def test_an_event_that_is_there_twice_is_found() -> None:
-    hours = np.datetime64("2024-01-01T00", "s") + np.arange(6) * np.timedelta64(1, "h")
-    events = Events(
-        asset_slices={"EURUSD": slice(0, 6)},
-        timestamps=hours,
-        target_timestamps=hours + np.timedelta64(1, "h"),
-        known={},
-        targets={},
-        splits={TRAIN: np.array([2, 3, 3, 4])},
-        context=2,
-        draw=lambda step: np.array([2, 4]),
-        windows=lambda rows: rows,
-    )
-    found = prove_chronology(events, datetime(2024, 1, 2)).findings
+class OnceMore(Pipeline):
+    """One event is there twice."""
+
+    def splits(self, corpus: Corpus) -> dict[str, np.ndarray]:
+        splits = super().splits(corpus)
+        return {**splits, TRAIN: np.append(splits[TRAIN], splits[TRAIN][7])}
+
+
+def test_an_event_that_is_there_twice_is_found(simulated: Market) -> None:
+    pipeline = make_pipeline(simulated.splits, OnceMore)
+    found = prove_chronology(pipeline, pipeline.corpus(simulated.bars)).findings
     assert found == ["1 events of an asset and a target time are there more than once"]
-    once = replace(events, splits={TRAIN: np.array([2, 3, 4])})
-    assert prove_chronology(once, datetime(2024, 1, 2)).verdict == PASSED
 
 
 @given(price_pairs(min_rows=2), st.sampled_from(sorted(DAMAGES)), st.integers(0, 2**32 - 1), st.data())

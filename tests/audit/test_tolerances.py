@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from vaiom.audit import figures, leakage
-from vaiom.audit.pipeline import AuditedRun, Events
+from vaiom.audit.pipeline import AuditedRun, Pipeline, widest_model
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig, Proof
-from vaiom.events.corpus import open_corpus
+from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.dependence import Dependence
 
 HALF, TWICE = 0.5, 2.0
@@ -44,24 +44,15 @@ def test_a_fitted_matrix_is_the_same_to_a_thousandth(
 
 
 @ENOUGH
-def test_a_probability_is_the_same_to_a_hundred_thousandth(times: float, verdict: str) -> None:
-    def predict(rows: np.ndarray) -> np.ndarray:
-        return np.full((len(rows), 16), 1 / 16) + times * 1e-5 * (len(rows) == 1)
+def test_a_probability_is_the_same_to_a_hundred_thousandth(times: float, verdict: str, finished: Path) -> None:
+    class Alone:
+        name = "alone"
 
-    hours = np.datetime64("2024-01-01T00", "s") + np.arange(6) * np.timedelta64(1, "h")
-    events = Events(
-        asset_slices={"EURUSD": slice(0, 6)},
-        timestamps=hours,
-        target_timestamps=hours,
-        known={},
-        targets={},
-        splits={"train": np.arange(6)},
-        context=1,
-        draw=lambda step: np.arange(1),
-        windows=lambda rows: rows,
-        predict=predict,
-    )
-    assert leakage.prove_neighbours(events, seed=1).verdict == verdict
+        def predict_proba(self, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+            return np.full((len(rows), 16), 1 / 16) + times * 1e-5 * (len(rows) == 1)
+
+    pipeline = Pipeline(None, widest_model(16), predictor=Alone())
+    assert leakage.prove_neighbours(pipeline, open_corpus(finished / "corpus"), seed=1).verdict == verdict
 
 
 @ENOUGH

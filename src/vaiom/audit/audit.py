@@ -42,8 +42,8 @@ def audit_path(
         reads = {"model": run.checkpoint.config, "train": train, "predictor": run.model}
     seen = run.corpus if run else opened
     reads |= {"baselines": config.baselines, "moved": seen is not opened}
-    pipeline = Pipeline(provenance.config_of(seen) if bars else seen, **reads)
-    events, moves = pipeline.events(seen), leakage.returns_of_corpus(seen)
+    pipeline = Pipeline(provenance.config_of(seen) if bars else None, **reads)
+    moves = leakage.returns_of_corpus(seen)
     need_bars = (provenance.prove_rebuild, leakage.prove_prices, leakage.prove_future, leakage.prove_refit)
     proofs, steps = [], dict[str, Callable[[], Proof]]()
     if bars:
@@ -51,24 +51,26 @@ def audit_path(
 
         frames = read_bars(bars)
         say("fitting the pipeline")
-        fitted = pipeline.fit(frames)
+        built = pipeline.corpus(frames)
         steps = {
-            "rebuilding the corpus": lambda: provenance.prove_rebuild(opened, seen, bars, frames, pipeline, fitted),
+            "rebuilding the corpus": lambda: provenance.prove_rebuild(opened, seen, bars, built),
             "the prices": lambda: leakage.prove_prices(frames),
-            f"the future after {config.cuts} cuts": lambda: leakage.prove_future(pipeline, frames, fitted, config),
+            f"the future after {config.cuts} cuts": lambda: leakage.prove_future(pipeline, frames, built, config),
             "fitting again without what came after Train": lambda: leakage.prove_refit(
-                pipeline, frames, fitted, config.seed
+                pipeline, frames, built, config.seed
             ),
         }
     else:
         proofs = [Proof(claim=each, notes=["not run: needs --bars"]) for each in need_bars]
     steps |= {
-        "copies of held-out stretches": lambda: leakage.prove_duplicates(moves, leakage.spans_of(events)),
+        "copies of held-out stretches": lambda: leakage.prove_duplicates(
+            moves, leakage.spans_of(seen, pipeline.splits(seen))
+        ),
         "assets that run ahead of others": lambda: leakage.prove_lead_lag(moves),
-        "the splits and the sampler's stream": lambda: leakage.prove_chronology(events, pipeline.train_end),
+        "the splits and the sampler's stream": lambda: leakage.prove_chronology(pipeline, seen),
     }
     if run:
-        steps["batch neighbours"] = lambda: leakage.prove_neighbours(events, config.seed)
+        steps["batch neighbours"] = lambda: leakage.prove_neighbours(pipeline, seen, config.seed)
         if run.files.dependence.is_file():
             fit = Dependence.read(run.files.dependence, run.checkpoint.sha256)
             steps["the dependence of assets"] = lambda: figures.prove_dependence(fit, run.model, seen, config)

@@ -11,21 +11,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
-from vaiom.audit.pipeline import Array, Bars, Events, Fitted, Pipeline, Rows
+from vaiom.audit.pipeline import Array, Bars, Pipeline, Rows
 from vaiom.audit.proof import AuditConfig, Proof, claim
 from vaiom.events.corpus import Corpus
+from vaiom.events.fields import ANY_MASK, MASK_BITS
 from vaiom.events.scales import MAX_LOG_MOVE
-from vaiom.events.splits import TRAIN
+from vaiom.events.splits import SEALED, TRAIN, VALIDATION
 
 if TYPE_CHECKING:
     import polars as pl
 
+KNOWN = ("cont", "extra", "disc", "meta", "sigma20", "mask_any")
+TARGETS = ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base")
+"""What of a corpus belongs to a row itself, and what to the row after it."""
 LEAKS = ("hidden_higher_timeframe_bar",)
 """Findings of the quality report that put the future into a row: no cut shows it, because it is inside one bar."""
 ROWS_SHOWN = 8
@@ -69,7 +75,7 @@ def prove_prices(proof: Proof, bars: Bars) -> None:
         proof.check(not leaks, f"{symbol}: {what}", len(frame))
 
 
-def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Generator) -> dict[str, pl.DataFrame]:
+def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: Generator) -> dict[str, pl.DataFrame]:
     """The same bars up to the cut, and damaged ones after it."""
     import polars as pl
 
@@ -94,32 +100,30 @@ def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: np.random.Genera
     "a. future",
     "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything known up to there",
 )
-def prove_future(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, config: AuditConfig) -> None:
-    rng = np.random.default_rng(config.seed)
-    before = pipeline.transform(bars, fitted)
+def prove_future(proof: Proof, pipeline: Pipeline, bars: Bars, before: Corpus, config: AuditConfig) -> None:
+    rng, fitted = np.random.default_rng(config.seed), before.tokenizer
     # Every asset must have begun, or there would be nothing of it to compare.
     begun = max(before.timestamps[rows.start] for rows in before.asset_slices.values())
     stamps = np.unique(before.timestamps)
     stamps = stamps[(stamps >= begun) & (stamps < stamps[-1])]
-    in_train = stamps < np.datetime64(pipeline.train_end)
+    in_train = stamps < np.datetime64(before.splits.train_end)
     parts = [part for part in (stamps[in_train], stamps[~in_train]) if len(part)]
     moments = [rng.choice(parts[number % len(parts)]) for number in range(config.cuts)] if parts else []
     for cut in moments:
         for how in DAMAGES:
-            after = pipeline.transform(damage_after(bars, cut, how, rng), fitted)
-            _compare(proof, before, after, cut, f"{how} after {cut}", rng)
+            after = pipeline.corpus(damage_after(bars, cut, how, rng), fitted)
+            _compare(proof, pipeline, before, after, cut, f"{how} after {cut}", rng)
     proof.notes.append(f"{len(moments)} cuts, {len(DAMAGES)} kinds of damage")
-    short = 0
+    short, unasked = 0, replace(pipeline, predictor=None)
     for kind, places in rare_moments(bars).items() if config.rare_cuts else ():
         for cut in rng.choice(places, min(config.rare_cuts, len(places)), replace=False):
             near = {}  # some bars before the cut and a few after it, of each asset that has begun
             for symbol, frame in bars.items():
                 if known := int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right")):
-                    near[symbol] = frame[max(0, known - before.context - LEARNING_ROWS) : known + FUTURE_ROWS]
+                    near[symbol] = frame[max(0, known - pipeline.model.context - LEARNING_ROWS) : known + FUTURE_ROWS]
             how = rng.choice(DAMAGES)
-            old = replace(pipeline.transform(near, fitted), predict=None)
-            new = pipeline.transform(damage_after(near, cut, how, rng), fitted)
-            _compare(proof, old, new, cut, f"{how} after {cut} ({kind})", rng)
+            old, new = (pipeline.corpus(each, fitted) for each in (near, damage_after(near, cut, how, rng)))
+            _compare(proof, unasked, old, new, cut, f"{how} after {cut} ({kind})", rng)
             short += 1
     proof.notes.append(f"{short} short cuts: hours of the week, missing bars, week ends, holidays, ends of assets")
 
@@ -159,43 +163,49 @@ def rare_moments(bars: Bars) -> dict[str, Array]:
 
 
 def _compare(
-    proof: Proof, before: Events, after: Events, cut: np.datetime64, what: str, rng: np.random.Generator
+    proof: Proof, pipeline: Pipeline, before: Corpus, after: Corpus, cut: np.datetime64, what: str, rng: Generator
 ) -> None:
     shown: list[tuple[Rows, Rows]] = []
+    context, old_splits, new_splits = pipeline.model.context, pipeline.splits(before), pipeline.splits(after)
     for symbol, rows in before.asset_slices.items():
         other = after.asset_slices.get(symbol, slice(0, 0))
-        mine, yours = _known_at(before, rows, cut), _known_at(after, other, cut)
+        mine, yours = _known_at(before, old_splits, rows, cut), _known_at(after, new_splits, other, cut)
         known, now_known = (len(each["timestamp"][1]) for each in (mine, yours))
         where = f"{symbol}, {what}"
         if not proof.check(known == now_known, f"{where}: {now_known} rows up to the cut instead of {known}"):
             continue
         for name, (times, values) in mine.items():
             _check_same(proof, values, yours[name][1], times, f"{where}: {name}")
-        if known >= before.context:
-            last = np.arange(max(before.context - 1, known - ROWS_SHOWN), known)
-            places = np.union1d(last, rng.integers(before.context - 1, known, ROWS_SHOWN))
+        if known >= context:
+            last = np.arange(max(context - 1, known - ROWS_SHOWN), known)
+            places = np.union1d(last, rng.integers(context - 1, known, ROWS_SHOWN))
             shown.append((rows.start + places, other.start + places))
     if shown:
         ours, theirs = (np.concatenate(part) for part in zip(*shown, strict=True))
-        answers = {"window": (before.windows, after.windows)}
-        if before.predict and after.predict:
-            answers["probabilities"] = (before.predict, after.predict)
-        for name, (old, new) in answers.items():
-            _check_same(proof, old(ours), new(theirs), before.timestamps[ours], f"{what}: {name} of the row")
+        answers = {"window": pipeline.windows}
+        if pipeline.predictor:
+            answers["probabilities"] = pipeline.predictor.predict_proba
+        for name, answer in answers.items():
+            old, new = answer(before, ours), answer(after, theirs)
+            _check_same(proof, old, new, before.timestamps[ours], f"{what}: {name} of the row")
 
 
-def _known_at(events: Events, asset: slice, cut: np.datetime64) -> dict[str, tuple[Array, Array]]:
+def _known_at(
+    corpus: Corpus, splits: Mapping[str, Rows], asset: slice, cut: np.datetime64
+) -> dict[str, tuple[Array, Array]]:
     """By name, the times and values of everything about an asset that is settled at a cut."""
     # Rows are in the order of time, so what is known and settled are the first ones.
-    rows = slice(asset.start, asset.start + int((events.timestamps[asset] <= cut).sum()))
-    times, target_times = events.timestamps[rows], events.target_timestamps[rows]
+    rows = slice(asset.start, asset.start + int((corpus.timestamps[asset] <= cut).sum()))
+    times, target_times = corpus.timestamps[rows], corpus.target_timestamps[rows]
     settled = slice(rows.start, rows.start + int((target_times <= cut).sum()))
-    found = {"timestamp": (times, times), **{name: (times, each[rows]) for name, each in events.known.items()}}
-    found |= {f"target: {name}": (target_times, each[settled]) for name, each in events.targets.items()}
-    for name, split in events.splits.items():
+    found = {"timestamp": (times, times), **{name: (times, getattr(corpus, name)[rows]) for name in KNOWN}}
+    found |= {
+        f"target: {name.removeprefix('target_')}": (target_times, getattr(corpus, name)[settled]) for name in TARGETS
+    }
+    for name, split in splits.items():
         own = np.sort(split[(split >= rows.start) & (split < rows.stop)])
-        own = own[events.target_timestamps[own] <= cut]
-        found[f"an event of {name}"] = events.target_timestamps[own], own - rows.start
+        own = own[corpus.target_timestamps[own] <= cut]
+        found[f"an event of {name}"] = corpus.target_timestamps[own], own - rows.start
     return found
 
 
@@ -208,85 +218,96 @@ def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -
 
 
 @claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
-def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, fitted: Fitted, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    last = np.datetime64(pipeline.train_end - timedelta(microseconds=1))
+def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, corpus: Corpus, seed: int) -> None:
+    rng, fitted = np.random.default_rng(seed), pipeline.hashes(corpus)
+    last = np.datetime64(corpus.splits.train_end - timedelta(microseconds=1))
     for how in ("deleted", "scrambled"):
         changed = {symbol: frame for symbol, frame in damage_after(bars, last, how, rng).items() if len(frame)}
         try:
-            again = pipeline.fit(changed).hashes
+            again = pipeline.hashes(pipeline.corpus(changed))
         except Exception as error:  # whatever a pipeline misses when later bars are gone, it had used them
             proof.check(False, f"later bars {how}: nothing could be fitted: {str(error).splitlines()[0]}")
             continue
-        for name, digest in fitted.hashes.items():
+        for name, digest in fitted.items():
             proof.check(again.get(name) == digest, f"later bars {how}: {name} was fitted otherwise")
-    proof.notes.append(", ".join(fitted.hashes))
+    proof.notes.append(", ".join(fitted))
 
 
 @claim(
     "c. chronology",
     "splits follow each other and hold every valid target once; no sampled window holds a target outside Train",
 )
-def prove_chronology(proof: Proof, events: Events, train_end: datetime) -> None:
-    end = np.datetime64(train_end)
-    present = {name: events.target_timestamps[rows] for name, rows in events.splits.items() if len(rows)}
-    for (name, times), (later, later_times) in pairwise(present.items()):
-        late = int((times >= later_times.min()).sum())
-        proof.check(not late, f"{late} {name} events have a target at or after the first of {later}", len(times))
+def prove_chronology(proof: Proof, pipeline: Pipeline, corpus: Corpus) -> None:
+    train_end, context, splits = corpus.splits.train_end, pipeline.model.context, pipeline.splits(corpus)
+    end, times = np.datetime64(train_end), corpus.target_timestamps
+    present = {name: times[rows] for name, rows in splits.items() if len(rows)}
+    for (name, own), (later, later_times) in pairwise(present.items()):
+        late = int((own >= later_times.min()).sum())
+        proof.check(not late, f"{late} {name} events have a target at or after the first of {later}", len(own))
     # An event is an asset and a target time, whatever its row number.
-    starts = np.array([part.start for part in events.asset_slices.values()])
-    chosen = np.concatenate(list(events.splits.values()))
+    starts = np.array([part.start for part in corpus.asset_slices.values()])
+    chosen = np.concatenate(list(splits.values()))
     asset = np.searchsorted(starts, chosen, side="right")
-    seconds = events.target_timestamps[chosen].astype("datetime64[s]").astype(np.int64)
-    _, counts = np.unique(np.stack([asset, seconds]), axis=1, return_counts=True)
+    _, counts = np.unique(
+        np.stack([asset, times[chosen].astype("datetime64[s]").astype(np.int64)]), axis=1, return_counts=True
+    )
     repeated = int((counts > 1).sum())
     proof.check(not repeated, f"{repeated} events of an asset and a target time are there more than once", len(chosen))
-    outside = events.target_timestamps[events.splits[TRAIN]] >= end
+    outside = times[splits[TRAIN]] >= end
     proof.check(not outside.any(), f"{outside.sum()} Train events have a target at or after {train_end}", len(outside))
-    _require_all_targets(proof, events)
+    for name, rows in splits.items():
+        if len(rows):
+            lacking = np.setdiff1d(valid_targets(corpus, name, pipeline.model.history), rows)
+            at = times[lacking[0]] if len(lacking) else ""
+            proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
+    sampler = pipeline.sampler(corpus)
     for step in range(1, SAMPLED_STEPS + 1):
-        ends = events.draw(step)
-        rows = ends[:, None] + np.arange(1 - events.context, 1)
+        ends = sampler.draw(step)
+        rows = ends[:, None] + np.arange(1 - context, 1)
         crosses = rows[:, 0] < starts[np.searchsorted(starts, ends, side="right") - 1]
         proof.check(not crosses.any(), f"step {step}: {crosses.sum()} windows begin before their asset", len(ends))
-        targets = events.target_timestamps[np.maximum(rows, 0)]
+        targets = times[np.maximum(rows, 0)]
         late_targets = targets[~(targets < end)]  # a target that is not there yet is outside too
         problem = f"step {step}: a window holds the target at {', '.join(map(str, late_targets[:1]))}, after Train"
         proof.check(not len(late_targets), problem, rows.size)
     proof.notes.append(f"{SAMPLED_STEPS} steps of the sampler")
 
 
-def _require_all_targets(proof: Proof, events: Events) -> None:
-    """A split holds each row between its first and last target that has a whole window and a clean, non-zero return."""
-    if not {"log_ret_next", "mask_any"} <= {*events.targets, *events.known}:
-        return
-    masked, ret, times = events.known["mask_any"].astype(bool), events.targets["log_ret_next"], events.target_timestamps
-    with np.errstate(invalid="ignore"):
-        usable = ~masked & ~np.append(masked[1:], True) & (np.abs(ret) <= MAX_LOG_MOVE) & (ret != 0)
-    for asset in events.asset_slices.values():
-        usable[asset.start : min(asset.start + events.context - 1, asset.stop)] = False
-    for name, rows in events.splits.items():
-        if len(rows):
-            inside = usable & (times >= times[rows].min()) & (times <= times[rows].max())
-            lacking = np.setdiff1d(np.flatnonzero(inside), rows)
-            at = times[lacking[0]] if len(lacking) else ""
-            proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
+def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
+    """Row numbers of the events that a split must hold, from the stored columns and not by the code that evaluates."""
+    columns, bounds = corpus.columns, corpus.splits
+    spans = {
+        TRAIN: (datetime.min, bounds.train_end),
+        VALIDATION: bounds.validation,
+        SEALED: (bounds.seal, datetime.max),
+    }
+    begin, end = spans.get(split) or bounds.tests[bounds.test_names.index(split)]
+    found = []
+    for rows in corpus.asset_slices.values():
+        row = np.arange(rows.start + history - 1, rows.stop - 1)
+        ret, stamps = columns["log_ret"][row + 1], corpus.timestamps[row + 1]
+        with np.errstate(invalid="ignore"):
+            moved = np.isfinite(ret) & (ret != 0) & (np.abs(ret) <= MAX_LOG_MOVE)
+        known = (columns["flags"][row] & ANY_MASK == 0) & (columns["flags"][row + 1] & MASK_BITS["missing"] == 0)
+        inside = (stamps >= np.datetime64(begin)) & (stamps < np.datetime64(end))
+        found.append(row[moved & known & inside])
+    return np.concatenate(found)
 
 
 @claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
-def prove_neighbours(proof: Proof, events: Events, seed: int) -> None:
-    assert events.predict is not None
-    rng = np.random.default_rng(seed)
-    rows = np.concatenate(list(events.splits.values()))
+def prove_neighbours(proof: Proof, pipeline: Pipeline, corpus: Corpus, seed: int) -> None:
+    assert pipeline.predictor is not None
+    predict, rng = partial(pipeline.predictor.predict_proba, corpus), np.random.default_rng(seed)
+    rows = np.concatenate(list(pipeline.splits(corpus).values()))
     rows = np.sort(rng.choice(rows, min(ASKED_TOGETHER, len(rows)), replace=False))
-    together = events.predict(rows)
+    together = predict(rows)
     order, half = rng.permutation(len(rows)), len(rows) // 2
     few = rng.choice(len(rows), min(ASKED_ALONE, len(rows)), replace=False)
     asked = {
-        "in another order": (together[order], events.predict(rows[order])),
-        "with half of its neighbours": (together[:half], events.predict(rows[:half])),
-        "with the other half": (together[half:], events.predict(rows[half:])),
-        "alone": (together[few], np.concatenate([events.predict(rows[[each]]) for each in few])),
+        "in another order": (together[order], predict(rows[order])),
+        "with half of its neighbours": (together[:half], predict(rows[:half])),
+        "with the other half": (together[half:], predict(rows[half:])),
+        "alone": (together[few], np.concatenate([predict(rows[[each]]) for each in few])),
     }
     largest = 0.0
     for how, (ours, theirs) in asked.items():
@@ -317,10 +338,10 @@ def _moves(returns: Returns) -> Returns:
     return Returns(returns.seconds[moved], np.clip(sizes / scale, -LARGEST_MOVE, LARGEST_MOVE))
 
 
-def spans_of(events: Events) -> dict[str, Span]:
+def spans_of(corpus: Corpus, splits: Mapping[str, Rows]) -> dict[str, Span]:
     """First and last target of each split that has any."""
-    stamps = events.target_timestamps.astype("datetime64[s]").astype(np.int64)
-    return {name: (stamps[rows].min(), stamps[rows].max()) for name, rows in events.splits.items() if len(rows)}
+    stamps = corpus.target_timestamps.astype("datetime64[s]").astype(np.int64)
+    return {name: (stamps[rows].min(), stamps[rows].max()) for name, rows in splits.items() if len(rows)}
 
 
 @claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")

@@ -1,16 +1,12 @@
-"""What the proofs examine: a way from bars to events, the product's own unless a subclass changes something; and what
-the checkpoint answers now, with how far honest arithmetic may lie from it.
-
-Enters: bars by symbol. Leaves: first what Train fits, then `Events`; the proofs know nothing else of a pipeline.
-"""
+"""What the proofs examine: the product's own way from bars to a corpus, its windows and answers, unless a subclass
+changes something; and what the checkpoint answers now, with how far honest arithmetic may lie from it."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +28,7 @@ from vaiom.files import read_json, sha256_of
 from vaiom.model.config import ModelConfig
 from vaiom.run import Run
 from vaiom.training.experiment import TrainConfig
-from vaiom.training.windows import DeviceCorpus, Scorer, train_sampler
+from vaiom.training.windows import DeviceCorpus, Sampler, Scorer, train_sampler
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,9 +39,6 @@ Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 Bars = Mapping[str, "pl.DataFrame"]
 
-KNOWN = ("cont", "extra", "disc", "meta", "sigma20", "mask_any")
-TARGETS = ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base")
-"""What of a corpus belongs to a row itself, and what to the row after it."""
 SAMPLED = 4_096
 """Events that are scored again where each costs a window of its own; where rows share their passes, all are."""
 MEASURED_WINDOWS, MEASURED_IN_STRETCHES = 64, 1_024
@@ -56,42 +49,12 @@ UNIT = 2**-23
 """Relative distance of neighbouring FP32 numbers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """What Train fitted: `hashes` name each part, `state` is the pipeline's own business."""
-
-    hashes: Mapping[str, str]
-    state: Any
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Events:
-    """N rows of all assets, one asset after another, each in the order of time."""
-
-    asset_slices: Mapping[str, slice]
-    timestamps: npt.NDArray[np.datetime64]
-    target_timestamps: npt.NDArray[np.datetime64]
-    """NaT where a row has no target yet."""
-    known: Mapping[str, Array]
-    """What a row may know at its own time, (N, ...) each."""
-    targets: Mapping[str, Array]
-    """What is settled at the target's time, (N, ...) each."""
-    splits: Mapping[str, Rows]
-    """Row numbers of the events of each split, earliest split first."""
-    context: int
-    draw: Callable[[int], Rows]
-    """Row numbers of the windows that a training step learns from."""
-    windows: Callable[[Rows], Array]
-    """What a model is shown of the events of these rows, (n, context, ...)."""
-    predict: Callable[[Rows], Array] | None = None
-    """Probabilities (n, K) of the events of these rows, where there is a model."""
-
-
 @dataclass
 class Pipeline:
-    """From bars to events, and to probabilities where a predictor is given."""
+    """From bars to a corpus, and to what a model is shown, learns from and answers."""
 
-    config: CorpusConfig | Corpus
+    config: CorpusConfig | None
+    """None where there are no bars."""
     model: ModelConfig
     train: TrainConfig = field(default_factory=TrainConfig)
     predictor: Predictor | None = None
@@ -99,49 +62,35 @@ class Pipeline:
     moved: bool = False
     """The run has other boundaries than its corpus was built with, which is then seen under these."""
 
-    @property
-    def train_end(self) -> datetime:
-        """No target at or after it may be learned from."""
-        return self.config.splits.train_end
-
-    def fit(self, bars: Bars) -> Fitted:
-        """The tokenizer, and every baseline fitted on the Train events."""
-        corpus = self.corpus(bars)
-        train = corpus.endpoints(TRAIN, self.model.history)
-        fits = {name: hash_of_fit(baseline(name).fit(corpus, train)) for name in self.baselines}
-        return Fitted(hashes={"tokenizer": corpus.tokenizer.sha256, **fits}, state=corpus.tokenizer)
-
-    def transform(self, bars: Bars, fitted: Fitted) -> Events:
-        return self.events(self.corpus(bars, fitted.state))
-
     def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
         """The corpus of these bars, with a tokenizer that was fitted before or with its own."""
         from vaiom.events.build import corpus_in_memory  # which needs a dataframe library, as bars do
 
-        assert not isinstance(self.config, Corpus), "an open corpus says where its splits lie, not how it was built"
+        assert self.config is not None
         built = corpus_in_memory(bars, self.config, tokenizer=tokenizer)
         if not self.moved:
             return built
         return under_splits(replace(built, manifest={"arrays": {}}), self.config.splits, tokenizer)
 
-    def events(self, corpus: Corpus) -> Events:
-        """A corpus, open or in memory, as the proofs see it."""
-        scored, context, predictor = (TRAIN, VALIDATION, *corpus.splits.test_names), self.model.context, self.predictor
-        # Made when they are first asked for: a proof that damages bars needs neither.
-        sampler = cache(lambda: train_sampler(corpus, context, self.train.seed, self.train.windows_per_step))
-        data = cache(lambda: DeviceCorpus(corpus, self.model, torch.device("cpu")))
-        return Events(
-            asset_slices=corpus.asset_slices,
-            timestamps=corpus.timestamps,
-            target_timestamps=corpus.target_timestamps,
-            known={name: getattr(corpus, name) for name in KNOWN},
-            targets={name.removeprefix("target_"): getattr(corpus, name) for name in TARGETS},
-            splits={name: corpus.endpoints(name, self.model.history) for name in scored},
-            context=context,
-            draw=lambda step: sampler().draw(step),
-            windows=lambda rows: data().inputs(torch.from_numpy(rows))[0].numpy(),
-            predict=None if predictor is None else lambda rows: predictor.predict_proba(corpus, rows),
-        )
+    def hashes(self, corpus: Corpus) -> dict[str, str]:
+        """Of what Train fits: the tokenizer, and every baseline."""
+        train = corpus.endpoints(TRAIN, self.model.history)
+        fits = {name: hash_of_fit(baseline(name).fit(corpus, train)) for name in self.baselines}
+        return {"tokenizer": corpus.tokenizer.sha256, **fits}
+
+    def splits(self, corpus: Corpus) -> dict[str, Rows]:
+        """Row numbers of the events of each split, earliest split first."""
+        return {
+            name: corpus.endpoints(name, self.model.history) for name in (TRAIN, VALIDATION, *corpus.splits.test_names)
+        }
+
+    def sampler(self, corpus: Corpus) -> Sampler:
+        """Draws the windows that a training step learns from."""
+        return train_sampler(corpus, self.model.context, self.train.seed, self.train.windows_per_step)
+
+    def windows(self, corpus: Corpus, rows: Rows) -> Array:
+        """What a model is shown of the events of these rows, (n, context, ...)."""
+        return np.asarray(corpus.inputs(self.model)[rows[:, None] + np.arange(1 - self.model.context, 1)])
 
 
 @dataclass(frozen=True, kw_only=True)

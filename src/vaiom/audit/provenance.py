@@ -10,22 +10,20 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vaiom.audit.pipeline import SAMPLED, AuditedRun, Bars, Fitted, Pipeline, Rows
+from vaiom.audit.leakage import valid_targets
+from vaiom.audit.pipeline import SAMPLED, AuditedRun
 from vaiom.audit.proof import Proof, claim
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, is_recorded, ledger_heads, model_looks, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import difference_of, event_bits, read_events, score_events
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import ANY_MASK, MASK_BITS
-from vaiom.events.scales import MAX_LOG_MOVE
-from vaiom.events.splits import SEALED, VALIDATION
+from vaiom.events.splits import VALIDATION
 from vaiom.files import sha256_file
 from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, METRICS_NAME, Run
@@ -101,22 +99,6 @@ def _check_evaluation(proof: Proof, run: AuditedRun, split: str, stored: dict[st
     proof.check(other is None, otherwise, len(rows))
 
 
-def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
-    """Row numbers of the events that a split must hold, from the stored columns and not by the code that evaluates."""
-    columns, start = corpus.columns, {VALIDATION: corpus.splits.validation, SEALED: (corpus.splits.seal, datetime.max)}
-    begin, end = start.get(split) or corpus.splits.tests[corpus.splits.test_names.index(split)]
-    found = []
-    for rows in corpus.asset_slices.values():
-        row = np.arange(rows.start + history - 1, rows.stop - 1)
-        ret, stamps = columns["log_ret"][row + 1], corpus.timestamps[row + 1]
-        with np.errstate(invalid="ignore"):
-            moved = np.isfinite(ret) & (ret != 0) & (np.abs(ret) <= MAX_LOG_MOVE)
-        known = (columns["flags"][row] & ANY_MASK == 0) & (columns["flags"][row + 1] & MASK_BITS["missing"] == 0)
-        inside = (stamps >= np.datetime64(begin)) & (stamps < np.datetime64(end))
-        found.append(row[moved & known & inside])
-    return np.concatenate(found)
-
-
 def config_of(corpus: Corpus) -> CorpusConfig:
     """What a corpus says that it was built with."""
     from vaiom.events.build import CorpusConfig
@@ -127,17 +109,14 @@ def config_of(corpus: Corpus) -> CorpusConfig:
 
 
 @claim("rebuild", "building the corpus again from these bars gives its hash, and the examined pipeline its columns")
-def prove_rebuild(
-    proof: Proof, corpus: Corpus, seen: Corpus, folder: Path, bars: Bars, pipeline: Pipeline, fitted: Fitted
-) -> None:
+def prove_rebuild(proof: Proof, corpus: Corpus, seen: Corpus, folder: Path, built: Corpus) -> None:
     from vaiom.events.build import build_corpus
 
     with tempfile.TemporaryDirectory() as name:
         again = build_corpus(folder, Path(name) / "corpus", config_of(corpus))
         proof.check(again.sha256 == corpus.sha256, f"the bars of {folder} give another corpus")
-    columns = pipeline.corpus(bars, fitted.state).columns
     for name, ours in seen.columns.items():
-        same = name in columns and np.array_equal(columns[name], ours, equal_nan=True)
+        same = name in built.columns and np.array_equal(built.columns[name], ours, equal_nan=True)
         proof.check(same, f"the examined pipeline gives another {name}", len(ours))
 
 
