@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -257,13 +258,21 @@ PAGES = {
     "a command": lambda page: page.replace("<pre>vaiom train", "<pre>vaiom train GAINS TWO BITS"),
     "a hidden look": lambda page: re.sub("were scored .*? times", "were <!-- could not be read --> scored once", page),
     "other bytes": lambda page: page + "\udcff",
+    "no inputs": lambda page: page.replace('id="inputs"', 'id="none"'),
+    "inputs twice": lambda page: page.replace(
+        "</body>", '<script type="application/json" id="inputs">{}</script></body>'
+    ),
+    "other inputs": lambda page: page.replace('"corpus_problem": null', '"corpus_problem": 3'),
 }
 
 
 def test_no_part_of_the_page_is_overlooked(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = AuditedRun(spoiled / "seed17", open_corpus(spoiled / "corpus"), AuditConfig(seed=3))
     page, honest = run.files.report, run.files.report.read_text()
-    monkeypatch.setattr("vaiom.audit.figures.render", lambda contents: honest)  # drawn once
+    drawn_by = version("matplotlib")
+    monkeypatch.setattr(  # drawn once
+        "vaiom.audit.figures.render", lambda contents: honest.replace(drawn_by, contents.inputs.matplotlib)
+    )
     for how, change in PAGES.items():
         assert change(honest) != honest, how
         page.write_bytes(change(honest).encode(errors="surrogateescape"))
@@ -271,7 +280,7 @@ def test_no_part_of_the_page_is_overlooked(spoiled: Path, monkeypatch: pytest.Mo
         _compare_page(proof, run)
         assert proof.verdict == FAILED, how
     # Another matplotlib draws otherwise, and the page says which it was: nothing is found, and the reader is told.
-    page.write_text(re.sub(r"matplotlib \S+</footer>", "matplotlib 1.5.</footer>", PAGES["every figure"](honest)))
+    page.write_text(PAGES["every figure"](honest).replace(drawn_by, "1.5"))
     proof = Proof(claim=prove_figures)
     _compare_page(proof, run)
     assert proof.findings == []

@@ -7,10 +7,10 @@ Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
-from html import unescape
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from vaiom.audit.leakage import PROBABILITY_TOLERANCE
 from vaiom.audit.pipeline import AuditedRun, Rows
 from vaiom.audit.proof import AuditConfig, Proof, claim
 from vaiom.baselines.base import Floats
-from vaiom.codec import to_json
+from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import RUN_PREFIX, Evaluation, ForecastScore, compare_tests, judge
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
@@ -37,7 +37,7 @@ from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import USE
 from vaiom.model.horizons import load_horizons
-from vaiom.report.contents import read_run
+from vaiom.report.contents import Inputs, read_run
 from vaiom.report.page import render
 from vaiom.run import REPORT_NAME, Run
 
@@ -61,10 +61,7 @@ FIT_TOLERANCE = 1e-3
 CHANGING = ("quality", "provenance")
 """Sections of a report that say what the corpus is now."""
 FIGURES = "figures"
-NO_CORPUS = re.compile("<p>The corpus could not be read, so this part is missing: (.*?). <code>")
-DRAWN_BY = re.compile(r"matplotlib (\S+)\.</footer>")
-PATHS = re.compile(r"(\bvaiom \w+|--corpus|--out) (&#39;.*?&#39;|\S+)")
-"""Where files lay when the page was written, in its commands."""
+INPUTS = re.compile(r'<script type="application/json" id="inputs">(.*?)</script>')
 
 
 @claim(
@@ -251,32 +248,32 @@ def _score_again(
 
 
 def _compare_page(proof: Proof, run: AuditedRun) -> None:
-    """The page is the one that is written from these files, apart from where they lie."""
+    """The page is the one that is written from these files, with the inputs that it names."""
     corpus = run.corpus
     if not run.files.report.is_file():
         proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
         return
     page, heads = run.files.report.read_text(errors="replace"), ledger_heads(corpus)
-    # Looks that came after the page are not on it.
-    head = next((each for each in reversed(heads) if each in page), heads[-1])
     try:
-        contents = read_run(run.files.path, corpus.path, head)
-    except UserError as error:
-        proof.check(False, f"{REPORT_NAME} cannot be of these files: {error.problem}")
+        told = from_json(Inputs, json.loads("".join(INPUTS.findall(page))))
+        contents = read_run(run.files.path, corpus.path)
+    except (UserError, ValueError, RecursionError) as error:
+        proof.check(False, f"{REPORT_NAME} is not of these files and this version: {str(error).splitlines()[0]}")
         return
-    if problem := NO_CORPUS.search(page):
-        contents = replace(contents, corpus=None, corpus_problem=unescape(problem[1]), ledger_sha256=None)
-    rendered = render(contents)
-    here, there = (found[1] if (found := DRAWN_BY.search(each)) else "" for each in (rendered, page))
-    ours, theirs = _parts(rendered), _parts(DRAWN_BY.sub(f"matplotlib {here}.</footer>", page))
+    # Looks that came after the page are not on it.
+    here, head = contents.inputs.matplotlib, told.ledger_sha256 if told.ledger_sha256 in heads else heads[-1]
+    contents = replace(contents, inputs=replace(told, ledger_sha256=head if told.corpus else None))
+    if told.corpus is None:
+        contents = replace(contents, corpus=None)
+    ours, theirs = _parts(render(contents)), _parts(page)
     same = [name for name, _ in ours] == [name for name, _ in theirs]
     if not proof.check(same, f"{REPORT_NAME} has other sections or figures than `vaiom report` writes"):
         return
     left_out = {}
-    if not problem and corpus.sha256 != contents.checkpoint.provenance.corpus_sha256:
+    if told.corpus and corpus.sha256 != contents.checkpoint.provenance.corpus_sha256:
         left_out = dict.fromkeys(CHANGING, "the corpus is not what it was for the page")
-    if here != there:
-        left_out[FIGURES] = f"matplotlib {there} drew them and this is {here}"
+    if here != told.matplotlib:
+        left_out[FIGURES] = f"matplotlib {told.matplotlib} drew them and this is {here}"
     proof.notes += [f"{REPORT_NAME}, {name}: not compared, {why}" for name, why in left_out.items()]
     for (name, text), (_, their_text) in zip(ours, theirs, strict=True):
         if name not in left_out:
@@ -288,10 +285,9 @@ def _compare_page(proof: Proof, run: AuditedRun) -> None:
 
 
 def _parts(page: str) -> list[tuple[str, str]]:
-    """Each section of a page with its text, without the paths in its commands; its figures."""
+    """Each section of a page with its text, and its figures."""
     figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     text = re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
-    text = re.sub(r"<pre>.*?</pre>", lambda found: PATHS.sub(r"\1", found[0]), text, flags=re.DOTALL)
     first, *rest = re.split(r'<section id="(\w+)"', text)
     return [("top", first), *zip(rest[::2], rest[1::2], strict=True), *((FIGURES, each) for each in figures)]
 

@@ -149,7 +149,7 @@ def report(
     from vaiom.report.results import verdict
 
     contents = write_report(run, corpus=corpus, out=out, markdown=markdown, latex=latex)
-    page, sentences, problem = out or Run(run).report, verdict(contents), contents.corpus_problem
+    page, sentences, problem = out or Run(run).report, verdict(contents), contents.inputs.corpus_problem
     files = {"report": page, "markdown": markdown, "latex": latex}
     without = f"\nWithout the data-quality part, because the corpus could not be read: {problem}"
     written = {name: file for name, file in files.items() if file}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +56,28 @@ class Split:
         return self.name != VALIDATION
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a report is made from beside the files of its run; the page has it as JSON, and the audit reads it there."""
+
+    run: str
+    corpus: str | None
+    corpus_problem: str | None
+    """Why the corpus could not be read."""
+    ledger_sha256: str | None
+    """Of the corpus's ledger, up to the last look that is told of."""
+    matplotlib: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunContents:
     run: Path
+    inputs: Inputs
     checkpoint: Checkpoint
     metrics: list[dict[str, Any]]
     splits: list[Split]
     """In the order of time."""
     corpus: Corpus | None
-    corpus_problem: str | None
-    """Why the corpus could not be read."""
-    ledger_sha256: str | None
-    """Of the corpus's ledger, up to the last look that is told of."""
 
     @property
     def judged(self) -> list[Split]:
@@ -76,14 +87,14 @@ class RunContents:
     @property
     def looks(self) -> list[Look]:
         """When a test split of the corpus was scored by a model, whichever it was."""
-        if self.corpus is None or self.ledger_sha256 is None:
+        if self.corpus is None or self.inputs.ledger_sha256 is None:
             return []
-        looks = read_ledger(self.corpus)[: ledger_heads(self.corpus).index(self.ledger_sha256)]
+        looks = read_ledger(self.corpus)[: ledger_heads(self.corpus).index(self.inputs.ledger_sha256)]
         return [look for look in looks if look.checkpoint_sha256 != NO_CHECKPOINT]
 
 
-def read_run(run: Path, corpus: Path | None = None, ledger_sha256: str | None = None) -> RunContents:
-    """All that a report is made of, up to a state of the ledger; a corpus not named and not there is no error."""
+def read_run(run: Path, corpus: Path | None = None) -> RunContents:
+    """All that a report is made of; a corpus not named and not there is no error."""
     folder = Run(run)
     checkpoint = load_checkpoint(folder.best)
     opened, problem = None, None
@@ -95,14 +106,20 @@ def read_run(run: Path, corpus: Path | None = None, ledger_sha256: str | None = 
         problem = f"{error.problem} ({error.where})"
     if opened is not None:
         require_tokenizer(opened, checkpoint)
+    inputs = Inputs(
+        run=str(run),
+        corpus=str(opened.path) if opened is not None else None,
+        corpus_problem=problem,
+        ledger_sha256=ledger_heads(opened)[-1] if opened is not None else None,
+        matplotlib=version("matplotlib"),
+    )
     return RunContents(
         run=run,
+        inputs=inputs,
         checkpoint=checkpoint,
         metrics=folder.read_metrics(),
         splits=_read_splits(folder, checkpoint),
         corpus=opened,
-        corpus_problem=problem,
-        ledger_sha256=ledger_sha256 or (ledger_heads(opened)[-1] if opened is not None else None),
     )
 
 

@@ -150,6 +150,7 @@ def looks_at_test(looks: Sequence[Look], own: str) -> Table:
 def provenance(contents: RunContents) -> Table:
     """What the figures were made from, by hash."""
     origin, tokenizer, now = contents.checkpoint.provenance, contents.checkpoint.tokenizer, contents.corpus
+    problem, head = contents.inputs.corpus_problem, contents.inputs.ledger_sha256
     grown = " (the corpus has grown or changed since)" if now is not None and now.sha256 != origin.corpus_sha256 else ""
     return facts(
         "Hashes and versions",
@@ -157,9 +158,9 @@ def provenance(contents: RunContents) -> Table:
             "experiment, seed, step": f"{origin.experiment}, {origin.seed}, {count(origin.step)}",
             "checkpoint": contents.checkpoint.sha256,
             "corpus at training": origin.corpus_sha256,
-            "corpus now": f"{now.sha256}{grown}" if now is not None else f"not reachable: {contents.corpus_problem}",
+            "corpus now": f"{now.sha256}{grown}" if now is not None else f"not reachable: {problem}",
             "tokenizer": tokenizer.sha256,
-            "ledger of looks": contents.ledger_sha256 or NOTHING,
+            "ledger of looks": head or NOTHING,
             "assets": ", ".join(tokenizer.symbols),
             "timeframe": now.tokenizer.timeframe if now is not None else NOTHING,
             "Train ends before": str(origin.splits["train_end"]).replace("T", " "),
@@ -177,9 +178,8 @@ def commands(contents: RunContents) -> list[str]:
     from vaiom.experiments.registry import EXPERIMENTS
     from vaiom.training.experiment import changed, experiment_of_checkpoint
 
-    corpus = str(contents.corpus.path) if contents.corpus is not None else "CORPUS"
-    run, context = str(contents.run), str(contents.checkpoint.model.config.history)
-    origin = contents.checkpoint.provenance
+    run, corpus = contents.inputs.run, contents.inputs.corpus or "CORPUS"
+    origin, context = contents.checkpoint.provenance, str(contents.checkpoint.model.config.history)
     train = ["vaiom", "train", corpus, "--experiment", origin.experiment, "--seed", str(origin.seed)]
     if named := EXPERIMENTS.get(origin.experiment):  # and each setting in which the run differs from it
         for key, (value, _) in changed(named, experiment_of_checkpoint(contents.checkpoint)).items():

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.inference import LEVEL
 from vaiom.events.corpus import split_quality
@@ -66,7 +66,7 @@ def render(contents: RunContents) -> str:
         num_buckets=NUM_RETURN_BUCKETS,
         uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",
         level=f"{LEVEL:.0%}",
-        matplotlib=version("matplotlib"),
+        inputs=to_json(contents.inputs),
         figures=figures,
         data=data_tables,
         asset=lambda name: Markup(_asset(name)),
