@@ -1,7 +1,4 @@
-"""The whole audit of a corpus or a run, in the order of the data.
-
-Nothing is written, and no test split is scored that was not scored before.
-"""
+"""The whole audit, in the order of the data: nothing is written, and no test is scored that was not scored before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Proofs (e), (h) and (i): figures are those of their events; dependence and horizons are what Train alone fits.
+"""Proofs (e), (h) and (i): figures are those of their events, events those of the checkpoint and of what Train fits.
 
-What follows from the events is computed again; their losses and forecasts are held to what the checkpoint answers now
-and the baselines that Train fits, within what arithmetic explains. The notes name every figure that was left out.
 Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 """
 

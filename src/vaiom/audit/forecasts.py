@@ -1,7 +1,4 @@
-"""The ledger of a service's forecasts: in order, made again from model and bars, and what they were worth.
-
-When a line was written only others can witness: publish the hash, or have it signed.
-"""
+"""The ledger of a service's forecasts: in order, made again from model and bars, and what they were worth."""
 
 from __future__ import annotations
 

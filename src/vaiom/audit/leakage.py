@@ -1,6 +1,4 @@
-"""Proofs (a) to (d), of the prices and of the returns: nothing that a row knows, learns from or answers comes from its
-future; no held-out stretch comes a second time, and no asset runs ahead of others, which no cut shows: the future then
-lies under another symbol or stamp.
+"""Proofs (a) to (d), of prices and returns: nothing that a row knows, learns from or answers comes from its future.
 
 Paper: Methods, "Continuous dynamic features" (information time), "Corpus Construction and Split Protocol" (fitted on
 Train, never refitted) and "Supervision Scope".

@@ -1,5 +1,4 @@
-"""What the proofs examine: the product's own way from bars to a corpus, its windows and answers, unless a subclass
-changes something; and what the checkpoint answers now, with how far honest arithmetic may lie from it."""
+"""What the proofs examine: the way from bars to a corpus, windows and answers; how far arithmetic may lie from it."""
 
 from __future__ import annotations
 
@@ -146,8 +145,7 @@ class AuditedRun:
         return find_fit(name, self.corpus, self.history, Path(stored_in)) if known and stored_in else None
 
     def _measure(self, split: str, precision: str | None) -> Rounding:
-        """Score a sample with parameters moved in their last digit and, unless `precision` is FP32, in FP16; None
-        stands for a file that does not say."""
+        """Score a sample with parameters moved in their last digit and, unless `precision` is FP32, in FP16."""
         network, rows = self.checkpoint.model, self.corpus.endpoints(split, self.history, unseal=True)
         rng = np.random.default_rng(self.config.seed)
         if self.in_stretches:

@@ -1,9 +1,5 @@
-"""Proofs (f) and (g): every file names the one before it, from the bars to the last figure; what is made again is the
-same; the model was chosen on Validation, and every look at a test is told of.
-
-Bars -> manifest -> arrays and tokenizer -> checkpoint header -> evaluation -> events, all valid targets of the split.
-A configuration trained twice gives the same bytes on a CPU; a GPU adds in an order of its own: there is a tolerance.
-"""
+"""Proofs (f) and (g): every file names the one before it, from bars to figures, and what is made again is the same; the
+model was chosen on Validation, and every look at a test is told of."""
 
 from __future__ import annotations
 

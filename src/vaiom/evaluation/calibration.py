@@ -1,8 +1,6 @@
 """Whether forecasts mean what they say: the PIT and its test, reliability, proper scores, tails, risk backtests.
 
-The tests are Kuiper's, Kupiec's, Christoffersen's, and Acerbi and Szekely's, of the distributions that users are given;
-what each figure is, `docs/evaluation.md` says.
-Paper: reports no calibration; this is an addition. NumPy alone.
+What each figure is, `docs/evaluation.md` says. The paper reports no calibration; NumPy alone.
 """
 
 from __future__ import annotations

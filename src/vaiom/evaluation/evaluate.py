@@ -1,7 +1,5 @@
-"""A run judged on one split: every figure of the headline table and what stands behind it.
+"""A run judged on one split: `evaluation-<split>.json` with its figures, `events-<split>` with the loss of each event.
 
-Leaves `events-<split>` with the loss of each event, those of horizons beside it, and `evaluation-<split>.json` with
-everything else in the run folder. A look at a test split is recorded in the corpus before it is scored.
 Paper: Results, main Test table; Methods, "Paired Test Uncertainty"; Appendices on period results and inference.
 """
 

@@ -1,7 +1,4 @@
-"""Forecasts of anybody, judged on our events as a model is: read, checked, turned into bucket probabilities, scored.
-
-What a table must hold and by which rules it becomes probabilities, `docs/scoring.md` says.
-"""
+"""Forecasts of anybody, judged on our events as a model is; by which rules, `docs/scoring.md` says."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Who looked at Test, and how often: every scoring of a test split leaves one line in the corpus.
+"""Who looked at Test, and how often: every scoring of a test split leaves a line in the corpus before it is scored.
 
-A test split is evidence only as long as nobody chose anything by it, so each look is counted where the data lies, for
-all who use that corpus, before the first event is scored. Validation is there to be looked at and is not recorded.
 The lines are a hash chain: each names the SHA-256 of all before it, so that none can be taken out unnoticed.
 """
 

@@ -1,7 +1,5 @@
 """Who predicts and what may be scored: a trained model as a predictor, held-out events, baselines with their losses.
 
-Refused are a split that is not for scoring, the sealed interval unless it is named, another tokenizer, and targets that
-the checkpoint was trained on or, for a test, selected on.
 Paper: Methods, "Corpus Construction and Split Protocol", "Baselines" and "Evaluation and Ablation Protocol".
 """
 
@@ -113,11 +111,7 @@ def score_baselines(
     *,
     unseal: str | None = None,
 ) -> dict[str, float]:
-    """Mean bits per event by baseline, fitted on Train; each one's losses are stored as soon as it is scored.
-
-    A scoring of a test split is recorded in the corpus. `make` may give some of the known baselines other settings than
-    the registry does.
-    """
+    """Mean bits per event by baseline, fitted on Train and made by `make`; losses are stored as they come."""
     require_known(list(names))
     if split == BUFFER:
         others = ", ".join(name for name in corpus.splits.names if name != split)

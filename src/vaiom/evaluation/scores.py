@@ -1,8 +1,5 @@
-"""Bits per event: how well a prediction of return buckets did, event by event and over groups of events, and as a file.
+"""Bits per event: minus the base-2 logarithm of the probability that its bucket was given; by groups, and as a file.
 
-The loss of an event is minus the base-2 logarithm of the probability that its bucket was given before it was known.
-The file is `events-<split>.parquet` in the run folder, or `.npz` with the same columns where no Parquet writer is
-installed: anyone can compare without running a model.
 Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation protocol.
 """
 

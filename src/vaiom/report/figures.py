@@ -1,7 +1,6 @@
-"""The figures of the report as inline SVG, each with what is to be seen in words; one drawing is light and dark.
+"""The figures of the report as inline SVG, each with what is to be seen in words; the same figures, the same bytes.
 
-The same figures always give the same bytes, and no address of any kind is in them. Blue-green favours the model and red
-the baseline throughout; the strongest baseline of a split is set apart.
+Blue-green favours the model and red the baseline throughout; the strongest baseline of a split is set apart.
 """
 
 from __future__ import annotations

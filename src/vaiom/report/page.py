@@ -1,8 +1,4 @@
-"""The report of a run as one HTML file that needs nothing else, its headline tables for papers and notes, and the model
-card: what a model is, what it was made from, how it scored, what it is not for.
-
-The same run gives the same bytes; every figure is one that the model or its evaluations say.
-"""
+"""The report of a run as one HTML file that needs nothing else, its headline tables, and the model card."""
 
 from __future__ import annotations
 

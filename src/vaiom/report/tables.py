@@ -1,8 +1,4 @@
-"""One table, four spellings: terminal, HTML that sorts, Markdown, LaTeX in booktabs form.
-
-A cell holds a value and its column says how values are spelled, so that a table is defined once wherever it is shown.
-What a cell says is never taken for markup.
-"""
+"""One table, four spellings: terminal, HTML that sorts, Markdown, LaTeX; no cell is ever taken for markup."""
 
 from __future__ import annotations
 
