@@ -48,6 +48,19 @@ def test_an_event_that_is_there_twice_is_found(simulated: Market) -> None:
     assert found == ["1 events of an asset and a target time are there more than once"]
 
 
+class NoTest(Pipeline):
+    """A test split is left out as a whole."""
+
+    def splits(self, corpus: Corpus) -> dict[str, np.ndarray]:
+        return {**super().splits(corpus), "test-h1": np.array([], np.int64)}
+
+
+def test_a_split_that_is_left_out_is_found(simulated: Market) -> None:
+    pipeline = make_pipeline(simulated.splits, NoTest)
+    (found,) = prove_chronology(pipeline, pipeline.corpus(simulated.bars)).findings
+    assert found.startswith("test-h1 lacks")
+
+
 @given(price_pairs(min_rows=2), st.sampled_from(sorted(DAMAGES)), st.integers(0, 2**32 - 1), st.data())
 def test_damage_begins_after_the_cut_and_spares_no_bar(
     prices: tuple[np.ndarray, np.ndarray], how: str, seed: int, data: st.DataObject

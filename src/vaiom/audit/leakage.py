@@ -246,18 +246,16 @@ def prove_chronology(proof: Proof, pipeline: Pipeline, corpus: Corpus) -> None:
     starts = np.array([part.start for part in corpus.asset_slices.values()])
     chosen = np.concatenate(list(splits.values()))
     asset = np.searchsorted(starts, chosen, side="right")
-    _, counts = np.unique(
-        np.stack([asset, times[chosen].astype("datetime64[s]").astype(np.int64)]), axis=1, return_counts=True
-    )
+    seconds = times[chosen].astype("datetime64[s]").astype(np.int64)
+    _, counts = np.unique(np.stack([asset, seconds]), axis=1, return_counts=True)
     repeated = int((counts > 1).sum())
     proof.check(not repeated, f"{repeated} events of an asset and a target time are there more than once", len(chosen))
     outside = times[splits[TRAIN]] >= end
     proof.check(not outside.any(), f"{outside.sum()} Train events have a target at or after {train_end}", len(outside))
     for name, rows in splits.items():
-        if len(rows):
-            lacking = np.setdiff1d(valid_targets(corpus, name, pipeline.model.history), rows)
-            at = times[lacking[0]] if len(lacking) else ""
-            proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
+        lacking = np.setdiff1d(valid_targets(corpus, name, pipeline.model.history), rows)
+        at = times[lacking[0]] if len(lacking) else ""
+        proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
     sampler = pipeline.sampler(corpus)
     for step in range(1, SAMPLED_STEPS + 1):
         ends = sampler.draw(step)
@@ -274,21 +272,18 @@ def prove_chronology(proof: Proof, pipeline: Pipeline, corpus: Corpus) -> None:
 def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
     """Row numbers of the events that a split must hold, from the stored columns and not by the code that evaluates."""
     columns, bounds = corpus.columns, corpus.splits
-    spans = {
-        TRAIN: (datetime.min, bounds.train_end),
-        VALIDATION: bounds.validation,
-        SEALED: (bounds.seal, datetime.max),
-    }
-    begin, end = spans.get(split) or bounds.tests[bounds.test_names.index(split)]
+    known = {TRAIN: (datetime.min, bounds.train_end), SEALED: (bounds.seal, datetime.max)}
+    spans = known | dict(zip((VALIDATION, *bounds.test_names), (bounds.validation, *bounds.tests), strict=True))
+    begin, end = spans[split]
     found = []
     for rows in corpus.asset_slices.values():
         row = np.arange(rows.start + history - 1, rows.stop - 1)
         ret, stamps = columns["log_ret"][row + 1], corpus.timestamps[row + 1]
         with np.errstate(invalid="ignore"):
             moved = np.isfinite(ret) & (ret != 0) & (np.abs(ret) <= MAX_LOG_MOVE)
-        known = (columns["flags"][row] & ANY_MASK == 0) & (columns["flags"][row + 1] & MASK_BITS["missing"] == 0)
+        clean = (columns["flags"][row] & ANY_MASK == 0) & (columns["flags"][row + 1] & MASK_BITS["missing"] == 0)
         inside = (stamps >= np.datetime64(begin)) & (stamps < np.datetime64(end))
-        found.append(row[moved & known & inside])
+        found.append(row[moved & clean & inside])
     return np.concatenate(found)
 
 
