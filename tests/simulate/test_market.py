@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from vaiom.simulate.market import (
     trading_stamps,
     write_market,
 )
-from vaiom.simulate.oracle import Oracle, observe
+from vaiom.simulate.oracle import Filter, Oracle
 
 SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
 
@@ -85,8 +86,8 @@ def test_there_are_two_classes_as_the_corpus_sees_them() -> None:
 
 @pytest.mark.parametrize("metal", [False, True])
 def test_the_calendar_closes_on_weekends_and_holidays(metal: bool) -> None:
-    hours, following = trading_stamps(metal, MarketConfig(bars=30_000))
-    stamps = pl.Series(np.append(hours, following).astype("datetime64[us]"))
+    *hours, following = through = trading_stamps(metal, MarketConfig(bars=30_000), 0, 30_001)
+    stamps = pl.Series(through.astype("datetime64[us]"))
     assert len(hours) == 30_000
     assert stamps.diff().drop_nulls().min() == np.timedelta64(1, "h").astype(object)
     assert hours[-1] == np.datetime64("2025-12-31T23")
@@ -102,10 +103,9 @@ def test_the_calendar_closes_on_weekends_and_holidays(metal: bool) -> None:
 
 def test_the_truth_follows_from_the_printed_bars_alone(market: dict[str, SimulatedAsset]) -> None:
     for one in market.values():
-        hours, following = trading_stamps(one.asset.metal, SMALL)
-        profile = calendar_profile(one.asset, np.append(hours, following))
+        profile = calendar_profile(one.asset, trading_stamps(one.asset.metal, SMALL, 0, SMALL.bars + 1))
         close = one.bars["Close"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        seen = observe(one.truth.timestamps, close, profile, one.asset.ticks_per_unit, SMALL.dynamics)
+        seen = Filter(one.asset.ticks_per_unit, SMALL.dynamics).observe(one.truth.timestamps, close, profile)
         for name in ("ticks", "pull", "scale", "weights"):
             np.testing.assert_array_equal(getattr(seen, name), getattr(one.truth, name))
 
@@ -150,19 +150,40 @@ def test_a_written_market_reads_back(market: dict[str, SimulatedAsset], folder: 
     assert [path.name for path in folder.parent.iterdir()] == ["bars"]
 
 
-def test_a_market_is_written_an_asset_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held, most, made = weakref.WeakSet[SimulatedAsset](), [], market_room._simulate_asset
+@pytest.mark.parametrize("changes", [{}, {"correlation": 0.4}, {"timeframe": "45min"}], ids=["hours", "factor", "odd"])
+def test_parts_of_any_size_give_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    config = MarketConfig(assets=3, bars=120, faults_per_bar=0.1, **changes)
+    write_market(config, tmp_path / "whole")
+    for size in (1, 7, 64):
+        monkeypatch.setattr(market_room, "PART_ROWS", size)
+        write_market(config, tmp_path / str(size))
+        assert files_in(tmp_path / str(size)) == files_in(tmp_path / "whole")
 
-    def watched(*values: Any) -> SimulatedAsset:
-        held.add(one := made(*values))
-        most.append(len(held))
-        return one
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_market_is_written_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, most, made = weakref.WeakSet[SimulatedAsset](), [], market_room._simulate_parts
+
+    def watched(*values: Any) -> Iterator[SimulatedAsset]:
+        for part in made(*values):
+            held.add(part)
+            most.append(len(held))
+            yield part
+            del part
+
+    monkeypatch.setattr(market_room, "PART_ROWS", 8)
+    monkeypatch.setattr(market_room, "_simulate_parts", watched)
     config = MarketConfig(assets=5, bars=20)
-    whole = simulate(config)
-    monkeypatch.setattr(market_room, "_simulate_asset", watched)
     write_market(config, tmp_path / "bars")
-    assert most == [1, 2, 2, 2, 2]  # the one before is let go when the next is there
+    assert len(most) == 5 * 3
+    assert max(most) == 2  # the one before is let go when the next is there
+    whole = simulate(config)
     for symbol, frame in read_bars(tmp_path / "bars").items():
         assert_frame_equal(frame, whole[symbol].bars)
 

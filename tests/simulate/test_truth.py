@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.errors import DataError
-from vaiom.simulate.oracle import Dynamics, Oracle, Truth, observe, student_mass
+from vaiom.simulate.oracle import Dynamics, Filter, Oracle, Truth, student_mass
 
 DYNAMICS = Dynamics()
 TICKS_PER_UNIT = 1000
@@ -68,7 +68,7 @@ def test_filter_equals_enumeration_of_hidden_paths(moves: list[int | None], prof
         level += move or 0
         ticks.append(None if move is None else level)
     close = np.array([np.nan if tick is None else tick / TICKS_PER_UNIT for tick in ticks])
-    truth = observe(stamps(len(close)), close, np.array(profile[: len(close) + 1]), TICKS_PER_UNIT, DYNAMICS)
+    truth = Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(len(close)), close, np.array(profile[: len(close) + 1]))
     np.testing.assert_allclose(truth.weights[-1], reference_weights(ticks, profile, DYNAMICS), rtol=1e-9)
 
 
@@ -120,11 +120,11 @@ def test_later_closes_never_change_an_earlier_row() -> None:
     rng = np.random.default_rng(5)
     close = np.round(np.exp(np.cumsum(0.001 * rng.standard_normal(300))), 3)
     profile = rng.uniform(0.0005, 0.002, 301)
-    whole = observe(stamps(300), close, profile, TICKS_PER_UNIT, DYNAMICS)
+    whole = Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(300), close, profile)
     changed = close.copy()
     changed[200:] = close[200:][::-1] * 1.01
     changed[250] = np.nan
-    other = observe(stamps(300), changed, profile, TICKS_PER_UNIT, DYNAMICS)
+    other = Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(300), changed, profile)
     for name in ("ticks", "pull", "scale", "weights"):
         np.testing.assert_array_equal(getattr(whole, name)[:200], getattr(other, name)[:200])
     assert not np.array_equal(whole.weights[200:], other.weights[200:])
@@ -156,7 +156,7 @@ def test_a_missing_or_damaged_truth_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no known distribution"):
         Oracle.load(tmp_path)
     path = tmp_path / "truth" / "XAUSIM.npz"
-    observe(stamps(9), np.full(9, 1.5), np.full(10, 0.001), TICKS_PER_UNIT, DYNAMICS).save(path)
+    Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(9), np.full(9, 1.5), np.full(10, 0.001)).save(path)
     whole = path.read_bytes()
     assert len(Oracle.load(tmp_path).truths["XAUSIM"].ticks) == 9
     other = io.BytesIO()
@@ -173,7 +173,7 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "XAUSIM.npz"
     rng = np.random.default_rng(1)
     close = np.round(np.exp(np.cumsum(0.001 * rng.standard_normal(9))), 3)
-    truth = observe(stamps(9), close, np.full(10, 0.001), TICKS_PER_UNIT, DYNAMICS)
+    truth = Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(9), close, np.full(10, 0.001))
     truth.save(path)
     whole = path.read_bytes()
     noticed = 0

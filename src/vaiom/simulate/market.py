@@ -1,14 +1,17 @@
 """A simulated market: bars of any number of assets whose true distribution of the next return is known.
 
-Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both. On real bars nobody
-knows the best reachable bits per event; here everybody does, so the demo and the tests use it.
+Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both, made and written some
+rows at a time. On real bars nobody knows the best reachable bits per event; here everybody does, so the demo and the
+tests use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any
@@ -18,17 +21,31 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vaiom.codec import to_json
-from vaiom.files import Progress, staged_folder, write_json
-from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, counted, describe, write_manifest, write_symbol
+from vaiom.files import Progress, atomic_file, staged_folder, staging_folder, write_json
+from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, counted, describe, write_manifest
 from vaiom.market.timeframes import step_seconds
-from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, FloatArray, IntArray, Truth, observe, require
+from vaiom.simulate.oracle import (
+    TRUTH_FOLDER,
+    UNIT_VARIANCE,
+    Dynamics,
+    Filter,
+    FloatArray,
+    IntArray,
+    Truth,
+    require,
+    save_truth,
+)
 
 Stamps = NDArray[np.datetime64]
 BoolArray = NDArray[np.bool_]
+Draw = Callable[[int], NDArray[Any]]
+"""So many random numbers after those that it gave before."""
 
 MAX_ASSETS = 10_000
 MAX_HOURS = 300_000
 """Of trade: more would begin before 1970."""
+PART_ROWS = 1 << 15
+"""Of an asset in memory at a time."""
 
 _FACTOR = 64  # the place of the shared factor among the assets' random numbers
 
@@ -45,6 +62,7 @@ _NEWS_FACTOR = 1.35
 _OPENING_FACTOR = 2.2
 _DAY_LEVEL = np.array([0.90, 0.98, 1.03, 1.03, 1.04, 1.0, 1.0])
 _DECIMAL_SLIP = 10.0
+_ROW_GROUP = 100_000  # as Polars makes them of a whole frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +108,8 @@ class Asset:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedAsset:
+    """All rows of an asset, or some."""
+
     asset: Asset
     bars: pl.DataFrame
     truth: Truth
@@ -97,38 +117,59 @@ class SimulatedAsset:
 
 def simulate(config: MarketConfig | None = None) -> dict[str, SimulatedAsset]:
     """All assets of a market, by symbol."""
-    return {one.asset.symbol: one for one in simulate_assets(config or MarketConfig())}
+    whole = {}
+    for asset, parts in simulate_assets(config or MarketConfig()):
+        frames, truths = zip(*((part.bars, part.truth) for part in parts), strict=True)
+        whole[asset.symbol] = SimulatedAsset(asset, pl.concat(frames, rechunk=True), Truth.joined(truths))
+    return whole
 
 
-def simulate_assets(config: MarketConfig, progress: Progress | None = None) -> Iterator[SimulatedAsset]:
-    """The assets of a market one after another; none depends on how many others there are."""
+def simulate_assets(
+    config: MarketConfig, progress: Progress | None = None
+) -> Iterator[tuple[Asset, Iterator[SimulatedAsset]]]:
+    """The assets of a market one after another, each in parts; none depends on how many others there are."""
     seeds = np.random.SeedSequence(config.seed).spawn(max(config.assets, _FACTOR) + 1)
     del seeds[_FACTOR]
     generators = map(np.random.default_rng, seeds[: config.assets])
     drawn = [(_draw_asset(number, rng), rng) for number, rng in enumerate(generators)]
     for asset, rng in counted(drawn, progress, lambda pair: pair[0].symbol):
-        yield _simulate_asset(asset, config, rng)
+        yield asset, _simulate_parts(asset, config, rng)
 
 
 def write_market(
     config: MarketConfig, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Write a bar folder with the truth beside the bars, an asset at a time; the manifest is returned."""
+    """Write a bar folder with the truth beside the bars, a part of an asset at a time; the manifest is returned."""
     stored, usual = to_json(config), MarketConfig()
     for name in ("correlation", "timeframe"):  # as it always was
         if getattr(config, name) == getattr(usual, name):
             del stored[name]
     symbols, assets = {}, {}
     with staged_folder(out, overwrite=overwrite) as folder:
-        for one in simulate_assets(config, progress):
-            symbol = one.asset.symbol
-            symbols[symbol], assets[symbol] = describe(one.bars), one.asset
-            write_symbol(folder, symbol, one.bars)
-            one.truth.save(folder / TRUTH_FOLDER / f"{symbol}.npz")
+        for asset, parts in simulate_assets(config, progress):
+            symbols[asset.symbol], assets[asset.symbol] = _write_asset(folder, asset.symbol, parts), asset
         write_json(folder / TRUTH_FOLDER / "market.json", to_json({"market": stored, "assets": assets}))
         manifest = {"source": "simulated", "timeframe": config.timeframe, "market": stored, "symbols": symbols}
         write_manifest(folder, manifest)
     return manifest
+
+
+def _write_asset(folder: Path, symbol: str, parts: Iterator[SimulatedAsset]) -> dict[str, Any]:
+    """Bars wait in files of their own until all are there, as Polars writes no file in steps; describes them."""
+    waiting: dict[Path, dict[str, Any]] = {}
+    with staging_folder(folder) as staging:
+
+        def staged_truths() -> Iterator[Truth]:
+            for number, part in enumerate(parts):
+                part.bars.write_parquet(file := staging / f"{number}.parquet", compression="uncompressed")
+                waiting[file] = describe(part.bars)
+                yield part.truth
+
+        save_truth(folder / TRUTH_FOLDER / f"{symbol}.npz", staged_truths())
+        with atomic_file(folder / f"{symbol}.parquet") as staged:
+            pl.scan_parquet([*waiting], glob=False).sink_parquet(staged, row_group_size=_ROW_GROUP)
+    described = [*waiting.values()]
+    return {**described[0], "rows": sum(part["rows"] for part in described), "last": described[-1]["last"]}
 
 
 def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
@@ -142,12 +183,23 @@ def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
     return Asset(symbol, metal, start, ticks_per_unit, scale, sessions)
 
 
-def trading_stamps(metal: bool, config: MarketConfig) -> tuple[Stamps, np.datetime64]:
-    """The last stamps of bars up to the market's end, and the one that follows them."""
-    step = np.timedelta64(step_seconds(config.timeframe), "s")
-    last, fortnight = np.datetime64(config.end, "h").astype("datetime64[s]"), np.timedelta64(14, "D")
-    open_share = 0.6  # a lower bound of the share of time that trades, holidays and pauses included
-    stamps = np.arange(last - int(config.bars / open_share) * step - fortnight, last + fortnight, step)
+def trading_stamps(metal: bool, config: MarketConfig, start: int = 0, stop: int | None = None) -> Stamps:
+    """The stamps of some of the last `bars` rows up to the market's end; the one after them is row number `bars`."""
+    first, ends, before = _trading_hours(metal, config)
+    rows = np.arange(start, config.bars if stop is None else stop) + before
+    hours = np.searchsorted(ends, rows, side="right")
+    since = rows - np.append(0, ends)[hours]
+    return np.asarray(first[hours] + since * step_seconds(config.timeframe)).astype("datetime64[s]")
+
+
+@lru_cache(maxsize=2)
+def _trading_hours(metal: bool, config: MarketConfig) -> tuple[IntArray, IntArray, int]:
+    """Of every hour of trade its first stamp and how many end with it, and how many come before the market's first."""
+    step, last = step_seconds(config.timeframe), int(np.datetime64(config.end, "h").astype("datetime64[s]").astype(int))
+    open_share, fortnight = 0.6, 14 * 24  # the share is a lower bound, holidays and pauses included
+    back = -(-int(config.bars / open_share) * step // 3600) + fortnight
+    hours = last + 3600 * np.arange(-back, fortnight)
+    stamps = hours.astype("datetime64[s]")
     days = stamps.astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     week_hour = _week_hour(stamps)
@@ -156,9 +208,12 @@ def trading_stamps(metal: bool, config: MarketConfig) -> tuple[Stamps, np.dateti
         closed |= (months.astype(np.int64) % 12 + 1 == month) & ((days - months).astype(np.int64) + 1 == day)
     if metal:
         closed |= week_hour % 24 == _METALS_PAUSE_HOUR
-    trading = stamps[~closed]
-    stop = int(np.searchsorted(trading, last, side="right"))
-    return trading[stop - config.bars : stop], trading[stop]
+    hours = hours[~closed]
+    late = (last - hours) % step  # stamps are whole steps from the last one, which hours need not be
+    ends = np.cumsum(-((late - 3600) // step))
+    earlier = int(np.searchsorted(hours, last))
+    through = int(ends[earlier - 1]) + bool(hours[earlier] == last)
+    return hours + late, ends, through - config.bars
 
 
 def calendar_profile(asset: Asset, stamps: Stamps) -> FloatArray:
@@ -174,92 +229,128 @@ def calendar_profile(asset: Asset, stamps: Stamps) -> FloatArray:
     return profile
 
 
-def _simulate_asset(asset: Asset, config: MarketConfig, rng: np.random.Generator) -> SimulatedAsset:
-    stamps, following = trading_stamps(asset.metal, config)
-    profile = calendar_profile(asset, np.append(stamps, following)) * sqrt(step_seconds(config.timeframe) / 3600)
-    # Rows at which the feed fails: never the first, never two in a row, which could hide each other.
-    faulty = rng.random(config.bars) < config.faults_per_bar
-    faulty[0] = False
-    for row in np.flatnonzero(faulty):
-        faulty[row] = not faulty[row - 1]
-    ticks = _walk(asset, profile, faulty, config.dynamics, _draw_noise(config, stamps, rng).tolist(), rng)
-    close = ticks / asset.ticks_per_unit
-    close[faulty] = np.nan
-    truth = observe(stamps.astype("datetime64[us]"), close, profile, asset.ticks_per_unit, config.dynamics)
-    bars = _bars_around(truth, asset, _follows_closure(stamps), rng)
-    # Faulty rows have no prices at all, or a decimal point that slipped.
-    kind = rng.integers(0, 3, len(faulty))
-    factor = np.select([~faulty, kind == 1, kind == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
-    spoiled = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(factor))).fill_nan(None)
-    return SimulatedAsset(asset, bars.with_columns(spoiled), truth)
+def _simulate_parts(asset: Asset, config: MarketConfig, rng: np.random.Generator) -> Iterator[SimulatedAsset]:
+    own = ("standard_normal",) if config.correlation else ("standard_t", 4)
+    around = (("standard_normal",), ("standard_t", 3), ("random",), ("random",), ("standard_normal",))
+    kinds = (("random",), own, ("random",), *around, ("integers", 0, 3))
+    fails, own_noise, chances, *around_closes, slips = [_replayed(rng, config.bars, *kind) for kind in kinds]
+    noise = _noise_of(config, asset, own_noise)
+    walk, seen = _Walk(asset, config.dynamics), Filter(asset.ticks_per_unit, config.dynamics)
+    failed, last = True, None
+    for start in range(0, config.bars, PART_ROWS):
+        count, lead = min(PART_ROWS, config.bars - start), min(start, 1)
+        stamps = trading_stamps(asset.metal, config, start - lead, start + count + 1)
+        profile = calendar_profile(asset, stamps)[lead:] * sqrt(step_seconds(config.timeframe) / 3600)
+        opening, stamps = _follows_closure(stamps)[lead:-1], stamps[lead:-1]
+        # Rows at which the feed fails: never the first, never two in a row, which could hide each other.
+        faulty = fails(count) < config.faults_per_bar
+        for row in np.flatnonzero(faulty):
+            faulty[row] = not (faulty[row - 1] if row else failed)
+        failed = bool(faulty[-1])
+        close = walk.onward(profile, faulty, chances(count), noise(stamps)) / asset.ticks_per_unit
+        close[faulty] = np.nan
+        truth = seen.observe(stamps.astype("datetime64[us]"), close, profile)
+        bars = _bars_around(truth, last or truth.rows(slice(1)), asset, opening, around_closes)
+        # Faulty rows have no prices at all, or a decimal point that slipped.
+        slip = slips(count)
+        factor = np.select([~faulty, slip == 1, slip == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
+        spoiled = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(factor))).fill_nan(None)
+        last = truth.rows(slice(-1, None))
+        yield SimulatedAsset(asset, bars.with_columns(spoiled), truth)
 
 
-def _walk(
-    asset: Asset,
-    profile: FloatArray,
-    faulty: BoolArray,
-    dynamics: Dynamics,
-    noise: list[float],
-    rng: np.random.Generator,
-) -> IntArray:
-    """The closes in ticks: each hidden move starts from the last rounded price."""
-    states = _draw_states(dynamics, len(faulty), rng)
-    calendar, fails = profile.tolist(), faulty.tolist()
-    ticks = [round(asset.start * asset.ticks_per_unit)]
-    variance = 1.0
-    for row in range(1, len(faulty)):
-        last = ticks[-1]
-        if fails[row]:
-            ticks.append(last)
-            continue
-        state = states[row]
-        pull = dynamics.pull * log(ticks[0] / last)
-        move = pull + calendar[row] * sqrt(variance) * (dynamics.drift[state] + dynamics.spread[state] * noise[row])
-        ticks.append(max(1, round(last * exp(move))))
-        variance = dynamics.next_variance(variance, log(ticks[-1] / last) / calendar[row])
-    return np.array(ticks)
+def _replayed(rng: np.random.Generator, bars: int, kind: str, *values: float) -> Draw:
+    """The numbers of all bars, to be drawn in parts; the generator goes on behind them, as if they were drawn."""
+    own = deepcopy(rng)
+    for start in range(0, bars, PART_ROWS):
+        getattr(rng, kind)(*values, size=min(PART_ROWS, bars - start))
+    return lambda size: getattr(own, kind)(*values, size=size)
 
 
-def _draw_noise(config: MarketConfig, stamps: Stamps, rng: np.random.Generator) -> FloatArray:
-    """Student-t noise of unit variance; correlated assets share a normal factor of the bar."""
+def _noise_of(config: MarketConfig, asset: Asset, own: Draw) -> Callable[[Stamps], FloatArray]:
+    """Student-t noise of unit variance for stamps in turn; correlated assets share a normal factor of the bar."""
     if not config.correlation:
-        return np.asarray(UNIT_VARIANCE * rng.standard_t(4, len(stamps)))
+        return lambda stamps: UNIT_VARIANCE * own(len(stamps))
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
-    ago = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
+    def ago(stamps: Stamps) -> IntArray:
+        steps = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
+        return np.asarray(steps)
+
+    # The factor is drawn from the end backwards: each part of it from a generator that was left at its beginning.
     shared = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(_FACTOR,)))
-    factor = shared.standard_normal(int(ago.max()) + 1)[ago]
-    own = rng.standard_normal(len(stamps))
-    scores = sqrt(config.correlation) * factor + sqrt(1 - config.correlation) * own
-    return np.asarray(UNIT_VARIANCE * stdtrit(4, ndtr(scores)))
+    parts = []
+    for _ in range(0, int(ago(trading_stamps(asset.metal, config, 0, 1))[0]) + 1, PART_ROWS):
+        parts.append(deepcopy(shared))
+        shared.standard_normal(PART_ROWS)
+
+    def correlated(stamps: Stamps) -> FloatArray:
+        steps = ago(stamps)
+        latest, earliest = steps[-1] // PART_ROWS, steps[0] // PART_ROWS
+        factor = np.concatenate([deepcopy(part).standard_normal(PART_ROWS) for part in parts[latest : earliest + 1]])
+        scores = sqrt(config.correlation) * factor[steps - latest * PART_ROWS]
+        return np.asarray(UNIT_VARIANCE * stdtrit(4, ndtr(scores + sqrt(1 - config.correlation) * own(len(stamps)))))
+
+    return correlated
 
 
-def _draw_states(dynamics: Dynamics, bars: int, rng: np.random.Generator) -> list[int]:
-    """A path of the hidden chain; the state of the first bar is drawn from the long-run shares."""
-    reach = np.cumsum(dynamics.transition, axis=1)[:, :-1].tolist()
-    first, *uniforms = rng.random(bars).tolist()
-    states = [int(np.searchsorted(np.cumsum(dynamics.stationary())[:-1], first, side="right"))]
-    for uniform in uniforms:
-        states.append(sum(uniform >= bound for bound in reach[states[-1]]))
-    return states
+class _Walk:
+    """The hidden state of an asset, its variance and its price in ticks."""
+
+    def __init__(self, asset: Asset, dynamics: Dynamics) -> None:
+        self.dynamics, self.state, self.variance = dynamics, -1, 1.0
+        self.start = self.ticks = round(asset.start * asset.ticks_per_unit)
+
+    def onward(self, profile: FloatArray, faulty: BoolArray, chances: FloatArray, noise: FloatArray) -> IntArray:
+        """The next closes: each hidden move starts from the last rounded price, the first price is given."""
+        dynamics, start, last, variance = self.dynamics, self.start, self.ticks, self.variance
+        still = faulty.copy()
+        still[0] |= self.state < 0
+        states = self._draw_states(chances)
+        hidden = np.array(dynamics.drift)[states] + np.array(dynamics.spread)[states] * noise
+        ticks = []
+        for stays, calendar, move in zip(still.tolist(), profile.tolist(), hidden.tolist(), strict=False):
+            if not stays:
+                pull = dynamics.pull * log(start / last)
+                now = max(1, round(last * exp(pull + calendar * sqrt(variance) * move)))
+                variance = dynamics.next_variance(variance, log(now / last) / calendar)
+                last = now
+            ticks.append(last)
+        self.ticks, self.variance = last, variance
+        return np.array(ticks)
+
+    def _draw_states(self, chances: FloatArray) -> IntArray:
+        """A path of the hidden chain; the state of the first bar is drawn from the long-run shares."""
+        reach = np.cumsum(self.dynamics.transition, axis=1)[:, :-1]
+        onward = (chances[:, None, None] >= reach).sum(axis=2)  # (N, K) from each state
+        if self.state < 0:
+            onward[0] = np.searchsorted(np.cumsum(self.dynamics.stationary())[:-1], chances[0], side="right")
+            self.state = 0
+        # Most chances leave every state as it is.
+        changes = np.flatnonzero((onward != np.arange(len(reach))).any(axis=1))
+        path = [self.state]
+        for following in onward[changes].tolist():
+            path.append(following[path[-1]])
+        self.state = path[-1]
+        return np.repeat(path, np.diff(changes, prepend=0, append=len(chances)))
 
 
-def _bars_around(truth: Truth, asset: Asset, opening: BoolArray, rng: np.random.Generator) -> pl.DataFrame:
+def _bars_around(truth: Truth, before: Truth, asset: Asset, opening: BoolArray, draws: list[Draw]) -> pl.DataFrame:
     """Open, High, Low and Volume given closes and public scales alone, which keeps the filter of `oracle` exact."""
+    normal, student, above, below, busy = (draw(len(truth.ticks)) for draw in draws)
     close = truth.ticks.astype(np.float64)
-    before = np.append(close[:1], close[:-1])
-    move = np.log(close / before)
-    scale = np.append(truth.scale[:1], truth.scale[:-1])
-    reopening = 0.6 * move + 0.5 * scale * rng.standard_normal(len(close))
-    gap = np.where(opening, reopening, 0.025 * scale * rng.standard_t(3, len(close)))
-    start = np.maximum(np.rint(before * np.exp(np.clip(gap, -0.5, 0.5))), 1.0)
+    previous = np.append(before.ticks, close[:-1])
+    move = np.log(close / previous)
+    scale = np.append(before.scale, truth.scale[:-1])
+    reopening = 0.6 * move + 0.5 * scale * normal
+    gap = np.where(opening, reopening, 0.025 * scale * student)
+    start = np.maximum(np.rint(previous * np.exp(np.clip(gap, -0.5, 0.5))), 1.0)
     # The extremes of a Brownian path that is tied to the open and the close; they reach at least as far as both.
-    path = np.log(close / start)
-    wander = -2.0 * (0.8 * scale) ** 2 * np.log(rng.random((2, len(close))))
-    high = np.rint(start * np.exp((path + np.sqrt(path**2 + wander[0])) / 2))
-    low = np.rint(start * np.exp((path - np.sqrt(path**2 + wander[1])) / 2))
+    path, wander = np.log(close / start), -2.0 * (0.8 * scale) ** 2
+    high = np.rint(start * np.exp((path + np.sqrt(path**2 + wander * np.log(above))) / 2))
+    low = np.rint(start * np.exp((path - np.sqrt(path**2 + wander * np.log(below))) / 2))
     activity = 0.5 * (scale + np.abs(move)) / asset.hourly_scale
-    volume = np.rint(1 + 3_000 * activity * np.exp(0.3 * rng.standard_normal(len(close))))
+    volume = np.rint(1 + 3_000 * activity * np.exp(0.3 * busy))
     prices = np.array([start, high, np.maximum(low, 1.0), close]) / asset.ticks_per_unit
     columns = zip(BAR_SCHEMA, (truth.timestamps, *prices, volume), strict=True)
     return pl.DataFrame(dict(columns)).cast(BAR_SCHEMA)  # type: ignore[arg-type]

@@ -8,17 +8,20 @@ Paper: "Return Bucket Construction" and "Serialized row and target validity rule
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import shutil
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import isfinite, log, sqrt
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vaiom.errors import DataError
-from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
+from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays, staging_folder
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -27,7 +30,7 @@ TRUTH_FOLDER = "truth"
 FAULT_LIMIT = 1.0
 """A close further than this from the last good one, in log units, is a faulty print: the price did not move."""
 
-_BLOCK_ROWS = 1 << 15
+_ROW_ARRAYS = ("timestamps", "ticks", "pull", "scale", "weights")
 UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
 
 
@@ -72,8 +75,9 @@ class Dynamics:
     def next_variance(self, variance: float, shock: float) -> float:
         """The variance of the next bar from this bar's and its return divided by the calendar profile."""
         low, high = self.variance_bounds
-        mean_reverting = 1.0 - self.shock_weight - self.memory
-        return min(max(mean_reverting + self.shock_weight * shock * shock + self.memory * variance, low), high)
+        weight, memory = self.shock_weight, self.memory
+        following = 1.0 - weight - memory + weight * shock * shock + memory * variance
+        return low if following < low else high if following > high else following
 
 
 def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
@@ -122,11 +126,16 @@ class Truth:
 
         return student_mass(hidden(lower), hidden(upper))
 
+    def rows(self, chosen: slice) -> Truth:
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _ROW_ARRAYS})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Truth]) -> Truth:
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_ARRAYS}
+        return replace(parts[0], **arrays)
+
     def save(self, path: Path) -> None:
-        arrays = {one.name: getattr(self, one.name) for one in fields(self)}
-        arrays["timestamps"] = self.timestamps.astype("datetime64[us]").astype(np.int64)
-        with atomic_file(path) as staged, staged.open("wb") as stream:
-            np.savez_compressed(stream, **arrays)
+        save_truth(path, [self])
 
     @classmethod
     def load(cls, path: Path) -> Truth:
@@ -140,40 +149,79 @@ class Truth:
         return cls(**{**chosen, "timestamps": chosen["timestamps"].astype("datetime64[us]")})
 
 
-def observe(
-    timestamps: NDArray[np.datetime64], close: FloatArray, profile: FloatArray, ticks_per_unit: int, dynamics: Dynamics
-) -> Truth:
-    """Filter closes (N,), NaN where missing; `profile` (N + 1,) is the calendar scale, through the next bar."""
-    # The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone.
-    ticks, good, scale = np.empty(len(close), np.int64), np.zeros(len(close), bool), np.empty(len(close))
-    last, before, variance, calendar = 0.0, 0, 1.0, profile.tolist()
-    for row, price in enumerate(close.tolist()):
-        good[row] = usable = isfinite(price) and (last == 0.0 or abs(log(price / last)) <= FAULT_LIMIT)
-        last = price if usable else last
-        ticks[row] = now = round(last * ticks_per_unit)
-        if row and usable:
-            variance = dynamics.next_variance(variance, log(now / before) / calendar[row])
-        scale[row], before = calendar[row + 1] * sqrt(variance), now
-    truth = Truth(
-        timestamps=timestamps,
-        ticks=ticks,
-        pull=dynamics.pull * np.log(ticks[0] / ticks),
-        scale=scale,
-        weights=np.empty((len(close), len(dynamics.spread))),
-        spread=np.array(dynamics.spread),
-        drift=np.array(dynamics.drift),
-    )
-    transition = np.array(dynamics.transition)
-    # Before the first move nothing is known of the state but its long-run shares.
-    truth.weights[0] = predicted = dynamics.stationary()
-    for start in range(1, len(close), _BLOCK_ROWS):
-        rows = np.arange(start, min(start + _BLOCK_ROWS, len(close)))
-        reached = ticks[rows, None].astype(np.float64)
-        likelihood = truth.mass_by_state(rows - 1, reached - 1.0, reached)[:, 0]
-        for row, of_states in enumerate(likelihood, start):
-            joint = predicted * of_states
-            truth.weights[row] = predicted = (joint / joint.sum() if good[row] else predicted) @ transition
-    return truth
+def save_truth(path: Path, parts: Iterable[Truth]) -> None:
+    """Save the rows of all parts, in the memory of one, as `numpy.savez` would save them joined."""
+    with staging_folder(path.parent) as staging, atomic_file(path) as staged:
+        rows = 0
+        for part in parts:
+            rows += len(part.ticks)
+            arrays = {one.name: np.ascontiguousarray(getattr(part, one.name)) for one in fields(part)}
+            arrays["timestamps"] = arrays["timestamps"].view(np.int64)
+            for name, array in arrays.items():
+                with (staging / name).open("ab" if name in _ROW_ARRAYS else "wb") as stream:
+                    stream.write(array.data)
+        with zipfile.ZipFile(staged, "w") as archive:
+            for name, array in arrays.items():
+                header = npy.header_data_from_array_1_0(array)
+                header |= {"shape": (rows, *array.shape[1:])} if name in _ROW_ARRAYS else {}
+                with (
+                    archive.open(f"{name}.npy", "w", force_zip64=True) as member,
+                    (staging / name).open("rb") as stream,
+                ):
+                    npy.write_array_header_1_0(member, header)
+                    shutil.copyfileobj(stream, member)
+
+
+class Filter:
+    """What anyone can know of an asset's next close, as its closes come in."""
+
+    def __init__(self, ticks_per_unit: int, dynamics: Dynamics) -> None:
+        self.ticks_per_unit, self.dynamics = ticks_per_unit, dynamics
+        self._price, self._variance, self._first = 0.0, 1.0, 0
+        self._last: list[Truth] = []  # its last row, where there is one
+
+    def observe(self, timestamps: NDArray[np.datetime64], close: FloatArray, profile: FloatArray) -> Truth:
+        """The next closes (N,), NaN where missing; `profile` (N + 1,) is the calendar scale, through the bar after."""
+        # The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone.
+        dynamics, price, variance, calendar = self.dynamics, self._price, self._variance, profile.tolist()
+        before = int(self._last[0].ticks[0]) if self._last else 0
+        ticks, good, deviation = [], [], []
+        for row, printed in enumerate(close.tolist()):
+            usable = isfinite(printed) and (price == 0.0 or abs(log(printed / price)) <= FAULT_LIMIT)
+            if usable:
+                price = printed
+                now = round(price * self.ticks_per_unit)
+                if before:
+                    variance = dynamics.next_variance(variance, log(now / before) / calendar[row])
+                before = now
+            ticks.append(before)
+            good.append(usable)
+            deviation.append(sqrt(variance))
+        self._price, self._variance, self._first = price, variance, self._first or ticks[0]
+        part = Truth(
+            timestamps=timestamps,
+            ticks=np.array(ticks),
+            pull=dynamics.pull * np.log(self._first / np.array(ticks)),
+            scale=profile[1:] * np.array(deviation),
+            weights=np.empty((len(close), len(dynamics.spread))),
+            spread=np.array(dynamics.spread),
+            drift=np.array(dynamics.drift),
+        )
+        truth = Truth.joined([*self._last, part])
+        first, predicted, transition = not self._last, truth.weights[0], np.array(dynamics.transition)
+        if first:  # before the first move nothing is known of the state but its long-run shares
+            predicted[:] = dynamics.stationary()
+        reached = truth.ticks[1:, None].astype(np.float64)
+        likelihood = truth.mass_by_state(np.arange(len(reached)), reached - 1.0, reached)[:, 0]
+        ones = np.ones(len(transition))
+        # Products of short vectors take less time than sums.
+        for usable, of_states, weights in zip(good[first:], likelihood, truth.weights[1:], strict=True):
+            if usable:
+                predicted = predicted * of_states
+                predicted /= predicted.dot(ones)
+            predicted = predicted.dot(transition, weights)
+        self._last = [truth.rows(slice(-1, None))]
+        return truth if first else truth.rows(slice(1, None))
 
 
 class Events(Protocol):
