@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.errors import DataError
-from vaiom.simulate.oracle import Dynamics, Filter, Oracle, Truth, student_mass
+from vaiom.simulate.oracle import Dynamics, Filter, Oracle, Truth, save_truth, student_mass
 
 DYNAMICS = Dynamics()
 TICKS_PER_UNIT = 1000
@@ -156,7 +156,7 @@ def test_a_missing_or_damaged_truth_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no known distribution"):
         Oracle.load(tmp_path)
     path = tmp_path / "truth" / "XAUSIM.npz"
-    Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(9), np.full(9, 1.5), np.full(10, 0.001)).save(path)
+    save_truth(path, [Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(9), np.full(9, 1.5), np.full(10, 0.001))])
     whole = path.read_bytes()
     assert len(Oracle.load(tmp_path).truths["XAUSIM"].ticks) == 9
     other = io.BytesIO()
@@ -174,7 +174,7 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     close = np.round(np.exp(np.cumsum(0.001 * rng.standard_normal(9))), 3)
     truth = Filter(TICKS_PER_UNIT, DYNAMICS).observe(stamps(9), close, np.full(10, 0.001))
-    truth.save(path)
+    save_truth(path, [truth])
     whole = path.read_bytes()
     noticed = 0
     positions = range(0, len(whole), 3)

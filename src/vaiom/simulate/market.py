@@ -52,6 +52,7 @@ _FACTOR = 64  # the place of the shared factor among the assets' random numbers
 _METALS = (("XAUSIM", 1_500.0, 10), ("XAGSIM", 20.0, 1_000), ("XPTSIM", 900.0, 10), ("XPDSIM", 1_200.0, 10))
 _FX_TICKS_PER_UNIT = 100_000
 _HOLIDAYS = ((12, 25), (1, 1))
+_FORTNIGHT = 14 * 24
 _WEEK_OPENS, _WEEK_CLOSES = 6 * 24 + 22, 4 * 24 + 22  # hours since Monday midnight: Sunday evening, Friday evening
 _METALS_PAUSE_HOUR = 21
 _SESSION_HOURS = np.array([1.0, 8.0, 14.0])  # Asia, London, New York
@@ -129,11 +130,14 @@ def simulate_assets(
 ) -> Iterator[tuple[Asset, Iterator[SimulatedAsset]]]:
     """The assets of a market one after another, each in parts; none depends on how many others there are."""
     seeds = np.random.SeedSequence(config.seed).spawn(max(config.assets, _FACTOR) + 1)
-    del seeds[_FACTOR]
+    shared = np.random.default_rng(seeds.pop(_FACTOR))
+    factor = shared.standard_normal(
+        _hours_back(config) * 3600 // step_seconds(config.timeframe) if config.correlation else 0
+    )
     generators = map(np.random.default_rng, seeds[: config.assets])
     drawn = [(_draw_asset(number, rng), rng) for number, rng in enumerate(generators)]
     for asset, rng in counted(drawn, progress, lambda pair: pair[0].symbol):
-        yield asset, _simulate_parts(asset, config, rng)
+        yield asset, _simulate_parts(asset, config, rng, factor)
 
 
 def write_market(
@@ -192,13 +196,17 @@ def trading_stamps(metal: bool, config: MarketConfig, start: int = 0, stop: int 
     return np.asarray(first[hours] + since * step_seconds(config.timeframe)).astype("datetime64[s]")
 
 
+def _hours_back(config: MarketConfig) -> int:
+    """More than the bars take."""
+    open_share = 0.6  # a lower bound, holidays and pauses included
+    return int(config.bars / open_share) * step_seconds(config.timeframe) // 3600 + _FORTNIGHT
+
+
 @lru_cache(maxsize=2)
 def _trading_hours(metal: bool, config: MarketConfig) -> tuple[IntArray, IntArray, int]:
     """Of every hour of trade its first stamp and how many end with it, and how many come before the market's first."""
     step, last = step_seconds(config.timeframe), int(np.datetime64(config.end, "h").astype("datetime64[s]").astype(int))
-    open_share, fortnight = 0.6, 14 * 24  # the share is a lower bound, holidays and pauses included
-    back = -(-int(config.bars / open_share) * step // 3600) + fortnight
-    hours = last + 3600 * np.arange(-back, fortnight)
+    hours = last + 3600 * np.arange(-_hours_back(config), _FORTNIGHT)
     stamps = hours.astype("datetime64[s]")
     days = stamps.astype("datetime64[D]")
     months = days.astype("datetime64[M]")
@@ -229,12 +237,13 @@ def calendar_profile(asset: Asset, stamps: Stamps) -> FloatArray:
     return profile
 
 
-def _simulate_parts(asset: Asset, config: MarketConfig, rng: np.random.Generator) -> Iterator[SimulatedAsset]:
+def _simulate_parts(
+    asset: Asset, config: MarketConfig, rng: np.random.Generator, factor: FloatArray
+) -> Iterator[SimulatedAsset]:
     own = ("standard_normal",) if config.correlation else ("standard_t", 4)
     around = (("standard_normal",), ("standard_t", 3), ("random",), ("random",), ("standard_normal",))
     kinds = (("random",), own, ("random",), *around, ("integers", 0, 3))
-    fails, own_noise, chances, *around_closes, slips = [_replayed(rng, config.bars, *kind) for kind in kinds]
-    noise = _noise_of(config, asset, own_noise)
+    fails, noise, chances, *around_closes, slips = [_replayed(rng, config.bars, *kind) for kind in kinds]
     walk, seen = _Walk(asset, config.dynamics), Filter(asset.ticks_per_unit, config.dynamics)
     failed, last = True, None
     for start in range(0, config.bars, PART_ROWS):
@@ -247,14 +256,15 @@ def _simulate_parts(asset: Asset, config: MarketConfig, rng: np.random.Generator
         for row in np.flatnonzero(faulty):
             faulty[row] = not (faulty[row - 1] if row else failed)
         failed = bool(faulty[-1])
-        close = walk.onward(profile, faulty, chances(count), noise(stamps)) / asset.ticks_per_unit
+        shocks = UNIT_VARIANCE * _share(noise(count), factor, stamps, config)
+        close = walk.onward(profile, faulty, chances(count), shocks) / asset.ticks_per_unit
         close[faulty] = np.nan
         truth = seen.observe(stamps.astype("datetime64[us]"), close, profile)
         bars = _bars_around(truth, last or truth.rows(slice(1)), asset, opening, around_closes)
         # Faulty rows have no prices at all, or a decimal point that slipped.
         slip = slips(count)
-        factor = np.select([~faulty, slip == 1, slip == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
-        spoiled = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(factor))).fill_nan(None)
+        spoil = np.select([~faulty, slip == 1, slip == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
+        spoiled = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(spoil))).fill_nan(None)
         last = truth.rows(slice(-1, None))
         yield SimulatedAsset(asset, bars.with_columns(spoiled), truth)
 
@@ -267,31 +277,15 @@ def _replayed(rng: np.random.Generator, bars: int, kind: str, *values: float) ->
     return lambda size: getattr(own, kind)(*values, size=size)
 
 
-def _noise_of(config: MarketConfig, asset: Asset, own: Draw) -> Callable[[Stamps], FloatArray]:
-    """Student-t noise of unit variance for stamps in turn; correlated assets share a normal factor of the bar."""
+def _share(noise: FloatArray, factor: FloatArray, stamps: Stamps, config: MarketConfig) -> FloatArray:
+    """Student-t noise as it is; that of correlated assets is normal until it is mixed with the factor of the bar."""
     if not config.correlation:
-        return lambda stamps: UNIT_VARIANCE * own(len(stamps))
+        return noise
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
-    def ago(stamps: Stamps) -> IntArray:
-        steps = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
-        return np.asarray(steps)
-
-    # The factor is drawn from the end backwards: each part of it from a generator that was left at its beginning.
-    shared = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(_FACTOR,)))
-    parts = []
-    for _ in range(0, int(ago(trading_stamps(asset.metal, config, 0, 1))[0]) + 1, PART_ROWS):
-        parts.append(deepcopy(shared))
-        shared.standard_normal(PART_ROWS)
-
-    def correlated(stamps: Stamps) -> FloatArray:
-        steps = ago(stamps)
-        latest, earliest = steps[-1] // PART_ROWS, steps[0] // PART_ROWS
-        factor = np.concatenate([deepcopy(part).standard_normal(PART_ROWS) for part in parts[latest : earliest + 1]])
-        scores = sqrt(config.correlation) * factor[steps - latest * PART_ROWS]
-        return np.asarray(UNIT_VARIANCE * stdtrit(4, ndtr(scores + sqrt(1 - config.correlation) * own(len(stamps)))))
-
-    return correlated
+    ago = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
+    scores = sqrt(config.correlation) * factor[ago] + sqrt(1 - config.correlation) * noise
+    return np.asarray(stdtrit(4, ndtr(scores)))
 
 
 class _Walk:

@@ -134,9 +134,6 @@ class Truth:
         arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_ARRAYS}
         return replace(parts[0], **arrays)
 
-    def save(self, path: Path) -> None:
-        save_truth(path, [self])
-
     @classmethod
     def load(cls, path: Path) -> Truth:
         try:
@@ -164,12 +161,10 @@ def save_truth(path: Path, parts: Iterable[Truth]) -> None:
             for name, array in arrays.items():
                 header = npy.header_data_from_array_1_0(array)
                 header |= {"shape": (rows, *array.shape[1:])} if name in _ROW_ARRAYS else {}
-                with (
-                    archive.open(f"{name}.npy", "w", force_zip64=True) as member,
-                    (staging / name).open("rb") as stream,
-                ):
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     npy.write_array_header_1_0(member, header)
-                    shutil.copyfileobj(stream, member)
+                    with (staging / name).open("rb") as stream:
+                        shutil.copyfileobj(stream, member)
 
 
 class Filter:
