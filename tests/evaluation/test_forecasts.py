@@ -179,8 +179,8 @@ def test_three_quantiles_leave_no_bucket_without_probability(corpus: Corpus, row
 
 def test_a_source_is_one_method(corpus: Corpus, rows: np.ndarray) -> None:
     class Uniform:
-        def forecast(self, corpus: Corpus, rows: np.ndarray) -> pl.DataFrame:
-            return uniform(corpus, rows)
+        def forecast(self, corpus: Corpus, rows: np.ndarray) -> dict[str, Any]:
+            return {**uniform(corpus, rows).to_dict(), "time": corpus.timestamps[rows]}
 
     found = score(Uniform(), corpus, name="flat")
     assert found.bits["model"] == 4.0
@@ -273,7 +273,7 @@ def test_files_that_are_none_and_runs_of_other_events_are_refused(
 ) -> None:
     (tmp_path / "empty.csv").write_bytes(b"")
     (tmp_path / "noise.csv").write_bytes(bytes(range(256)))
-    for name in ("empty.csv", "noise.csv", "absent.csv", "absent.parquet"):
+    for name in ("empty.csv", "noise.csv", "absent.csv", "absent.parquet", "."):
         require_refusal(vaiom("score", tmp_path / name, "--corpus", place / "corpus"))
     shutil.copytree(place / "run", tmp_path / "run")
     file = Run(tmp_path / "run").events("validation")

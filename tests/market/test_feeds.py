@@ -148,6 +148,11 @@ def test_files_are_read_as_another_program_writes_them(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(DataError, match="not a file of bars"):
             stamps(feed, "GBPUSD")
+    # One that does not say whose it is concerns those that have none.
+    (tmp_path / "gold.csv").write_text((tmp_path / "EURUSD_H1_2.csv").read_text())
+    assert len(stamps(feed)) == 3
+    with pytest.raises(DataError, match=r"does not say its symbol(.|\n)*gold\.csv"):
+        stamps(feed, "XAUUSD")
     file.unlink()
     assert len(stamps(feed)) == 2
     assert len(stamps(Files(tmp_path / "EURUSD_H1_2.csv", LIVE))) == 2
@@ -165,6 +170,8 @@ def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatc
 def test_sources_that_do_not_exist_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="ccxt:EXCHANGE"):
         open_feed("nowhere", "1h")
+    with pytest.raises(ConfigError, match="no such source"):
+        open_feed("", "1h")
     monkeypatch.setitem(sys.modules, "ccxt", None)
     with pytest.raises(ConfigError, match=r"vaiom\[feeds\]"):
         open_feed("ccxt:kraken", "1h")

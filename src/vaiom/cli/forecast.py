@@ -263,11 +263,11 @@ def follow(
     from vaiom.serve.follow import Follower, HttpService
     from vaiom.serve.run import read_keys
 
-    service = HttpService(url, read_keys(api_key_file)[0] if api_key_file else None)
     options = Options(symbol=symbol, shift=parse_span(shift), utc=True, repair=True, whole_lines=True)
-    follower = Follower(open_feed(source, service.timeframe, options), service, utc_offset=parse_span(utc_offset))
+    ahead, service = parse_span(utc_offset), HttpService(url, read_keys(api_key_file)[0] if api_key_file else None)
+    follower = Follower(open_feed(source, service.timeframe, options), service, utc_offset=ahead)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a push is taken whole or not at all
-    note(f"following {source} for {url} (Ctrl+C stops it)")
+    note(f"following {source} for {', '.join(service.symbols)} at {url} (Ctrl+C stops it)")
     follower.run()
 
 

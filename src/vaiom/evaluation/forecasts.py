@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,7 +78,7 @@ def score(
         require_own(run, fix="vaiom evaluate MODEL --out RUN, and score against that")
     events = rows_of(corpus, split, context, unseal)
     table = forecasts.forecast(corpus, events) if hasattr(forecasts, "forecast") else forecasts
-    table = _read_file(Path(table)) if isinstance(table, str | Path) else pl.DataFrame(table)
+    table = _read_file(Path(table)) if isinstance(table, str | Path) else _as_frame(table)
     rows, form, values = _read_forecasts(table, corpus, events)
     common, losses = np.intersect1d(events, rows), {}
     stored = load_losses(Path(baselines), corpus, split, context) if baselines else {}
@@ -93,7 +93,8 @@ def score(
         losses = {RUN_PREFIX + run.name: run_bits[common]}
     if not len(common):
         expected = f"some of {len(events):,} events, the first after the bar of {corpus.timestamps[events[0]]}"
-        raise DataError("no forecast belongs to an event of the split", expected=expected)
+        got = f"{len(rows):,} lines, {(rows >= 0).sum():,} of them after a bar of the corpus"
+        raise DataError("no forecast belongs to an event of the split", expected=expected, got=got)
     losses |= losses_of([baseline(each) for each in PLAIN if each not in stored], corpus, common, context)
     losses |= {each: bits[np.isin(events, common)] for each, bits in stored.items()}
     probs, missing = _probabilities(rows, form, values, corpus, common, context), len(events) - len(common)
@@ -151,8 +152,17 @@ def _read_file(file: Path) -> pl.DataFrame:
     """Parquet by its name, or CSV, packed or not."""
     if file.suffix == ".parquet":
         return read_parquet(file, file)
+    if file.is_dir():
+        raise DataError("a folder is no table of forecasts", where=file, expected="a Parquet or CSV file")
     with readable_parquet(file, "CSV"):
         return pl.read_csv(file, infer_schema_length=None)
+
+
+def _as_frame(table: Any) -> pl.DataFrame:
+    """Polars refuses arrays of seconds, such as the stamps of a corpus."""
+    columns = {name: np.asarray(own) for name, own in table.items()} if isinstance(table, Mapping) else {}
+    stamps = {name: own.astype("datetime64[us]") for name, own in columns.items() if own.dtype.kind == "M"}
+    return pl.DataFrame({**table, **stamps} if stamps else table)
 
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:
@@ -168,23 +178,28 @@ def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[
     ordered = sorted(named[form], key=lambda each: float(each or 0))
     table = frame.select(pl.col(named[form][each]).cast(pl.Float64, strict=False).alias(each) for each in ordered)
     values = table.to_numpy()
-    _refuse("a forecast is not a finite number", ~np.isfinite(values).all(axis=1), values)
+    _refuse("a forecast is not a finite number", ~np.isfinite(values).all(axis=1), values, "numbers, none missing")
     if form == "probabilities":
         wrong = (np.abs(values.sum(axis=1) - 1) > SUM_TOLERANCE) | (values < 0).any(axis=1)
-        _refuse("probabilities do not sum to one, or are negative", wrong, values)
+        expected = f"{NUM_RETURN_BUCKETS} of them from 0 on, with a sum within {SUM_TOLERANCE} of 1"
+        _refuse("probabilities do not sum to one, or are negative", wrong, values, expected)
     if form == "quantiles":
-        _refuse("quantiles cross or coincide", (values[:, 1:] <= values[:, :-1]).any(axis=1), values)
+        crossed = (values[:, 1:] <= values[:, :-1]).any(axis=1)
+        _refuse("quantiles cross or coincide", crossed, values, "values that rise with their levels")
     symbols = frame["symbol"].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
-    _refuse("the corpus does not have this symbol", ~np.isin(symbols, [*corpus.asset_slices]), symbols[:, None])
-    parsed = [parse_stamps(frame[each], lambda line: f"line {line + 1}", utc=True) for each in times]
+    assets = [*corpus.asset_slices]
+    _refuse("the corpus does not have this symbol", ~np.isin(symbols, assets), symbols[:, None], ", ".join(assets[:20]))
+    parsed = [parse_stamps(frame[each], lambda line: f"forecast {line + 1}", utc=True) for each in times]
     stamps: list[Times] = [each.to_numpy() for each in parsed]
     rows = [find_rows(corpus, known[each], symbols, own) for each, own in zip(times, stamps, strict=True)]
     keys = np.stack([symbols, *(each.astype(np.str_) for each in stamps)], axis=1)
     if len(times) == 2:
-        _refuse("a forecast was made after its target began", stamps[0] >= stamps[1], keys)
-        _refuse("a forecast is of another bar than the next", (rows[1] >= 0) & (rows[1] != rows[0]), keys)
+        _refuse("a forecast was made after its target began", stamps[0] >= stamps[1], keys, "time before target_time")
+        other, expected = (rows[1] >= 0) & (rows[1] != rows[0]), "in target_time the bar after that of time"
+        _refuse("a forecast is of another bar than the next", other, keys, expected)
     if "" not in ordered:  # samples have as many lines as they like
-        _refuse("an event is forecast more than once", pl.DataFrame(keys[:, :2]).is_duplicated().to_numpy(), keys)
+        twice, expected = pl.DataFrame(keys[:, :2]).is_duplicated().to_numpy(), "a line for each symbol and time"
+        _refuse("an event is forecast more than once", twice, keys, expected)
     step = np.timedelta64(step_seconds(corpus.tokenizer.timeframe), "s")
     moved = [(late, find_rows(corpus, known[times[0]], symbols, stamps[0] - late * step)) for late in MOVES]
     for usable in (events, np.arange(len(corpus))):
@@ -192,12 +207,12 @@ def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[
     return rows[0], form, table
 
 
-def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any]) -> None:
+def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any], expected: str) -> None:
     """Refuse the table if any of its lines is marked, and show the first."""
     if lines.any():
         first = int(lines.argmax())
         got = f"{lines.sum():,} of {len(lines):,} lines, the first: {', '.join(map(str, shown[first].tolist()))}"
-        raise DataError(problem, where=f"line {first + 1}", got=got)
+        raise DataError(problem, where=f"forecast {first + 1}", expected=expected, got=got)
 
 
 def _require_in_place(stamps: Times, rows: Rows, moved: list[tuple[int, Rows]], usable: Rows) -> None:

@@ -53,7 +53,7 @@ def open_feed(source: str, timeframe: str, options: Options | None = None) -> Fe
         return Dukascopy(DUKASCOPY_URL if source == "dukascopy" else source)
     if kind == "ccxt":
         return Exchange(_exchange(name), timeframe)
-    if not Path(source).exists():
+    if not source or not Path(source).exists():
         expected = "dukascopy, http://..., ccxt:EXCHANGE, or a file or folder that is there"
         raise ConfigError("no such source of bars", expected=expected, got=repr(source))
     return Files(Path(source), options or Options(repair=True, utc=True, whole_lines=True))
@@ -159,7 +159,10 @@ class Files:
     def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
         self._look()
         if symbol not in self._combined:
-            own = [found for _, name, found in self._read.values() if name == symbol]
+            of: dict[str | None, list[FileBars | DataError]] = {}
+            for _, name, found in self._read.values():
+                of.setdefault(name, []).append(found)
+            own = of.get(symbol) or of.get(None, [])  # without a file of its own, those that nobody can place
             for problem in (each for each in own if isinstance(each, DataError)):
                 raise problem
             held = [each for each in own if isinstance(each, FileBars) and len(each.bars)]

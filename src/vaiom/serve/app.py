@@ -97,7 +97,7 @@ class Service:
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
         self.follower: Follower | None = None
         """Brings the bars of a feed."""
-        if config.follow:
+        if config.follow is not None:
             feed = open_feed(config.follow, self.model_card.timeframe)
             self.follower = Follower(feed, OwnService(self), utc_offset=config.utc_offset)
         self.is_ready = False

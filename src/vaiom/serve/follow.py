@@ -214,11 +214,12 @@ class Follower:
 
     def _compare(self, asset: _Asset, bars: Sequence[Bar], stored: Sequence[Bar]) -> None:
         """Report bars that are stored otherwise, or that were not there in time; nothing is changed."""
-        known = {bar[0]: bar[:5] for bar in stored}
+        known = {bar[0]: bar[1:5] for bar in stored}
         for bar in bars:
-            if stored and stored[0][0] <= bar[0] <= stored[-1][0] and known.get(bar[0]) != bar[:5]:
+            had = known.get(bar[0], "nothing")
+            if stored and stored[0][0] <= bar[0] <= stored[-1][0] and had != bar[1:5]:
                 if bar not in asset.corrected:
-                    _log.warning("%s: the source has %s now, stored is %s", asset.symbol, bar, known.get(bar[0]))
+                    _log.warning("%s: of %s the source has %s now, stored is %s", asset.symbol, bar[0], bar[1:5], had)
                 asset.corrected.add(bar)
         asset.health.corrections = len(asset.corrected)
 
