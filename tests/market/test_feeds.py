@@ -175,7 +175,7 @@ def test_sources_that_do_not_exist_are_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "ccxt", None)
     with pytest.raises(ConfigError, match=r"vaiom\[feeds\]"):
         open_feed("ccxt:kraken", "1h")
-    known = type("ccxt", (), {"exchanges": ["fake"], "fake": FakeExchange})
+    known = type("ccxt", (), {"exchanges": ["fake"], "fake": FakeExchange, "__spec__": True})
     monkeypatch.setitem(sys.modules, "ccxt", known)
     with pytest.raises(ConfigError, match="knows no such exchange"):
         open_feed("ccxt:krakn", "1h")

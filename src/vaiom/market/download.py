@@ -187,9 +187,6 @@ def _failure(problem: str, failed: dict[FeedFile, str]) -> DataError:
     return DataError(problem, where="; ".join(named + more), fix=again)
 
 
-# Asking the server politely: one rate for all threads, and patience where asking again can help.
-
-
 class UnavailableError(Exception):
     """No usable answer this time; asking again later may help."""
 
@@ -368,8 +365,6 @@ class Ledger:
     def record(self, day: FeedFile, content: bytes, bars: pl.DataFrame) -> None:
         """Keep a day for good: first its file, then its line. No content means that the server has no such day."""
         file = self.folder / day.path
-        for leftover in file.parent.glob(f"{files.STAGING_PREFIX}*"):
-            leftover.unlink()
         if content:
             files.write_bytes(file, content)
         else:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import ConfigError, DataError, require_installed
 from vaiom.market.download import DUKASCOPY_URL, FeedFile, FileServer
 from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, infer_timeframe
 from vaiom.market.formats.dukascopy import price_scale_of
@@ -133,8 +133,8 @@ class Exchange:
             last = max(row[0] for row in newer)
         stamps = pl.Series([row[0] for row in rows], dtype=pl.Int64).cast(pl.Datetime("ms"))
         numbers = [pl.Series([row[at] for row in rows], dtype=pl.Float64, strict=True) for at in range(1, 6)]
-        bars = pl.DataFrame(dict(zip(BAR_COLUMNS, [stamps, *numbers], strict=True)))
-        return bars.cast(BAR_SCHEMA), self.step  # type: ignore[arg-type]
+        columns = dict(zip(BAR_COLUMNS, [stamps, *numbers], strict=True))
+        return pl.DataFrame(columns).cast(BAR_SCHEMA), self.step  # type: ignore[arg-type]
 
     def _market(self, symbol: str) -> str:
         """What the exchange calls an asset; the spot market before all others."""
@@ -188,11 +188,9 @@ class Files:
 
 
 def _exchange(name: str) -> Any:
-    try:
-        import ccxt
-    except ImportError as error:
-        fix = "pip install 'vaiom[feeds]'"
-        raise ConfigError("exchanges are followed with ccxt", got=str(error), fix=fix) from error
+    require_installed("ccxt")
+    import ccxt
+
     if name not in ccxt.exchanges:
         raise ConfigError("ccxt knows no such exchange", expected="one of its names, as in ccxt:kraken", got=repr(name))
     return getattr(ccxt, name)()
