@@ -25,6 +25,7 @@ from vaiom.baselines.lightgbm import (
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
+from vaiom.events.horizons import at_horizon
 
 ROWS = np.arange(700, 900)
 DISC, CONT, HYBRID, LAGS = (FEATURES[f"lightgbm{kind}"] for kind in ("_disc", "_cont", "", "_lags"))
@@ -79,6 +80,17 @@ def test_the_holdout_score_is_that_of_the_kept_trees(corpus: Corpus) -> None:
     bits = event_bits(model.predict_proba(corpus, held_out), corpus.target_return[held_out]).mean()
     assert model.holdout_bits_ == pytest.approx(bits, abs=1e-6)
     assert model.booster_.current_iteration() < 60 - greedy.patience
+
+
+def test_of_sums_that_overlap_the_latest_are_held_out(corpus: Corpus) -> None:
+    """A random event shares bars with its neighbours: trees that know those would not stop."""
+    view = at_horizon(corpus, 8)
+    train = view.endpoints("train")
+    model = small("lightgbm").fit(view, train)
+    by_time = dataclasses.replace(FEW_TREES, chronological=True)
+    _, held_out = split_holdout(train, view.target_timestamps[train], by_time)
+    bits = event_bits(model.predict_proba(view, held_out), view.target_return[held_out]).mean()
+    assert model.holdout_bits_ == pytest.approx(bits, abs=1e-6)
 
 
 def test_the_holdout_check_refuses_trees_that_are_worse_than_frequency(corpus: Corpus) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -197,7 +197,7 @@ class TreeConfig:
     bagging_freq: int = 1
     patience: int = 100
     holdout_share: float = 0.2
-    chronological: bool = False  # hold out the latest of the drawn events instead of random ones
+    chronological: bool = False  # hold out the latest of the drawn events, as over several bars, and not random ones
     max_events: int = 1_000_000
     seed: int = 17
 
@@ -246,7 +246,9 @@ class LightGBM(Baseline):
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         import lightgbm as lgb
 
-        fitted, holdout = split_holdout(rows, corpus.target_timestamps[rows], self.settings)
+        # Targets of several bars overlap: random neighbours would tell what is held out, and trees would stop too late.
+        settings = replace(self.settings, chronological=self.settings.chronological or corpus.horizon > 1)
+        fitted, holdout = split_holdout(rows, corpus.target_timestamps[rows], settings)
         if not len(holdout):
             expected = "at least two Train events"
             raise DataError("too few events for a holdout", expected=expected, got=len(rows), where=self.name)

@@ -25,7 +25,7 @@ from vaiom.events.splits import TRAIN
 FITS_FOLDER = "fits"
 KEY_NAME = "key.json"
 FIT_VERSION = 1
-"""Raised when a baseline's rule of fitting changes, so that older fits are left alone."""
+"""Raised when a baseline's rule of fitting changes, so that older fits are left alone; sums of bars are one ahead."""
 LOSSES_FORMAT = "vaiom-baseline-losses"
 BITS_PREFIX = "bits_"
 PATIENCE_SECONDS = 600.0
@@ -68,12 +68,13 @@ def find_fit(name: str, corpus: Corpus, context: int, directory: Path | None) ->
 
 def _fit_folder(baseline: Baseline, corpus: Corpus, context: int, directory: Path) -> tuple[Path, dict[str, Any]]:
     """Where a fit is kept, and what decides it."""
+    learned = corpus.bars if baseline.fits_bars else corpus
     key = {
         "baseline": baseline.name,
-        "corpus_sha256": (corpus.bars if baseline.fits_bars else corpus).sha256,
+        "corpus_sha256": learned.sha256,
         "context": context,
         "config": baseline.config(),
-        "fit_version": FIT_VERSION,
+        "fit_version": FIT_VERSION + (learned.horizon > 1),
     }
     return directory / FITS_FOLDER / f"{baseline.name}-{files.sha256_of(files.canonical_json(key))[:16]}", key
 
