@@ -86,17 +86,9 @@ class Panel:
         there = self.there(at)
         return [self.symbols[asset] for asset in there], self.scale[at, there]
 
-    def came(self, at: int) -> tuple[list[str], Floats, Floats]:
-        """The assets of a stamp, their scores, and the scales that were forecast for them."""
-        symbols, scales = self.asked(at)
-        return symbols, self.scores[at, self.there(at)], scales
-
     def states(self, fit: Dependence) -> Iterator[DependenceState]:
-        """The state before each stamp."""
-        state = fit.begin()
-        for at in range(len(self.stamps)):
-            yield state
-            state = state.after(*self.came(at))
+        """The state before each stamp and after the last."""
+        return fit.begin().through(self.symbols, self.scores, self.scale)
 
     def averages(self, start: Floats, decay: float) -> Iterator[Floats]:
         """The average of products of scores before each stamp."""

@@ -11,7 +11,8 @@ the forecast variances and is otherwise nearest to the average in relative entro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -146,18 +147,23 @@ class DependenceState:
         counts = state.counts + (np.isfinite(values) if len(symbols) > 1 else 0)
         return replace(state, covariance=covariance, counts=counts)
 
-    def after_all(self, series: Mapping[str, Series]) -> DependenceState:
-        """With all stamps of assets."""
-        state, symbols = self, list(series)
-        stamps = np.unique(np.concatenate([stamps for stamps, _, _ in series.values()]))
-        scores, scales = (np.full((len(stamps), len(symbols)), np.nan) for _ in range(2))
-        for asset, (own, score, scale) in enumerate(series.values()):
-            at = np.searchsorted(stamps, own)
-            scores[at, asset], scales[at, asset] = score, scale
+    def through(self, symbols: Sequence[str], scores: Floats, scales: Floats) -> Iterator[DependenceState]:
+        """The state before each stamp and after the last; (stamps, n) each, NaN where an asset was not there."""
+        state = self
+        yield state
         for score, scale in zip(scores, scales, strict=True):
             there = np.flatnonzero(np.isfinite(score))
             state = state.after([symbols[asset] for asset in there], score[there], scale[there])
-        return state
+            yield state
+
+    def after_all(self, series: Mapping[str, Series]) -> DependenceState:
+        """With all stamps of assets."""
+        stamps = np.unique(np.concatenate([stamps for stamps, _, _ in series.values()]))
+        scores, scales = (np.full((len(stamps), len(series)), np.nan) for _ in range(2))
+        for asset, (own, score, scale) in enumerate(series.values()):
+            at = np.searchsorted(stamps, own)
+            scores[at, asset], scales[at, asset] = score, scale
+        return deque(self.through(list(series), scores, scales), maxlen=1)[0]
 
     def correlation(self, symbols: Sequence[str], scales: Floats) -> Floats:
         """(n, n) of the scores of the next stamp, for which these scales are forecast."""
