@@ -34,6 +34,7 @@ SHOWN = {
     "frequency": "Frequency: how often each bucket came",
     "garch_t": "GARCH, Student-t",
     "hour_of_week": "Hour of the week",
+    "garch_t_seasonal": "GARCH on returns freed from their hour of the week",
     "lightgbm": "LightGBM, the paper's main baseline",
     "har_t": "HAR on ranges, Student-t",
     "gru": "GRU",
