@@ -11,6 +11,8 @@ import pytest
 from command_line import Vaiom, require_refusal
 
 from vaiom.errors import ConfigError
+from vaiom.evaluation.evaluate import Evaluation
+from vaiom.evaluation.horizons import STORED
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.resample import resample
 from vaiom.run import packaged_models
@@ -107,3 +109,14 @@ def test_the_card_says_what_the_model_and_its_evidence_say(tmp_path: Path, vaiom
     assert "No evaluation lies beside the model" in vaiom("card", alone).out
     vaiom("card", "fx-1h-evidence", "--out", tmp_path / "card.md")
     assert "3.1083 bits on Validation" in (tmp_path / "card.md").read_text()
+
+
+@pytest.mark.parametrize("split", ["validation", "test-h1"])
+def test_every_baseline_stands_beside_the_packaged_model_at_every_horizon(split: str) -> None:
+    scores = Evaluation.read(packaged_models()["fx-1h-evidence"], split).horizons or []
+    assert [(each.bars, each.not_fitted) for each in scores] == [(4, []), (8, []), (24, [])]
+    for each in scores:
+        assert set(STORED) < set(each.bits) == {"model", *each.gains}
+        for name, gain in each.gains.items():
+            assert gain.gain_bits == pytest.approx(each.bits[name] - each.bits["model"], abs=1e-8)
+            assert gain.num_events == each.num_events
