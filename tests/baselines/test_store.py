@@ -18,6 +18,7 @@ from vaiom.baselines.store import FITS_FOLDER, fit_or_load, load_losses, save_lo
 from vaiom.cli.main import main
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
+from vaiom.events.horizons import at_horizon
 
 QUICK = ("frequency", "markov", "hour_of_week", "ewma_t")
 
@@ -120,6 +121,13 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
     fit_or_load(Counted(), corpus, 64, tmp_path)
     assert Counted.fits == 2
     assert len(list((tmp_path / FITS_FOLDER).iterdir())) == 2
+    # Sums of bars are fitted by a newer rule than one bar; who learns bars has one fit for all sums.
+    fit_or_load(Counted(), at_horizon(corpus, 4), 512, tmp_path)
+    keys = [json.loads(file.read_text()) for file in (tmp_path / FITS_FOLDER).glob("*/key.json")]
+    assert sorted(key["fit_version"] for key in keys) == [1, 1, 2]
+    Counted.fits_bars = True
+    fit_or_load(Counted(), at_horizon(corpus, 8), 512, tmp_path)
+    assert Counted.fits == 3
 
 
 def test_the_command_scores_stores_and_says_the_same(

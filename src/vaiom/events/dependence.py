@@ -153,7 +153,7 @@ class DependenceState:
         yield state
         for score, scale in zip(scores, scales, strict=True):
             there = np.flatnonzero(np.isfinite(score))
-            state = state.after([symbols[asset] for asset in there], score[there], scale[there])
+            state = state.after([symbols[asset] for asset in there.tolist()], score[there], scale[there])
             yield state
 
     def after_all(self, series: Mapping[str, Series]) -> DependenceState:
