@@ -154,8 +154,6 @@ def test_assets_are_exchangeable_and_may_be_absent_or_new() -> None:
     assert found == pytest.approx(other.correlation(names[::-1], scales[::-1])[::-1, ::-1], abs=1e-9)
     assert np.linalg.eigvalsh(found)[0] > 0
     assert dict(zip(state.symbols, state.counts.tolist(), strict=True)) == {"A0": 20, "A1": 40, "A2": 40, "NEW": 20}
-    again = type(state).from_json(state.to_json(), state.fit)
-    assert np.array_equal(again.correlation(names, scales), found)
 
 
 def test_the_state_at_a_stamp_knows_nothing_of_later_ones() -> None:

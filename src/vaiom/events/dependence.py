@@ -176,15 +176,6 @@ class DependenceState:
         variances = np.exp(2 * (ratios - ratios.mean()))
         return correlation_of(with_variances(covariance / np.outer(roots, roots), variances))
 
-    def to_json(self) -> dict[str, Any]:
-        parts = {name: getattr(self, name).tolist() for name in ("covariance", "target", "counts")}
-        return {"symbols": list(self.symbols), **parts}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any], fit: Dependence) -> DependenceState:
-        parts = {name: np.array(value[name]) for name in ("covariance", "target", "counts")}
-        return cls(fit=fit, symbols=tuple(value["symbols"]), **parts)
-
     def _at(self, symbols: Sequence[str]) -> list[int]:
         return [self.symbols.index(symbol) for symbol in symbols]
 
