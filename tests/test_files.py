@@ -182,3 +182,16 @@ def test_of_two_writers_of_a_new_folder_the_second_is_refused(tmp_path: Path) ->
         with pytest.raises(FolderInUseError), staged_folder(tmp_path / "made"):
             pass
     assert [path.name for path in tmp_path.rglob("*")] == ["made", "file"]
+
+
+def test_only_a_folder_of_ours_or_an_empty_one_is_replaced(tmp_path: Path) -> None:
+    theirs, empty = tmp_path / "theirs", tmp_path / "empty"
+    for folder in (theirs, empty):
+        folder.mkdir()
+    (theirs / "thesis.txt").write_text("years")
+    with pytest.raises(DataError), staged_folder(theirs, overwrite=True):
+        pytest.fail("nothing may be made for it")
+    assert (theirs / "thesis.txt").read_text() == "years"
+    with staged_folder(empty, overwrite=True) as made:
+        (made / "rows").touch()
+    assert (empty / "rows").is_file()

@@ -131,6 +131,7 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
         "probabilities",
         len(rows) - len(common),
     )
+    assert "Kept in" not in vaiom(*words).err
     said = vaiom(*words, "--all", "--save")
     assert said.code == 0
     assert str(place / "run/forecasts/flat") in said.err.replace("\n", "")

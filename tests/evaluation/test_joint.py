@@ -236,6 +236,10 @@ def test_a_run_is_fitted_judged_reported_and_audited(
     scored = vaiom("evaluate", run, "--corpus", tiny.corpus, "--split", "validation", "--device", "cpu", "--json")
     found = json.loads(scored.out)["joint"]
     assert {each["against"] for each in found["copulas"]} >= {"independence", "ewma_gaussian", "dcc_t"}
+    # Forecasts of the same losses have losses that are near each other, each itself far below zero.
+    gains = [other["gain"] for each in found["portfolios"] for other in each["against"]]
+    assert gains
+    assert max(map(abs, gains)) < 3, gains
     assert vaiom("report", run, "--corpus", tiny.corpus).code == 0
     page = (run / "report.html").read_text()
     assert 'id="joint"' in page
