@@ -160,6 +160,13 @@ class _Pieces:
         first, last = self.knots[0], self.knots[-1]
         lower, upper = self._masses
         every, sign = np.ones_like(lower) * levels, (-1) ** power
+
+        def within_lower() -> Floats:
+            cut = self.lower.excess(_share(every, lower))
+            return np.asarray(every * (sign * self.lower.moment_beyond(cut, -first, power)))
+
+        if (every <= lower).all():  # as for most risk figures
+            return within_lower() / every
         whole = bool((levels == 1).all())  # as for a mean, which cuts no piece
         tops = self.knots if whole else np.minimum(self.knots, self.quantile(every)[:, :, None])
         a, b = tops[..., :-1], tops[..., 1:]
@@ -168,15 +175,12 @@ class _Pieces:
         inside = ((below[..., 1:] - below[..., :-1]) * means).sum(axis=-1)
         total = lower * (sign * self.lower.moment_beyond(0.0, -first, power)) + inside
 
-        def within_lower() -> Floats:
-            cut = self.lower.excess(_share(every, lower))
-            return np.asarray(every * (sign * self.lower.moment_beyond(cut, -first, power)))
-
         def with_upper() -> Floats:
-            rest = 1 - every
+            rest, beyond = 1 - every, np.asarray(total + upper * self.upper.moment_beyond(0.0, last, power))
+            if whole:
+                return beyond
             cut = self.upper.excess(_share(np.where(rest > 0, rest, 1), upper))
-            beyond = upper * self.upper.moment_beyond(0.0, last, power)
-            return np.asarray(total + beyond - rest * self.upper.moment_beyond(cut, last, power))
+            return np.asarray(beyond - rest * self.upper.moment_beyond(cut, last, power))
 
         above = every > self.cumulative[:, -1:]
         return self._with_tails(total, (above, with_upper), (every <= lower, within_lower)) / every
