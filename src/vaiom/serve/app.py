@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -25,11 +24,9 @@ from typing import Annotated, Any, TypeVar
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
-from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from vaiom import __version__
 from vaiom.errors import DataError, UserError
@@ -355,36 +352,11 @@ def make_app(service: Service) -> FastAPI:
             status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in sorted(statuses)
         }
         answer = attrgetter(name)(service)
-        answer, route = (answer, APIRoute) if kind else (_as_json(answer), QuickRoute)
-        app.router.add_api_route(
-            path, answer, methods=[method], tags=[group], responses=refusals, route_class_override=route, **kind
-        )
+        answer = answer if kind else _as_json(answer)
+        app.router.add_api_route(path, answer, methods=[method], tags=[group], responses=refusals, **kind)
     _add_dashboard(app)
     _add_errors(app)
     return app
-
-
-class QuickRoute(APIRoute):
-    """Takes a good body in one step; whatever else comes goes FastAPI's way, which knows what is wrong with it."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        usual, answer = super().get_route_handler(), self.endpoint
-        if self.body_field is None:
-            return usual
-        kind: Any = self.body_field.field_info.annotation
-
-        async def handle(request: Request) -> Response:
-            plain = request.headers.get("content-type") == "application/json" and not request.scope["query_string"]
-            try:
-                if not plain or not all(map(re.compile(schemas.SYMBOL).fullmatch, request.path_params.values())):
-                    return await usual(request)
-                body = kind.model_validate_json(await request.body())
-            except (ValidationError, ClientDisconnect):
-                return await usual(request)
-            made: Response = await answer(body=body, **request.path_params)
-            return made
-
-        return handle
 
 
 def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[Response]]:
