@@ -34,6 +34,8 @@ __version__ = "0.2.0"
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Threads that wait for each other spin for a moment only: those that go on stop each other where other programs run.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+# NumPy's products are small here: where other programs run, a second thread costs many times what it gives.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _LAZY = {
     "Corpus": "vaiom.events.corpus",
