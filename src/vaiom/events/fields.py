@@ -283,15 +283,15 @@ def read_others(
     # Always in the order of the symbols: the order of a sum is part of its bits. Who has no bar there adds nothing.
     last = {symbol: rows["timestamp"][-1] for symbol, rows in assets.items() if len(rows["timestamp"])}
     symbols = sorted(symbol for symbol, stamp in last.items() if stamp >= stamps[0])
-    found = [find_stamps(assets[symbol]["timestamp"], stamps) for symbol in symbols]
-    flags, ret_z, relative_log_vol = (
-        np.array([assets[symbol][name].take(at, mode="clip") for symbol, (at, _) in zip(symbols, found, strict=True)])
-        for name in CROSS_SOURCES
+    found = [(assets[symbol], assets[symbol]["timestamp"].searchsorted(stamps)) for symbol in symbols]
+    times, flags, ret_z, relative_log_vol = (
+        np.array([rows[name].take(at, mode="clip") for rows, at in found]) for name in ("timestamp", *CROSS_SOURCES)
     )
     # What is masked, unknown or not there adds nothing.
-    counted = (~has_flag(flags, ANY_MASK) & np.array([there for _, there in found])).astype(np.float64)
+    counted = (~has_flag(flags, ANY_MASK) & (times == stamps)).astype(np.float64)
+    readable = {*(symbols if known is None else known)}
     for number, symbol in enumerate(symbols):
-        if known is not None and symbol not in known:
+        if symbol not in readable:
             counted[number] = 0
     capped = np.minimum(np.maximum(ret_z.astype(np.float64), -OTHERS_LIMIT), OTHERS_LIMIT)
     vol = relative_log_vol.astype(np.float64)
@@ -306,13 +306,6 @@ def read_others(
     sums, weights = np.subtract(sum(sides), sides, out=sides).swapaxes(0, 1)
     means = to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0))
     return dict(zip(symbols, means, strict=True))
-
-
-def find_stamps(ordered: npt.NDArray[np.uint32], stamps: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[Any], Bools]:
-    """Where each stamp would be among the ordered ones, and whether it is there."""
-    live = len(stamps) == 1 and ordered[-1] <= stamps[0]
-    at = np.array([len(ordered) - 1]) if live else ordered.searchsorted(stamps)
-    return at, np.asarray(ordered.take(at, mode="clip") == stamps)
 
 
 # From stored columns to inputs.

@@ -18,7 +18,7 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fields import ANY_MASK, cross_columns, find_stamps, has_flag, timestamps_of
+from vaiom.events.fields import ANY_MASK, cross_columns, has_flag, timestamps_of
 from vaiom.events.rows import Columns
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
@@ -146,5 +146,5 @@ def find_absent(
     out = np.zeros((len(stamps), len(known)), bool)
     for column, other in enumerate(known):
         if other != symbol:
-            out[:, column] = ~find_stamps(assets[other]["timestamp"], stamps)[1] if other in assets else True
+            out[:, column] = ~np.isin(stamps, assets[other]["timestamp"]) if other in assets else True
     return out
