@@ -39,7 +39,7 @@ def answers(model: Vaiom, x: torch.Tensor, meta: torch.Tensor) -> np.ndarray:
 
 def walk(step: RowStep, memory: RowMemory | None, rows: np.ndarray, meta: np.ndarray) -> list[RowMemory]:
     memories: list[RowMemory] = []
-    sizes, at = cycle([1, 1, 2, 5]), 0
+    sizes, at = cycle([1, 1, 2, 3, 4, 5]), 0
     while at < len(rows):
         memories += step.step(memories[-1] if memories else memory, rows[at : at + (size := next(sizes))], meta)
         at += size
