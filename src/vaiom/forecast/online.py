@@ -294,10 +294,10 @@ class OnlineForecaster:
             begins = {symbol: seconds_of(stamp) for symbol, stamp in first.items()}
             # All read what known assets bring; what others bring, they alone.
             known = min((begins[symbol] for symbol in begins if symbol in self.forecaster.symbols), default=math.inf)
-            for symbol, stream in streams.items():
+            later = (symbol for symbol, stream in streams.items() if stream.seconds >= known)
+            for symbol in dict.fromkeys((*begins, *later)):
                 since = min(known, begins.get(symbol, math.inf))
-                if stream.seconds >= since:
-                    stale[symbol] = min(stale.get(symbol, since), since)
+                stale[symbol] = min(stale.get(symbol, since), since)
         self.streams, self._stale = streams, stale
         long = [symbol for symbol in bars if len(streams[symbol]) > self._kept + _ROOM]
         if long:  # others read the rows before they are dropped

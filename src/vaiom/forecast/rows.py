@@ -126,11 +126,12 @@ def cut_window(assets: Mapping[str, Columns], known: Sequence[str], symbol: str,
 
 def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: str) -> tuple[str, ...]:
     """The known assets that have no bar at the last stamp of an asset."""
-    own = assets[symbol]["timestamp"][-1]
-    stamps = {other: assets[other]["timestamp"] for other in known if other in assets}
-    # One that has gone on since may have had it.
-    there = {other for other, each in stamps.items() if each[-1] == own or (each[-1] > own and own in each)}
-    return tuple(other for other in known if other not in there)
+    own = assets[symbol]["timestamp"].item(-1)
+
+    def has_bar(stamps: Stamps) -> bool:  # one that has gone on since may have had it
+        return (last := stamps.item(-1)) == own or bool(last > own and own in stamps)
+
+    return tuple(other for other in known if other not in assets or not has_bar(assets[other]["timestamp"]))
 
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
