@@ -44,7 +44,7 @@ def bars_of(frame: pl.DataFrame) -> list[BarRow]:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows went through the model one by one, and how many windows at once."""
+    """How many rows went through the model one by one, a window's last among them, and how many windows at once."""
     counts, one, many = [0, 0], RowStep.step_all, RowStep.begin
 
     def counted_step(self: RowStep, *inputs: Any) -> Any:

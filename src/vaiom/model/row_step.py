@@ -35,14 +35,14 @@ _EPSILON = 1e-5
 GELU = np.float32(0.5**0.5)
 """GELU of x is c u (1 + erf(u)) where u is c x: products beside it take both factors."""
 MOST_ROWS = 64
-"""At once; more are cheaper in a pass of the network."""
+"""At once; more are cheaper layer by layer, as a window begins."""
 _FEW = 1_000
 """Values that one call of SciPy has done sooner than many of NumPy: those of one row."""
 _ERF = np.array(
     [1.5896005e-07, -5.985688e-06, 8.9712573e-05, -6.2571954e-04, -1.8438373e-04, 0.10276548, 1.1283797], np.float32
 )
 _ERF_END = np.float32(4.2**2)
-"""A polynomial in the square of x such that erf(x) is the hyperbolic tangent of its product with x; 1 beyond the end."""
+"""erf(x) is the hyperbolic tangent of x times a polynomial in the square of x, which is as good as 1 beyond the end."""
 
 
 class _Buffer:
@@ -134,41 +134,40 @@ class RowStep:
         Of the rows before the last, a layer passes on what the layers after it can see: a window less for each.
         """
         reach, width = self.window - 1, self.width
-        before, heads = events_TF[:-1][-len(self._turns) :], (self.num_heads, self.size)
+        before, heads = (
+            events_TF[max(0, len(events_TF) - self.config.receptive_field) : -1],
+            (self.num_heads, self.size),
+        )
         position, kept = first + len(events_TF) - 1, min(len(before), reach)
         turns = (self._turns[: len(before)] * np.exp((position - len(before)) * self.speeds)).astype(np.complex64)
         buffer, hidden = self._buffer(None), self._encode([(None, before, meta_M)])
         for layer, (to_qkv, from_mixed, to_feed, from_feed, bias) in enumerate(self.blocks):
-            unasked = max(0, len(hidden) - reach * (len(self.blocks) - layer - 1))
+            idle = max(0, len(hidden) - reach * (len(self.blocks) - layer - 1))
             normed = self._normed(hidden)
             keys_values = normed.dot(to_qkv[:, width:]).reshape(-1, 2, *heads)
-            queries = normed[unasked:].dot(to_qkv[:, :width]).reshape(-1, *heads)
+            queries = normed[idle:].dot(to_qkv[:, :width]).reshape(-1, *heads)
             for part in (keys_values[:, 0], queries):
                 turned = part.view(np.complex64)
                 turned *= turns[len(turns) - len(part) :]
-            keys, values = kept_2HNE = np.ascontiguousarray(keys_values.transpose(1, 2, 0, 3))
-            buffer.rows[layer, :, :, :kept] = kept_2HNE[:, :, len(hidden) - kept :]
-            for start in range(unasked, len(hidden), MOST_ROWS):
-                rows, low = slice(start, start + MOST_ROWS), max(0, start - reach)
-                seen, own = slice(low, start + MOST_ROWS), hidden[rows]
-                scores = queries[start - unasked :][: len(own)].swapaxes(0, 1) @ keys[:, seen].swapaxes(1, 2)
-                if len(own) > 1:
-                    scores += _unseen(start - low, len(own), self.window)
+            keys, values = both = np.ascontiguousarray(keys_values.transpose(1, 2, 0, 3))
+            buffer.rows[layer, :, :, :kept] = both[:, :, len(hidden) - kept :]
+            for start in range(idle, len(hidden), MOST_ROWS):
+                own, low = hidden[start : start + MOST_ROWS], max(0, start - reach)
+                asking, seen = queries[start - idle :][: len(own)], slice(low, start + len(own))
+                scores = asking.swapaxes(0, 1) @ keys[:, seen].swapaxes(1, 2)
+                if (hide := _unseen(start - low, len(own), self.window)) is not None:
+                    scores += hide
                 weights = _powers(scores)
-                mixed_HRE = weights @ values[:, seen] / np.add.reduce(weights, axis=-1, keepdims=True)
+                mixed_HRE = weights @ values[:, seen] / weights.dot(self._ones[: weights.shape[-1]])
                 own += _apply(from_mixed, mixed_HRE.swapaxes(0, 1).reshape(own.shape))
                 own += gelu(self._normed(own).dot(to_feed)).dot(from_feed)
                 own += bias
-            hidden = hidden[unasked:]
-        nothing = np.empty(0)
-        buffer.answers += [nothing] * kept
-        memory = RowMemory(buffer, kept, position, nothing, nothing.astype(np.float32))
-        return self.step(memory, events_TF[-1:], meta_M)[0]
+            hidden = hidden[idle:]
+        return self.step(_unanswered(buffer, kept, position), events_TF[-1:], meta_M)[0]
 
     def walk(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> Iterator[RowMemory]:
         """The memories after each of any number of rows; `first` rows of the asset came before, and are not seen."""
-        nothing = np.empty(0)
-        memory = RowMemory(self._buffer(None), 0, first, nothing, nothing.astype(np.float32))
+        memory = _unanswered(self._buffer(None), 0, first)
         for start in range(0, len(events_TF), MOST_ROWS):
             made = self.step(memory, events_TF[start : start + MOST_ROWS], meta_M)
             yield from made
@@ -328,6 +327,13 @@ class RowStep:
         probs: Probabilities = (weights[:, None] @ components)[:, 0]
         probs /= np.add.reduce(probs, axis=1, keepdims=True)
         return probs
+
+
+def _unanswered(buffer: _Buffer, end: int, position: int) -> RowMemory:
+    """What is remembered of rows whose answers nobody has asked for."""
+    nothing = np.empty(0)
+    buffer.answers += [nothing] * end
+    return RowMemory(buffer, end, position, nothing, nothing.astype(np.float32))
 
 
 @lru_cache
