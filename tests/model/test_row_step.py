@@ -10,6 +10,7 @@ import pytest
 import torch
 from small_models import events, tiny_model
 
+from vaiom.model import row_step
 from vaiom.model.row_step import RowMemory, RowStep, erf
 from vaiom.model.vaiom import Vaiom
 
@@ -56,9 +57,12 @@ def test_every_row_from_the_first_on(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, 22, 40])
-@pytest.mark.parametrize("first", [0, 10_000_000])
-def test_a_window_begins_what_rows_go_on_with(length: int, first: int) -> None:
+@pytest.mark.parametrize(("first", "most_rows"), [(0, 64), (10_000_000, 64), (0, 5)])
+def test_a_window_begins_what_rows_go_on_with(
+    length: int, first: int, most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The receptive field is 22 rows: with fewer the network itself sees a beginning."""
+    monkeypatch.setattr(row_step, "MOST_ROWS", most_rows)
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
     rows, asset = x[0].numpy(), meta[0].numpy()
