@@ -42,7 +42,7 @@ LATELY_WEEKS = 4
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
 
-LONG_SERIES = 2_000
+LONG_SERIES = 500
 """A longer series is averaged by Polars, which gives the same bits; to begin costs it a loop of this length."""
 MOST_MISSING = 10_000_000
 """Rows without a value in a row: more than any history has."""

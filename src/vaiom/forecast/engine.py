@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from vaiom.errors import CheckpointError, ConfigError, DataError, require_instal
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import ModelCard, Tensors, load_checkpoint, read_card, read_checkpoint
 from vaiom.model.horizons import Horizons, load_horizons
-from vaiom.model.row_step import RowStep
+from vaiom.model.row_step import RowMemory, RowStep
 from vaiom.run import BEST_NAME, Run
 
 EXPORTED_SUFFIX = ".onnx"
@@ -76,15 +77,17 @@ class NumpyEngine(Engine):
         self.horizons = horizons
 
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        seen = events[:, -self.row_step.config.receptive_field :]
-        return np.stack([self.probs_of_beginnings(*each, horizon)[-1] for each in zip(seen, meta, strict=True)])
+        memories = [self.row_step.begin(*each) for each in zip(events, meta, strict=True)]
+        return self._answers(memories, events[:, -1], horizon)
 
     def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
+        return self._answers([*self.row_step.walk(events, meta)], events, horizon)
+
+    def _answers(self, memories: Sequence[RowMemory], events: Events, horizon: int) -> Probabilities:
         if horizon == 1:
-            return np.stack([memory.probs for memory in self.row_step.walk(events, meta)])
+            return np.stack([memory.probs for memory in memories])
         assert self.horizons
-        hidden = np.stack([memory.hidden for memory in self.row_step.walk(events, meta)])
-        return self.horizons.probs(hidden, events, horizon)
+        return self.horizons.probs(np.stack([memory.hidden for memory in memories]), events, horizon)
 
     def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
         # No answer depends on more rows than a context has.

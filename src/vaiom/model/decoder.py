@@ -36,7 +36,7 @@ class Decoder(nn.Module):
             self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
         self.learned = config.positions == "learned"
         if not self.learned:
-            table = rotations(0, max(config.context, _TABLE_ROWS), config.width // config.num_heads)
+            table = rotations(max(config.context, _TABLE_ROWS), config.width // config.num_heads)
             self.register_buffer("_table_2TE", table, persistent=False)
         self.window, self.any_length = config.window if config.attention_window else 0, False
         self.blocks = nn.ModuleList(
@@ -45,15 +45,12 @@ class Decoder(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width)
 
-    def forward(
-        self, h_BTD: Tensor, last_only: bool = False, first: int = 0, kept: list[tuple[Tensor, Tensor]] | None = None
-    ) -> Tensor:
-        """Row 0 is at position `first`; `kept` takes each layer's keys and values of the last window."""
+    def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
         rotated = None
         if self.learned:
             h_BTD = h_BTD + self.positions[: h_BTD.shape[1]].to(h_BTD.dtype)
         else:
-            rotated = self._rotations(first, h_BTD.shape[1])
+            rotated = self._rotations(h_BTD.shape[1])
         trim = last_only and not self.any_length
         for number, block in enumerate(self.blocks, start=1):
             if trim and self.window:
@@ -62,7 +59,7 @@ class Decoder(nn.Module):
                 h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
             rotated = None if rotated is None else rotated[:, -h_BTD.shape[1] :]
             after, some = len(self.blocks) - number, bool(self.window) and not h_BTD.is_cuda
-            h_BTD = block(h_BTD, rotated, 1 + after * (self.window - 1) if trim and (some or not after) else 0, kept)
+            h_BTD = block(h_BTD, rotated, 1 + after * (self.window - 1) if trim and (some or not after) else 0)
         hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
         return hidden
 
@@ -71,11 +68,9 @@ class Decoder(nn.Module):
         for part in (self, *self.blocks):
             part.any_length = True
 
-    def _rotations(self, first: int, length: int) -> Tensor:
+    def _rotations(self, length: int) -> Tensor:
         table = self.get_buffer("_table_2TE")
-        if first + length <= table.shape[1]:
-            return table[:, first : first + length]
-        return rotations(first, length, 2 * table.shape[2]).to(table)
+        return table[:, :length] if length <= table.shape[1] else rotations(length, 2 * table.shape[2]).to(table)
 
 
 class Gru(nn.Module):
@@ -112,18 +107,12 @@ class Block(nn.Module):
         self.feed_in = nn.Linear(width, FEED_FORWARD_FACTOR * width)
         self.feed_out = nn.Linear(FEED_FORWARD_FACTOR * width, width)
 
-    def forward(
-        self,
-        h_BTD: Tensor,
-        rotated: Tensor | None = None,
-        last: int = 0,
-        kept: list[tuple[Tensor, Tensor]] | None = None,
-    ) -> Tensor:
+    def forward(self, h_BTD: Tensor, rotated: Tensor | None = None, last: int = 0) -> Tensor:
         """With `last`, of so many last positions alone."""
         rate = self.dropout if self.training else 0.0
         normed = self.attention_norm(h_BTD)
         if last:
-            mixed = self._attend_last(normed, rotated, rate, last, kept)
+            mixed = self._attend_last(normed, rotated, rate, last)
             h_BTD = h_BTD[:, -last:]
         else:
             qkv = self.query_key_value(normed).unflatten(-1, (3 * self.num_heads, -1))
@@ -131,8 +120,6 @@ class Block(nn.Module):
                 turned, v = qkv.split([2 * self.num_heads, self.num_heads], dim=2)
                 qkv = torch.cat([rotate(turned, rotated), v], dim=2)
             qkv = qkv.unflatten(2, (3, self.num_heads))
-            if kept is not None:
-                kept.append((qkv[:, -self.window :, 1], qkv[:, -self.window :, 2]))
             attend = attend_any_length if self.any_length else causal_attention
             mixed = attend(qkv, rate, self.window).flatten(-2)
         h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
@@ -146,14 +133,7 @@ class Block(nn.Module):
         keep = torch.rand(change.shape[0], 1, 1, device=change.device) >= self.depth_rate
         return change * (keep / (1 - self.depth_rate)).to(change.dtype)
 
-    def _attend_last(
-        self,
-        normed: Tensor,
-        rotated: Tensor | None,
-        rate: float,
-        last: int,
-        kept: list[tuple[Tensor, Tensor]] | None,
-    ) -> Tensor:
+    def _attend_last(self, normed: Tensor, rotated: Tensor | None, rate: float, last: int) -> Tensor:
         """Queries of the last positions alone, keys and values of all that they see: (B, last, D)."""
         normed = normed[:, -(last + self.window - 1) :]
         width = normed.shape[-1]
@@ -164,8 +144,6 @@ class Block(nn.Module):
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in (q, k, v))
         if rotated is not None:
             q, k = rotate(q, rotated[:, -q.shape[1] :]), rotate(k, rotated[:, -normed.shape[1] :])
-        if kept is not None:
-            kept.append((k[:, -self.window :], v[:, -self.window :]))
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         if last == 1:  # in a way that other programs can take
             return scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(-2)
@@ -178,9 +156,9 @@ def rotary_speeds(size: int) -> Tensor:
     return speeds
 
 
-def rotations(first: int, length: int, size: int) -> Tensor:
+def rotations(length: int, size: int) -> Tensor:
     """(2, T, E/2) cosines and sines; of angles in double precision, which stay exact where positions are millions."""
-    angles = torch.arange(first, first + length, dtype=torch.float64, device="cpu")[:, None] * rotary_speeds(size)
+    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * rotary_speeds(size)
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from vaiom.model.vaiom import Vaiom
 
 try:
-    from scipy.special import erf  # type: ignore[import-untyped]
+    from scipy.special import erf as scipy_erf  # type: ignore[import-untyped]
 except ImportError:  # a forecast needs no SciPy
-    erf = None
+    scipy_erf = None
 
 Array = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
@@ -35,15 +35,16 @@ _EPSILON = 1e-5
 GELU = np.float32(0.5**0.5)
 """GELU of x is c u (1 + erf(u)) where u is c x: products beside it take both factors."""
 MOST_ROWS = 64
-"""At once; more are cheaper in a pass of the network."""
+"""At once; more are cheaper layer by layer, as a window begins."""
 _FEW_ROWS = 3
 """Up to here a product takes row by row, which BLAS does in half the time of one with all of them."""
-_ERF_ABOVE = np.array(
-    [-2.7261423e-10, 2.7706814e-08, -2.101024e-06, -5.6925064e-05, -7.3499063e-04, -2.9545998e-03, -1.6096033e-02],
-    np.float32,
+_FEW = 1_000
+"""Values that one call of SciPy has done sooner than many of NumPy: those of one row."""
+_ERF = np.array(
+    [1.5896005e-07, -5.985688e-06, 8.9712573e-05, -6.2571954e-04, -1.8438373e-04, 0.10276548, 1.1283797], np.float32
 )
-_ERF_BELOW = np.array([-1.4566072e-05, -2.1337406e-04, -1.682827e-03, -7.3733292e-03, -1.4264739e-02], np.float32)
-"""Polynomials in the square of x whose ratio times x is erf(x) to 5e-7 for |x| < 4, as in Eigen."""
+_ERF_END = np.float32(4.2**2)
+"""erf(x) is the hyperbolic tangent of x times a polynomial in the square of x, which is as good as 1 beyond the end."""
 
 
 class _Buffer:
@@ -96,14 +97,16 @@ class RowStep:
     Weights are (in + 1, out), the bias last.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Array], network: Vaiom | None = None) -> None:
-        """Of the tensors of a checkpoint; with the network itself, long windows begin by a pass of it."""
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, Array]) -> None:
+        """Of the tensors of a checkpoint."""
         assert config.attention_window
-        self.config, self.network, self.window = config, network, config.window
+        self.config, self.window = config, config.window
         self._tensors = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
         self.num_heads, self.width = config.num_heads, config.width
         self.size = config.width // config.num_heads
         self.speeds = 1j * ROTARY_BASE ** (-np.arange(0, self.size, 2) / self.size)
+        # Of as many rows as any other row depends on.
+        self._turns = np.exp(np.arange(config.receptive_field - 1)[:, None, None] * self.speeds)
         self.pairs = np.arange(self.size).reshape(2, -1).T.ravel()
         self._ones = np.ones((max(self.width, self.window + MOST_ROWS), 1), np.float32)
         self._width_ones, self._epsilon = self._ones[: self.width], np.float32(self.width * _EPSILON)
@@ -125,35 +128,48 @@ class RowStep:
     @classmethod
     def of(cls, network: Vaiom) -> RowStep:
         """Of a network in PyTorch."""
-        return cls(network.config, arrays_of(network.state_dict()), network)
+        return cls(network.config, arrays_of(network.state_dict()))
 
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
-        """The memory of a window of rows; `first` rows of the asset came before."""
-        if self.network is None:
-            skipped = max(0, len(events_TF) - self.config.receptive_field)
-            return [*self.walk(events_TF[skipped:], meta_M, first + skipped)][-1]
-        import torch
+        """The memory of a window of rows; `first` rows of the asset came before.
 
-        from vaiom.model.heads import return_log_probs
-
-        model, kept = self.network, list[tuple[torch.Tensor, torch.Tensor]]()
-        device = next(model.parameters()).device
-        inputs = (torch.from_numpy(np.ascontiguousarray(each[None])).to(device) for each in (events_TF, meta_M))
-        with torch.inference_mode():
-            hidden = model.backbone(model.encoder(*inputs), last_only=True, first=first, kept=kept)
-            probs = return_log_probs(model.heads(hidden))[0, -1].double().exp().cpu().numpy()
-            last = hidden[0, -1].float().cpu().numpy()
-            # (layers, 2, heads, rows, size), as a buffer has them.
-            rows = torch.stack([torch.cat(pair).transpose(1, 2) for pair in kept]).cpu().numpy()
-        rows[:, 0] = rows[:, 0][..., self.pairs]
-        buffer, answer = self._buffer(rows), np.asarray(probs / probs.sum())
-        buffer.answers += [answer] * rows.shape[3]
-        return RowMemory(buffer, rows.shape[3], first + len(events_TF), answer, last)
+        Of the rows before the last, a layer passes on what the layers after it can see: a window less for each.
+        """
+        reach, width = self.window - 1, self.width
+        before, heads = (
+            events_TF[max(0, len(events_TF) - self.config.receptive_field) : -1],
+            (self.num_heads, self.size),
+        )
+        position, kept = first + len(events_TF) - 1, min(len(before), reach)
+        turns = (self._turns[: len(before)] * np.exp((position - len(before)) * self.speeds)).astype(np.complex64)
+        buffer, hidden = self._buffer(None), self._encode([(None, before, meta_M)]).reshape(-1, width)
+        for layer, (to_qkv, from_mixed, to_feed, from_feed, bias) in enumerate(self.blocks):
+            idle = max(0, len(hidden) - reach * (len(self.blocks) - layer - 1))
+            normed = self._normed(hidden)
+            keys_values = normed.dot(to_qkv[:, width:]).reshape(-1, 2, *heads)
+            queries = normed[idle:].dot(to_qkv[:, :width]).reshape(-1, *heads)
+            for part in (keys_values[:, 0], queries):
+                turned = part.view(np.complex64)
+                turned *= turns[len(turns) - len(part) :]
+            keys, values = both = np.ascontiguousarray(keys_values.transpose(1, 2, 0, 3))
+            buffer.rows[layer, :, :, :kept] = both[:, :, len(hidden) - kept :]
+            for start in range(idle, len(hidden), MOST_ROWS):
+                own, low = hidden[start : start + MOST_ROWS], max(0, start - reach)
+                asking, seen = queries[start - idle :][: len(own)], slice(low, start + len(own))
+                scores = asking.swapaxes(0, 1) @ keys[:, seen].swapaxes(1, 2)
+                if (hide := _unseen(start - low, len(own), self.window)) is not None:
+                    scores += hide.reshape(len(own), -1)
+                weights = _powers(scores)
+                mixed_HRE = weights @ values[:, seen] / weights.dot(self._ones[: weights.shape[-1]])
+                own += _apply(from_mixed, mixed_HRE.swapaxes(0, 1).reshape(own.shape))
+                own += gelu(self._normed(own).dot(to_feed)).dot(from_feed)
+                own += bias
+            hidden = hidden[idle:]
+        return self.step(_unanswered(buffer, kept, position), events_TF[-1:], meta_M)[0]
 
     def walk(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> Iterator[RowMemory]:
         """The memories after each of any number of rows; `first` rows of the asset came before, and are not seen."""
-        nothing = np.empty(0)
-        memory = RowMemory(self._buffer(None), 0, first, nothing, nothing.astype(np.float32))
+        memory = _unanswered(self._buffer(None), 0, first)
         for start in range(0, len(events_TF), MOST_ROWS):
             made = self.step(memory, events_TF[start : start + MOST_ROWS], meta_M)
             yield from made
@@ -286,7 +302,7 @@ class RowStep:
             seen = np.concatenate([table[at] for table, at in zip(self.tables, ids, strict=True)], axis=1)
         else:
             seen = np.minimum(np.maximum(events_RF, -INPUT_LIMIT), INPUT_LIMIT)
-        seen = seen.reshape(*_taken(len(seen)), -1)
+        seen = seen.reshape(*_taken(len(seen)), seen.shape[1])
         if self.continuous is None:
             first = _apply(self.first, seen)
         else:
@@ -309,6 +325,12 @@ class RowStep:
         squares += self._epsilon
         np.divide(hidden, np.sqrt(squares, out=squares), out=out)
 
+    def _normed(self, hidden: Array) -> Array:
+        """(N, D + 1), with the 1 that a bias is multiplied by."""
+        normed = np.ones((len(hidden), self.width + 1), np.float32)
+        self._norm(hidden, normed[:, :-1])
+        return normed
+
     def _probs(self, logits_RK: Array) -> Probabilities:
         logits = logits_RK.astype(np.float64)
         components = _powers(logits[:, self.num_states :].reshape(len(logits), -1, NUM_RETURN_BUCKETS))
@@ -318,6 +340,13 @@ class RowStep:
         probs: Probabilities = (weights[:, None] @ components)[:, 0]
         probs /= np.add.reduce(probs, axis=1, keepdims=True)
         return probs
+
+
+def _unanswered(buffer: _Buffer, end: int, position: int) -> RowMemory:
+    """What is remembered of rows whose answers nobody has asked for."""
+    nothing = np.empty(0)
+    buffer.answers += [nothing] * end
+    return RowMemory(buffer, end, position, nothing, nothing.astype(np.float32))
 
 
 def _taken(number: int) -> tuple[int, int]:
@@ -348,14 +377,20 @@ def _powers(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def gelu(values: Array) -> Array:
     """Of what it is asked for times `GELU`, and to be multiplied by it again."""
-    out: Array = erf(values) if erf else ratio_erf(values)
+    out: Array = scipy_erf(values) if scipy_erf and values.size <= _FEW else erf(values)
     out += 1
     out *= values
     return out
 
 
-def ratio_erf(values: Array) -> Array:
-    """The error function, where SciPy is not installed."""
-    values = np.clip(values, -4, 4)
+def erf(values: Array) -> Array:
+    """The error function to 2e-7; of many values in a quarter of SciPy's time, or less."""
     squares = values * values
-    return np.asarray(values * np.polyval(_ERF_ABOVE, squares) / np.polyval(_ERF_BELOW, squares), np.float32)
+    np.minimum(squares, _ERF_END, out=squares)
+    out = squares * _ERF[0]
+    for factor in _ERF[1:-1]:
+        out += factor
+        out *= squares
+    out += _ERF[-1]
+    out *= values
+    return np.asarray(np.tanh(out, out=out))
