@@ -180,9 +180,51 @@ run("demo", "--out", {str(tmp_path / "demo")!r})
     assert full.engine.name == "torch"
     [one] = json.loads(answer)["forecasts"]
     further, history = json.loads(more)
-    np.testing.assert_allclose(one["probs"], full.predict(bars, "EURUSD").probs, atol=1e-5, rtol=0)
-    np.testing.assert_allclose(further, full.predict(bars, "EURUSD", horizon=4).probs, atol=1e-5, rtol=0)
-    np.testing.assert_allclose(history, full.predict_all(bars, "EURUSD").probs[-3:], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(one["probs"], full.predict(bars, "EURUSD").probs, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(further, full.predict(bars, "EURUSD", horizon=4).probs, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(history, full.predict_all(bars, "EURUSD").probs[-3:], atol=1e-6, rtol=0)
+
+
+def test_commands_of_few_forecasts_leave_torch_alone(tmp_path: Path) -> None:
+    """It takes longer to import than they take: they answer by NumPy, as PyTorch does; a device has it back."""
+    from strategies import random_bars
+    from vaiom.forecast.engine import TOLERANCE
+    from vaiom.market.folder import read_bars, write_symbol
+
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(1_100))
+    bars = read_bars(tmp_path / "bars")["EURUSD"]
+    bars.write_csv(tmp_path / "EURUSD.csv")
+    (tmp_path / "positions.csv").write_text("EURUSD,1000\n")
+    where = f"--bars {tmp_path / 'bars'}"
+    commands = [
+        "models --json",
+        f"forecast {tmp_path / 'EURUSD.csv'} --json",
+        f"predict fx-1h {where} --json",
+        f"risk fx-1h {where} --positions {tmp_path / 'positions.csv'} --json",
+        f"predict fx-1h {where} --device cpu --json",
+    ]
+    code = f"""
+import os, sys
+from vaiom.cli.main import main
+for words in {commands}:
+    sys.argv = ["vaiom", *words.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code
+    print("----", *(name for name in ("scipy.special", "torch") if name in sys.modules), "----")
+print(os.environ["OPENBLAS_NUM_THREADS"])
+"""
+    said = run_python(code)
+    assert said.returncode == 0, said.stderr
+    models, no_1, file, no_2, folder, no_3, _, at_risk, by_torch, both, threads = said.stdout.split("----")
+    assert [no_1, no_2, no_3, at_risk, both] == [" ", " ", " ", " scipy.special ", " scipy.special torch "]
+    assert threads.strip() == "1"
+    assert [each["name"] for each in json.loads(models)["models"]] == ["fx-1h", "fx-1h-evidence"]
+    answers = [json.loads(each) for each in (file, folder, by_torch)]
+    assert [each["model"]["engine"] for each in answers] == ["numpy", "numpy", "torch"]
+    *few, whole = (each["forecasts"][0]["probs"] for each in answers)
+    np.testing.assert_allclose(few, [whole, whole], atol=TOLERANCE, rtol=0)
 
 
 def test_every_extra_brings_what_errors_say_it_does() -> None:

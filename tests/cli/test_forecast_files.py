@@ -13,6 +13,7 @@ from command_line import Vaiom, require_refusal
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.horizons import STORED
+from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.resample import resample
 from vaiom.run import packaged_models
@@ -62,7 +63,7 @@ def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     ran = vaiom(*words, "--json")
     (forecast,) = ran.json()["forecasts"]
     expected = Forecaster.pretrained().predict(resample(bars, "1h"), "EURUSD")
-    assert forecast["probs"] == pytest.approx(expected.probs.tolist(), abs=1e-9)
+    assert forecast["probs"] == pytest.approx(expected.probs.tolist(), abs=TOLERANCE)
     assert not forecast["stale"]
     assert forecast["target_time"] == "2024-03-05T16:00:00"
     assert (tmp_path / "next.svg").read_text().startswith("<?xml")
@@ -92,7 +93,7 @@ def test_packaged_models_are_named_where_runs_are(tmp_path: Path, vaiom: Vaiom) 
     named = vaiom("predict", "fx-1h-evidence", *words).json()
     held = Forecaster.pretrained("fx-1h-evidence")
     assert named["model"]["sha256"] == held.card.sha256 == listed["fx-1h-evidence"]["sha256"]
-    assert named["forecasts"][0]["probs"] == pytest.approx(held.predict(frame, "EURUSD").probs.tolist())
+    assert named["forecasts"][0]["probs"] == pytest.approx(held.predict(frame, "EURUSD").probs.tolist(), abs=TOLERANCE)
     with pytest.raises(ConfigError, match="fx-1h, fx-1h-evidence"):
         Forecaster.pretrained("fx-2h")
     require_refusal(vaiom("predict", "fx-2h", *words), "vaiom models")

@@ -27,6 +27,9 @@ from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 SOURCES = "dukascopy, its layout at an http address, ccxt:EXCHANGE, a file or a folder."
 Now = Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")]
 Markdown = Annotated[Path | None, typer.Option(help="The Markdown file to write; else it is printed.")]
+FewDevice = Annotated[
+    str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N, by PyTorch; else what answers soonest.")
+]
 Plot = Annotated[Path | None, typer.Option(help="A picture of each distribution: .png, .svg or .pdf.")]
 UtcOffset = Annotated[str, typer.Option(help="How far the clock of the bars is ahead of UTC, as in 2h.")]
 
@@ -42,9 +45,10 @@ def forecast(
     symbol: Symbol = None,
     now: Now = None,
     plot: Plot = None,
-    device: Device = "cpu",
+    device: FewDevice = None,
 ) -> Answer:
     """Forecast the bar after the last one of price files, with a model that is part of the package."""
+    forecaster = _load(model, device)
     from vaiom.forecast.bars import coarsened
     from vaiom.market.check import check_bars
     from vaiom.market.formats.table import Options
@@ -52,7 +56,6 @@ def forecast(
 
     with progress_bar("reading") as progress:
         read, entries = read_files(files, Options(symbol=symbol, utc=True, repair=True), progress=progress)
-    forecaster = vaiom.Forecaster.load(model, device)
     frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
     dists = forecaster.predict(frames, now=now).values()
     notes = [
@@ -67,7 +70,7 @@ def forecast(
 @answers
 def models() -> Answer:
     """List the models that are part of the package."""
-    known = [{"name": name, **vaiom.Forecaster.pretrained(name).describe()} for name in packaged_models()]
+    known = [{"name": name, **vaiom.Forecaster.pretrained(name, None).describe()} for name in packaged_models()]
     columns = [
         Column("name", text, itemgetter("name")),
         Column("purpose", text, itemgetter("purpose")),
@@ -96,17 +99,17 @@ def predict(
     symbol: Annotated[str | None, typer.Option(help="One asset of the folder; or what the file's asset is.")] = None,
     horizon: Annotated[int, typer.Option(help="Over so many next bars, of those the run was taught.")] = 1,
     now: Now = None,
-    device: Device = "cpu",
+    device: FewDevice = None,
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="A line per asset, for other programs.")] = False,
 ) -> None:
     """Forecast the next return of each asset, given that it is not zero."""
+    if json and csv:
+        raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
+    forecaster = _load(run, device)
     from vaiom.forecast.bars import newest_bars, utc_now
     from vaiom.forecast.distribution import as_csv
 
-    if json and csv:
-        raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
-    forecaster = vaiom.Forecaster.load(run, device)
     frames = newest_bars(bars, symbol, forecaster.reads)
     dists = forecaster.forecast(forecaster.windows(frames, symbol), now or utc_now(), horizon=horizon)
     answer = describe_forecasts(forecaster, dists)
@@ -125,13 +128,14 @@ def risk(
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
     now: Now = None,
     plot: Plot = None,
-    device: Device = "cpu",
+    device: FewDevice = None,
 ) -> Answer:
     """The distribution of a portfolio's profit and loss: risk, and which position contributes how much."""
+    forecaster = _load(run, device)
     from vaiom.forecast.bars import newest_bars
     from vaiom.forecast.portfolio import read_positions
 
-    amounts, forecaster = read_positions(positions), vaiom.Forecaster.load(run, device)
+    amounts = read_positions(positions)
     try:
         known = {symbol: float(value) for symbol, value in (text.split("=") for text in given or ())}
     except ValueError as error:
@@ -157,6 +161,14 @@ def risk(
         shown=[Table(caption, columns, rows)],
         notes=["\n" + "\n".join([*certain, *joint.notes])],
     )
+
+
+def _load(model: str | Path, device: str | None) -> vaiom.Forecaster:
+    """The model of a command that makes a few forecasts; before anything imports NumPy."""
+    if device is None:
+        # Its products are small: threads would save little, and wait for each other where other programs run.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return vaiom.Forecaster.load(model, device)
 
 
 def describe_forecasts(

@@ -12,17 +12,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import CheckpointError, ConfigError, DataError, require_installed
 from vaiom.files import sha256_of
-from vaiom.model.checkpoint import ModelCard, Tensors, load_checkpoint, read_card, read_checkpoint
+from vaiom.model.checkpoint import ModelCard, Tensors, network, read_card, read_checkpoint
 from vaiom.model.horizons import Horizons, load_horizons
 from vaiom.model.row_step import RowMemory, RowStep
 from vaiom.run import BEST_NAME, Run
+
+if TYPE_CHECKING:
+    from vaiom.model.vaiom import Vaiom
 
 EXPORTED_SUFFIX = ".onnx"
 FORMAT = "vaiom-onnx"
@@ -114,26 +117,33 @@ class OnnxEngine(Engine):
         return normalise(log_probs.astype(np.float64))
 
 
-def open_checkpoint(path: Path, device: str = "cpu", threads: int | None = None) -> tuple[Engine, ModelCard]:
-    """A checkpoint in PyTorch where that is installed, else in NumPy; with the horizons beside a run's best one."""
+def open_checkpoint(path: Path, device: str | None = "cpu", threads: int | None = None) -> tuple[Engine, ModelCard]:
+    """A checkpoint in PyTorch, or in NumPy; with the horizons beside a run's best one.
+
+    Where no device is named, a model that streams is in NumPy: PyTorch takes longer to import than a few forecasts do.
+    """
     run = Run(path.parent)
     further = run.horizons if path.name == BEST_NAME and run.horizons.is_file() else None
-    if find_spec("torch"):
-        from vaiom.forecast.torch_engine import TorchEngine
 
-        checkpoint = load_checkpoint(path)
-        horizons = load_horizons(further, checkpoint) if further else None
-        return TorchEngine(checkpoint.model, device, threads, horizons), checkpoint
-    if device not in ("cpu", "auto"):
+    def make(card: ModelCard, tensors: Tensors) -> RowStep | Vaiom:
+        if (device is None or not find_spec("torch")) and card.config.attention_window:
+            return _row_step(card, tensors)
         require_installed("torch")
-    card, step = read_checkpoint(path, _row_step)
-    return NumpyEngine(step, load_horizons(further, card) if further else None), card
+        return network(card, tensors)
+
+    if device not in (None, "cpu", "auto"):
+        require_installed("torch")
+    card, model = read_checkpoint(path, make)
+    horizons = load_horizons(further, card) if further else None
+    if isinstance(model, RowStep):
+        return NumpyEngine(model, horizons), card
+    from vaiom.forecast.torch_engine import TorchEngine
+
+    return TorchEngine(model, device or "cpu", threads, horizons), card
 
 
 def _row_step(card: ModelCard, tensors: Tensors) -> RowStep:
     """A model in NumPy, tried on a row."""
-    if not card.config.attention_window:
-        require_installed("torch")
     step = RowStep(card.config, tensors)
     events, meta = made_up_windows(card, 1, PROBE_SEED)
     step.step(None, events[0, :1], meta[0])

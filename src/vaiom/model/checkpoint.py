@@ -101,11 +101,12 @@ def load_model(path: str | Path) -> Checkpoint:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a model back, or say why the file cannot be trusted."""
-    card, model = read_checkpoint(path, _network)
+    card, model = read_checkpoint(path, network)
     return Checkpoint(**vars(card), model=model)
 
 
-def _network(card: ModelCard, tensors: Tensors) -> Vaiom:
+def network(card: ModelCard, tensors: Tensors) -> Vaiom:
+    """A model in PyTorch, of the tensors of its checkpoint."""
     import torch
 
     from vaiom.model.vaiom import unallocated_model
