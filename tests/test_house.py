@@ -205,6 +205,7 @@ def test_commands_of_few_forecasts_leave_torch_alone(tmp_path: Path) -> None:
     ]
     code = f"""
 import os, sys
+os.environ.pop("OPENBLAS_NUM_THREADS", None)
 from vaiom.cli.main import main
 for words in {commands}:
     sys.argv = ["vaiom", *words.split()]

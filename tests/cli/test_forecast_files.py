@@ -71,6 +71,10 @@ def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     assert "2024-03-05 16:00" in shown.out
     assert "without other assets" in shown.err
     require_refusal(vaiom(*words[:-1], tmp_path / "next.nonsense"), "picture")
+    nameless = (tmp_path / "EURUSD.csv").rename(tmp_path / "prices.csv")
+    require_refusal(vaiom("forecast", nameless), "--symbol")
+    (named,) = vaiom("forecast", nameless, "--symbol", "EURUSD", "--json").json()["forecasts"]
+    assert named["probs"] == forecast["probs"]
 
 
 def test_what_is_wrong_with_the_prices_is_one_line(tmp_path: Path, vaiom: Vaiom) -> None:

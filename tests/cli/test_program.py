@@ -72,6 +72,14 @@ def test_a_narrow_terminal_cuts_no_number_and_no_sentence(market: Path, corpus: 
     assert "…" not in run_on_terminal("data", "check", market, columns=60)
 
 
+def test_forecasts_fit_80_columns_and_say_once_what_holds_for_all(market: Path) -> None:
+    seen = run_on_terminal("predict", "fx-1h", "--bars", market, columns=80).replace("\r", "").splitlines()
+    parts = [line for line in seen if line.startswith("SIM01USD  ")]
+    assert len(parts) == 2
+    assert max(map(len, parts)) <= 80
+    assert any(line.startswith("SIM01USD, SIM02USD: stale since") for line in seen)
+
+
 def test_a_folder_in_the_place_of_a_file_is_the_users_to_move(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

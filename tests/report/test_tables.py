@@ -153,15 +153,29 @@ def test_a_row_of_another_width_is_refused() -> None:
         Table(caption="", columns=[Column("a")], rows=[["1", "2"]]).spelled()
 
 
-@given(tables())
-def test_a_terminal_shows_every_number_whole(table: Table) -> None:
-    console = Console(file=io.StringIO(), width=20, markup=False, emoji=False, highlight=False)
-    console.print(table.to_terminal(), crop=False, soft_wrap=True)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+@given(tables(), st.integers(20, 90))
+def test_a_terminal_shows_every_number_whole_and_breaks_no_row(table: Table, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
+    console.print(table.to_terminal(width), crop=False)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    if any(column.show is prose for column in table.columns):
+        return
     for row, spelled in zip(table.rows, table.spelled(), strict=True):
         for value, cell in zip(row, spelled, strict=True):
-            if isinstance(value, float) and not any(column.show is prose for column in table.columns):
-                assert cell.replace(MINUS, "-") in shown
+            assert not isinstance(value, float) or any(cell.replace(MINUS, "-") in line for line in lines)
+
+
+def test_what_is_too_wide_for_a_terminal_goes_on_below_beside_the_first_column() -> None:
+    columns = [Column("asset"), *(Column(f"figure {place}", bits) for place in range(8))]
+    table = Table("Figures", columns, [[name, *(place + 0.5 for place in range(8))] for name in ("EURUSD", "XAUUSD")])
+    console = Console(file=io.StringIO(), width=40)
+    console.print(table.to_terminal(40), crop=False)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 40
+    assert [line.split() for line in lines if line.startswith("EURUSD")] == [
+        ["EURUSD", "0.5000", "1.5000", "2.5000", "3.5000"],
+        ["EURUSD", "4.5000", "5.5000", "6.5000", "7.5000"],
+    ]
 
 
 def test_a_table_of_items_takes_its_values_from_them() -> None:

@@ -128,7 +128,7 @@ def show(*parts: Table | str) -> None:
             print(part, flush=True)
         else:
             console.print()
-            console.print(part.to_terminal(), crop=False)
+            console.print(part.to_terminal(console.width), crop=False)
 
 
 def print_json(value: Any) -> None:

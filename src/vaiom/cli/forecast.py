@@ -21,7 +21,7 @@ from vaiom.cli.console import Answer, Device, Json, ModelPath, Symbol, answers, 
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.files import write_bytes
-from vaiom.report.tables import Column, Table, bits, count, text
+from vaiom.report.tables import Column, Table, bits, count, prose, text
 from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
 SOURCES = "dukascopy, its layout at an http address, ccxt:EXCHANGE, a file or a folder."
@@ -75,7 +75,7 @@ def models() -> Answer:
         Column("name", text, itemgetter("name")),
         Column("purpose", text, itemgetter("purpose")),
         Column("bars", text, itemgetter("timeframe")),
-        Column("assets", text, lambda each: ", ".join(each["symbols"])),
+        Column("assets", prose, lambda each: ", ".join(each["symbols"])),
         Column("Train before", text, lambda each: each["splits"]["train_end"][:10]),
         Column("Validation bits", bits, itemgetter("validation_bits")),
     ]
@@ -175,11 +175,13 @@ def describe_forecasts(
     forecaster: vaiom.Forecaster, dists: Sequence[vaiom.ReturnDistribution], notes: Sequence[str] = ()
 ) -> Answer:
     """Forecasts as a table, with what to know about them."""
+    from vaiom.forecast.distribution import notes_of
+
     rows = [dist.summary() for dist in dists]
     columns = [Column(name, text if index < 4 else str) for index, name in enumerate(rows[0])]
     span = "bar" if dists[0].horizon == 1 else f"{dists[0].horizon} bars"
     caption = f"The next {span}, in basis points of log return, given that it is not zero"
-    notes = [*notes, *(f"{dist.symbol}: {words}" for dist in dists for words in dist.notes)]
+    notes = [*notes, *notes_of(dists)]
     return Answer(
         json={"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]},
         shown=[Table(caption, columns, [list(row.values()) for row in rows])],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
@@ -215,6 +215,15 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
         }
         for at, dist in enumerate(dists)
     ]
+
+
+def notes_of(dists: Iterable[ReturnDistribution]) -> list[str]:
+    """Why forecasts deserve caution, each reason once with all whom it concerns."""
+    said: dict[str, list[str]] = {}
+    for dist in dists:
+        for words in dist.notes:
+            said.setdefault(words, []).append(dist.symbol)
+    return [f"{', '.join(who)}: {words}" for words, who in said.items()]
 
 
 def as_csv(dists: Sequence[ReturnDistribution]) -> str:

@@ -20,7 +20,7 @@ from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import inputs_of
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns
-from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.distribution import ReturnDistribution, notes_of
 
 if TYPE_CHECKING:
     from vaiom.forecast.forecaster import Forecaster
@@ -66,11 +66,7 @@ def join(dists: Mapping[str, ReturnDistribution], state: DependenceState) -> Joi
     scales = np.array([float(scale_of(dist)) for dist in dists.values()])
     newest, horizon = max(dist.as_of for dist in dists.values()), next(iter(dists.values())).horizon
     seen = dict(zip(state.symbols, state.counts.tolist(), strict=True))
-    said: dict[str, list[str]] = {}
-    for symbol, dist in dists.items():
-        for words in dist.notes:
-            said.setdefault(words, []).append(symbol)
-    notes = [f"{', '.join(who)}: {words}" for words, who in said.items()]
+    notes = notes_of(dists.values())
     notes += [f"{each}: its last bar is of {dists[each].as_of}" for each in symbols if dists[each].as_of < newest]
     for symbol in symbols if len(symbols) > 1 else ():
         if seen.get(symbol, 0) < FEW_STAMPS:

@@ -113,25 +113,38 @@ class Table:
         pairs = ([*zip(self.columns, row, strict=True)] for row in self.rows)
         return [[each if isinstance(each, str) else column.show(each) for column, each in row] for row in pairs]
 
-    def to_terminal(self) -> Group:
-        from rich.console import Console, Group
+    def to_terminal(self, width: int) -> Group:
+        """For a screen of so many columns; what is wider goes on below, each part with the first column."""
+        from rich.cells import cell_len
+        from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        out = RichTable(header_style="bold", pad_edge=False, box=None)
-        for column in self.columns:
-            if column.words:
-                out.add_column(column.name, no_wrap=column.show is not prose)
-            else:
-                out.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)
-        plain = str.maketrans({MINUS: "-", NOTHING: "-"})
-        for row in self.spelled():
-            out.add_row(*(cell.translate(plain) for cell in row))
-        if not any(column.show is prose for column in self.columns):
-            # Numbers are never cut: a terminal that is too narrow breaks the lines.
-            out.width = Console(width=10_000, markup=False, emoji=False).measure(out).maximum
-        # As the table's own title it would be broken to the width of the columns.
-        return Group(Text(self.caption, style="bold"), out)
+        plain, gap = str.maketrans({MINUS: "-", NOTHING: "-"}), 2
+        heads = [column.name if column.words else column.name.replace(" ", "\n") for column in self.columns]
+        rows = [[cell.translate(plain) for cell in row] for row in self.spelled()]
+        # Numbers are never cut, and prose is broken into lines.
+        columns = zip(heads, *rows, strict=True)
+        sizes = [max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in columns]
+        wraps, parts = any(column.show is prose for column in self.columns), list[list[int]]()
+        for place, size in enumerate(sizes):
+            full = parts and sum(sizes[each] + gap for each in parts[-1]) + size > width
+            if not parts or (full and not wraps and len(parts[-1]) > 1):
+                parts.append([0] if place else [])
+            parts[-1].append(place)
+        # As a table's own title the caption would be broken to the width of the columns.
+        shown: list[RichTable | Text] = [Text(self.caption, style="bold")]
+        for part in parts:
+            total = sum(sizes[each] + gap for each in part) - gap
+            out = RichTable(header_style="bold", pad_edge=False, box=None, width=None if wraps else total)
+            for each in part:
+                column = self.columns[each]
+                justify: Any = "left" if column.words else "right"
+                out.add_column(heads[each], justify=justify, no_wrap=column.show is not prose)
+            for row in rows:
+                out.add_row(*(row[each] for each in part))
+            shown += [Text(), out] if part is not parts[0] else [out]
+        return Group(*shown)
 
     def to_html(self) -> str:
         """A table in a box of its own that scrolls; its headers are buttons that sort."""
