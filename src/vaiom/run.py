@@ -47,6 +47,8 @@ class Run:
         """What it knows of more bars than the next."""
         self.dependence = path / "dependence.json"
         """How its assets depend on each other."""
+        self.about = path / "about.json"
+        """Beside a packaged model, what its training's log and corpus say of a run."""
         self.forecasts = path / "forecasts"
         """Others' forecasts that were scored beside it: by name a folder with evaluations and events."""
         self.teachers = path / "teachers"

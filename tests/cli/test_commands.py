@@ -325,7 +325,9 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     # What it says comes next does.
     assert f"vaiom serve {run} --bars {bars}" in ran.err
     assert "SIM01USD" in vaiom("predict", run, "--bars", bars).out
-    assert "Validation" in vaiom("card", run).out
+    card = vaiom("card", run).out
+    assert "cost of training" in card
+    assert "rows, 20" in card  # first and last bar
 
 
 def test_names_are_printed_as_they_are(vaiom: Vaiom, tmp_path: Path) -> None:

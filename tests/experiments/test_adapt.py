@@ -133,6 +133,14 @@ def test_it_says_whether_it_helped(trained: TinyRun, adapted: Adapted) -> None:
     assert as_it_was.gain_bits == named.gain_bits >= 0  # the run that it went on from, by its own name
     assert adapted.best_bits == pytest.approx(min(adapted.best_bits, adapted.last_bits))
     assert adapted.verdict[0].endswith(("over the weights as they were.", "stay the best on Validation."))
+    for interval, said in (
+        ((0.005, 0.02), "It helped: +0.0100 bits/event [+0.0050, +0.0200] over x."),
+        ((-0.005, 0.02), "Whether it helped is open: +0.0100 bits/event [-0.0050, +0.0200] over x."),
+        ((-0.02, -0.005), "It hurt: +0.0100 bits/event [-0.0200, -0.0050] over x."),
+        (None, "Whether it helped is open: +0.0100 bits/event, without an interval: one asset in one month over x."),
+    ):
+        gain = replace(named, gain_bits=0.01, asset_months=replace(named.asset_months, interval=interval))
+        assert replace(adapted, gains={"x": gain}).verdict == [said]
 
 
 def test_where_no_step_is_better_the_weights_as_they_were_are_selected(
@@ -204,5 +212,6 @@ def test_a_short_history_is_learned_in_small_steps(trained: TinyRun, adapted: Ad
         experiment_of_checkpoint(load_checkpoint(Run(run).best)) for run in (trained.run, adapted.run, short.run)
     )
     events = len(brief.endpoints(TRAIN, before.model.history))
+    assert before.train.patience == 0 < long.train.patience == few.train.patience
     assert long.train.micro_batch == before.train.micro_batch
     assert few.train.micro_batch == max(1, events // (STEPS_A_PASS * before.model.context)) < before.train.micro_batch

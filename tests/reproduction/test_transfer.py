@@ -49,3 +49,9 @@ def test_an_asset_is_scored_unknown_adapted_and_from_nothing(tmp_path: Path, mon
     page = (tmp_path / PAGE_NAME).read_text()
     assert f"{record['scored']['validation']['bits']['unknown']:.4f}" in page
     assert page.count("| EURUSD ") == 2
+
+
+def test_the_page_in_the_docs_is_that_of_the_records(tmp_path: Path) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    write_transfer_page(docs / "results" / "transfer", tmp_path)
+    assert (tmp_path / PAGE_NAME).read_text() == (docs / PAGE_NAME).read_text()

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from vaiom.codec import to_json
+from vaiom.errors import UserError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.inference import LEVEL
-from vaiom.events.corpus import split_quality
+from vaiom.events.corpus import read_manifest, split_quality
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.files import write_bytes
+from vaiom.files import read_json, write_bytes
 from vaiom.model.checkpoint import USE, load_model
 from vaiom.model.vaiom import count_parameters
 from vaiom.report import data_tables, figures, results
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.tables import bits, count, escape_markdown
+from vaiom.report.tables import bits, count, escape_markdown, moment
 from vaiom.run import EVIDENCE_SUFFIX, Run, packaged_models
 
 
@@ -84,7 +86,21 @@ def render_card(run: Path) -> str:
         judged=name if judged == run else judged.name,
         found=[Evaluation.read(judged, split, load_model(judged).sha256) for split in splits],
         num_params=count_parameters(model.config, model.tokenizer.vocabulary_sizes),
+        about=_about(Run(run)),
     )
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """First and last bars, clock, source and cost of training, as far as they are known."""
+    if run.about.is_file():
+        return dict(read_json(run.about))
+    about: dict[str, Any] = {"clock": "", "source": "", "cost": "", "bars": {}}
+    if metrics := run.read_metrics():
+        about["cost"] = f"{metrics[-1]['seconds']:,.0f} s, teachers and compilation apart"
+    with suppress(UserError):  # a model file, or a corpus that has moved
+        assets = read_manifest(run.corpus_path())["assets"]
+        about["bars"] = {symbol: [moment(each[end]) for end in ("first", "last")] for symbol, each in assets.items()}
+    return about
 
 
 def _asset(name: str) -> str:
