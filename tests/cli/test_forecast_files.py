@@ -13,10 +13,15 @@ from command_line import Vaiom, require_refusal
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.horizons import STORED
+from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import event_bits
+from vaiom.events.build import CorpusConfig, corpus_in_memory
+from vaiom.events.splits import VALIDATION
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.market.folder import read_bars
 from vaiom.market.resample import resample
-from vaiom.run import packaged_models
+from vaiom.run import Run, packaged_models
 
 DOCS = Path(__file__).parents[2] / "docs"
 READ = {
@@ -101,6 +106,31 @@ def test_packaged_models_are_named_where_runs_are(tmp_path: Path, vaiom: Vaiom) 
     with pytest.raises(ConfigError, match="fx-1h, fx-1h-evidence"):
         Forecaster.pretrained("fx-2h")
     require_refusal(vaiom("predict", "fx-2h", *words), "vaiom models")
+
+
+@pytest.mark.parametrize("name", ["fx-1h", "fx-1h-evidence"])
+def test_packaged_weights_score_as_their_runs_did(name: str, shared_data: Path) -> None:
+    """On the bars of the run, its Validation to what training recorded on a GPU, and the evidence asset by asset."""
+    run = packaged_models()[name]
+    model = ModelPredictor.load(Run(run).best, "cpu")
+    checkpoint, bars = model.checkpoint, read_bars(shared_data / "bars_1h")
+    options = CorpusConfig(**checkpoint.corpus_options())
+    corpus = corpus_in_memory(bars, options, tokenizer=checkpoint.tokenizer)
+    rows = corpus.endpoints(VALIDATION, checkpoint.config.history)
+    bits = event_bits(model.predict_proba(corpus, rows), corpus.target_return[rows])
+    assert bits.mean() == pytest.approx(checkpoint.provenance.validation_bits, abs=1e-5)
+    for each in Evaluation.read(run, VALIDATION).by["asset"] if name.endswith("evidence") else ():
+        inside = corpus.asset_slices[each.group]
+        own = bits[(rows >= inside.start) & (rows < inside.stop)]
+        assert (len(own), own.mean()) == (each.num_events, pytest.approx(each.bits["model"], abs=1e-6))
+
+
+def test_the_package_holds_no_bars_and_fits_a_wheel_of_20_mb() -> None:
+    files = [file for model in packaged_models().values() for file in model.iterdir()]
+    assert {file.suffix for file in files} == {".json", ".safetensors"}
+    package = packaged_models()["fx-1h"].parents[1]
+    shipped = [file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    assert sum(file.stat().st_size for file in shipped) < 20_000_000
 
 
 def test_the_card_says_what_the_model_and_its_evidence_say(tmp_path: Path, vaiom: Vaiom) -> None:
