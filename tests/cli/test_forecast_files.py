@@ -35,7 +35,7 @@ READ = {
 REFUSED = {
     "dukascopy_EURUSD_2018_BID_candles_day_1.bi5": "another timeframe",
     "dukascopy_EURUSD_2019_01_04_12h_ticks.bi5": "too few bars",
-    "dukascopy_USDHKD.bi5": "--start",
+    "dukascopy_USDHKD.bi5": "`vaiom data import --start`",
 }
 
 

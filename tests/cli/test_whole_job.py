@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import polars as pl
 import pytest
 from command_line import Vaiom, require_refusal
 
@@ -28,6 +29,8 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prices = random_bars(1_500, 1, datetime(2026, 1, 1)).rename({"Datetime": "timestamp"})
+    wrong = pl.int_range(pl.len()) == 700
+    prices = prices.with_columns(High=pl.when(wrong).then(pl.col("Low") * 0.999).otherwise(pl.col("High")))
     prices.write_csv(tmp_path / "BTCUSDT-1h.csv")
     out = tmp_path / "out"
     ran = vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, "--device", "cpu", *SETTINGS)
@@ -36,7 +39,9 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     assert Run(run).evaluated_splits() == ["test-h1", "validation"]
     assert {name for name, events in corpus.manifest["events"].items() if events} >= {"train", "validation", "test-h1"}
     assert Run(run).report.is_file()
+    assert "BTCUSDT: quality: ohlc_sense 1 " in ran.err
     assert "`demo`, a size for a CPU" in ran.err
+    assert "\nDone in 0:" in ran.err
     assert "the model needs" in ran.out
     assert "proofs, none failed" in ran.out
     assert "BTCUSDT" in ran.out

@@ -37,7 +37,7 @@ _PATH_DEFAULTS = {"year": 0, "month": 0, "day": 1, "hour": 0}
 
 
 def price_scale_of(
-    symbol: str, fix: str = "pass --price-scale, the number that stored integers are divided by"
+    symbol: str, fix: str = "`vaiom data import --price-scale`, the number that stored integers are divided by"
 ) -> float:
     """How many stored units make a price of one: Dukascopy stores integers."""
     legs = {symbol[:3].upper(), symbol[3:].upper()}
@@ -72,7 +72,7 @@ def read_bi5(file: Origin, data: bytes, options: Options) -> RawTable:
     if raw:
         if start is None:
             expected = ".../EURUSD/2019/01/04/BID_candles_min_1.bi5, or the same joined by underscores"
-            fix = "pass --start, the beginning of its hour, day, month or year"
+            fix = "`vaiom data import --start`, the beginning of its hour, day, month or year"
             raise file.error("the path does not say when the file begins", expected=expected, fix=fix)
         named = symbol or options.symbol
         if named is None:

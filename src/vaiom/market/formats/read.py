@@ -227,7 +227,7 @@ def _recognise(
         raise file.error(f"not a {format} file", expected=f"a table as {format} has it", got=shown, fix=_AUTO)
     if not has_header and not options.columns:
         expected = "a header line, or a file of " + ", ".join(FORMATS[1:-1])
-        fix = "say which is which by number: --column Datetime=1 --column Open=2 ..."
+        fix = "say which is which by number: `vaiom data import --column Datetime=1 --column Open=2 ...`"
         raise file.error("the columns have no names", row=unnamed_at, expected=expected, got=shown, fix=fix)
     return None, table.assign_roles(names, options.columns, file)
 

@@ -166,7 +166,7 @@ def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: 
     roles = guess_roles(names, chosen)
     for name in ("Date" if "Date" in roles else "Datetime", *PRICE_COLUMNS):
         if name not in roles:
-            way_out = f"name it with --column {name}=<column of the file>"
+            way_out = f"name it with `vaiom data import --column {name}=<column of the file>`"
             raise file.error(f"column {name!r} is missing", expected=", ".join(BAR_COLUMNS), got=there, fix=way_out)
     return roles
 
