@@ -19,7 +19,7 @@ from vaiom.evaluation.ledger import LEDGER_NAME
 from vaiom.report.contents import read_run
 from vaiom.report.figures import calibration
 from vaiom.report.page import write_report
-from vaiom.report.results import headline_tables
+from vaiom.report.results import headline, headline_tables
 from vaiom.report.tables import bits, count, interval, signed
 from vaiom.run import Run
 
@@ -100,6 +100,7 @@ def test_the_headline_is_what_evaluate_found(text: str, judged: Judged) -> None:
             ):
                 assert shown in cells
         assert bits(found.bits["model"]) in cells
+    assert f"<h1>{headline(read_run(judged.run))}</h1>" in text
     together = judged.evaluations["test-h2"].all_tests
     assert together
     assert count(together[0].gain.num_events) in cells

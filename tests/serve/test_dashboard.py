@@ -101,7 +101,10 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     page.locator("#candles").focus()
     page.keyboard.press("ArrowLeft")
     assert page.locator("#readout").inner_text().startswith(history["bars"][-2]["datetime"][:10])
-    assert forecast["as_of"].replace("T", " ")[:16] in page.locator("#when").inner_text()
+    began = forecast["as_of"].replace("T", " ")[:16]
+    assert re.search(rf"{began} UTC and ended \d+ (minutes|hours|days) ago\.", page.locator("#when").inner_text())
+    assert page.locator("#median").inner_text().endswith(" bp")
+    assert "gain over Frequency" in page.locator("nav").inner_text()
     gain = f"{drift['gain_bits']:+.3f} ± {1.96 * drift['gain_error']:.3f} bits".replace("-", "\N{MINUS SIGN}")
     for place in ("#asset-XAUUSD", "#drift"):
         assert gain in page.locator(place).inner_text()

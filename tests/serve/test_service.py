@@ -68,12 +68,15 @@ def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: P
 def test_the_whole_distribution_is_told_on_request(tiny: TinyRun, tmp_path: Path) -> None:
     ours = Forecaster.load(tiny.run).predict(tiny.history["EURUSD"], "EURUSD")
 
-    async def ask() -> tuple[Any, Any]:
+    async def ask() -> list[Any]:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, _):
-            route = "/v1/assets/EURUSD/forecast"
-            return (await client.get(route)).json(), (await client.get(f"{route}?law=true")).json()
+            route, moments = "/v1/assets/EURUSD/forecast", (ours.target_time.isoformat(), "2099-01-01T00:00:00")
+            asked = ("", "?law=true", *(f"?now={moment}" for moment in moments))
+            return [(await client.get(route + words)).json() for words in asked]
 
-    short, whole = asyncio.run(ask())
+    short, whole, fresh, late = asyncio.run(ask())
+    assert [fresh["stale"], late["stale"]] == [False, True]
+    assert f"stale since {ours.stale_since}" in late["notes"][0]
     assert short["law"] is None
     law = whole["law"]
     x = np.linspace(law["knots"][0], law["knots"][-1], 99)
