@@ -17,6 +17,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.splits import VALIDATION
+from vaiom.files import read_json
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_bars
@@ -138,7 +139,9 @@ def test_the_card_says_what_the_model_and_its_evidence_say(tmp_path: Path, vaiom
     assert page == (DOCS / "models" / "fx-1h.md").read_text()
     assert Forecaster.pretrained().card.sha256 in page
     assert "figures are those of `fx-1h-evidence`" in page
-    for words in ("Without the bars of other assets", "1h, UTC", "2003-07-25 08:00 to", "NVIDIA H200", "looked at"):
+    made = read_json(DOCS / "results" / "records" / "1h-best-s17-22c31621.json")
+    cost = f"{made['seconds']:.0f} s on one {made['device']}"
+    for words in ("Without the bars of other assets", "1h, UTC", "2003-07-25 08:00 to", cost, "looked at"):
         assert words in page
     assert str(tmp_path) not in page
     alone = packaged_models()["fx-1h"] / "best.safetensors"
