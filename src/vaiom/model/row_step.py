@@ -377,7 +377,7 @@ def gelu(values: Array) -> Array:
 
 
 def erf(values: Array) -> Array:
-    """The error function to 2e-7: of many values in a quarter of SciPy's time or less, and with the same bits without it."""
+    """The error function to 2e-7, of a window in a quarter of the time that SciPy takes, which a forecast does not need."""
     squares = values * values
     np.minimum(squares, _ERF_END, out=squares)
     out = squares * _ERF[0]
