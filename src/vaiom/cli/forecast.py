@@ -48,7 +48,7 @@ def forecast(
     device: FewDevice = None,
 ) -> Answer:
     """Forecast the bar after the last one of price files, with a model that is part of the package."""
-    forecaster = _load(model, device)
+    forecaster = vaiom.Forecaster.load(model, device)
     from vaiom.forecast.bars import coarsened
     from vaiom.market.check import check_bars
     from vaiom.market.formats.table import Options
@@ -106,7 +106,7 @@ def predict(
     """Forecast the next return of each asset, given that it is not zero."""
     if json and csv:
         raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
-    forecaster = _load(run, device)
+    forecaster = vaiom.Forecaster.load(run, device)
     from vaiom.forecast.bars import newest_bars, utc_now
     from vaiom.forecast.distribution import as_csv
 
@@ -131,7 +131,7 @@ def risk(
     device: FewDevice = None,
 ) -> Answer:
     """The distribution of a portfolio's profit and loss: risk, and which position contributes how much."""
-    forecaster = _load(run, device)
+    forecaster = vaiom.Forecaster.load(run, device)
     from vaiom.forecast.bars import newest_bars
     from vaiom.forecast.portfolio import read_positions
 
@@ -161,14 +161,6 @@ def risk(
         shown=[Table(caption, columns, rows)],
         notes=["\n" + "\n".join([*certain, *joint.notes])],
     )
-
-
-def _load(model: str | Path, device: str | None) -> vaiom.Forecaster:
-    """The model of a command that makes a few forecasts; before anything imports NumPy."""
-    if device is None:
-        # Its products are small: threads would save little, and wait for each other where other programs run.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return vaiom.Forecaster.load(model, device)
 
 
 def describe_forecasts(

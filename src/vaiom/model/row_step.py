@@ -377,7 +377,7 @@ def gelu(values: Array) -> Array:
 
 
 def erf(values: Array) -> Array:
-    """The error function to 2e-7, of a window in a quarter of the time that SciPy takes, which a forecast does not need."""
+    """The error function to 2e-7; a window takes a quarter of the time that it takes with SciPy."""
     squares = values * values
     np.minimum(squares, _ERF_END, out=squares)
     out = squares * _ERF[0]
