@@ -121,6 +121,7 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
     fit_or_load(Counted(), corpus, 64, tmp_path)
     assert Counted.fits == 2
     assert len(list((tmp_path / FITS_FOLDER).iterdir())) == 2
+    assert len({each.sha256 for each in (corpus, at_horizon(corpus, 4), at_horizon(corpus, 8))}) == 3
     # Sums of bars are fitted by a newer rule than one bar; who learns bars has one fit for all sums.
     fit_or_load(Counted(), at_horizon(corpus, 4), 512, tmp_path)
     keys = [json.loads(file.read_text()) for file in (tmp_path / FITS_FOLDER).glob("*/key.json")]
