@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vaiom.codec import Stored, decode, from_json, to_json
+from vaiom.codec import Interval, Share, Stored, check_fields, decode, from_json, to_json
 from vaiom.errors import CheckpointError, DataError
 
 INNER = Stored("inner_edges", lambda x: x[1:-1], lambda x: [-math.inf, *x, math.inf])
@@ -162,3 +162,31 @@ def test_arrays_whose_type_is_an_alias() -> None:
     found = from_json(dict[str, alias[np.float32]], {"a": [1.0, 2.5]})
     assert found["a"].dtype == np.float32
     np.testing.assert_array_equal(found["a"], [1.0, 2.5])
+
+
+@dataclass(frozen=True)
+class Limited:
+    share: Share = 0.5
+    rate: Annotated[float, Interval("(0, inf)")] = 1.0
+    layers: Annotated[int, Interval("[1, 1000]")] = 4
+    scope: Literal["full", "last"] = "full"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        ("share", [0, 0.999], [-1e-9, 1, math.nan, math.inf]),
+        ("rate", [math.ulp(0.0), 1e300], [0, -1.0, math.inf, math.nan]),
+        ("layers", [1, 1_000], [0, 1_001]),
+        ("scope", ["full", "last"], ["", "fulllast", ["full"], None]),
+    ],
+)
+def test_a_field_says_what_it_takes(name: str, taken: list[Any], refused: list[Any]) -> None:
+    for value in taken:
+        assert getattr(from_json(Limited, {name: value}), name) == value
+    for value in refused:
+        with pytest.raises(ValueError, match=f"^{name} must (lie in .*|be one of full, last), got"):
+            Limited(**{name: value})

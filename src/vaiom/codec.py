@@ -6,6 +6,7 @@
     edges: Annotated[dict[str, Edges], Stored("inner_edges", encode=drop_infinities, decode=add_infinities)]
 
 `Stored(None)` leaves a field out. A class with a classmethod `__upgrade__` is given what an earlier version stored.
+What a value may be is declared there too, by a `Literal` or an `Interval`; `check_fields` refuses any other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import MISSING, dataclass, is_dataclass
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vaiom.errors import ConfigError, DataError, UserError
 
@@ -35,6 +36,31 @@ class Stored:
     key: str | None = ""
     encode: Callable[[Any], Any] = lambda value: value
     decode: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where a number must lie, as in `[0, 1)`; put into `Annotated`."""
+
+    ends: str
+
+    def __contains__(self, value: float) -> bool:
+        low, high = map(float, self.ends[1:-1].split(","))
+        left_out = (value == low and self.ends[0] == "(") or (value == high and self.ends[-1] == ")")
+        return low <= value <= high and not left_out
+
+
+Share = Annotated[float, Interval("[0, 1)")]
+
+
+def check_fields(config: object) -> None:
+    """Refuse, from `__post_init__`, a value that is none of its field's choices or outside of its interval."""
+    for name, hint, _ in _fields(type(config)).values():  # type: ignore[arg-type]
+        value, inside = getattr(config, name), get_args(hint)
+        if get_origin(hint) is Literal and value not in inside:
+            raise ValueError(f"{name} must be one of {', '.join(inside)}, got {value!r}")
+        for interval in (each for each in inside if isinstance(each, Interval) and value not in each):
+            raise ValueError(f"{name} must lie in {interval.ends}, got {value!r}")
 
 
 @cache
@@ -105,7 +131,7 @@ def _build(hint: Any, value: Any, path: str) -> Any:
         return _build(origin.__value__[inside], value, path)
     if origin is Annotated:
         return _build(inside[0], _attempt(_how_stored(hint).decode, value, path), path)
-    if hint is Any or hint is object:
+    if hint is Any or hint is object or origin is Literal:  # `check_fields` knows the choices
         return value
     if origin in (Union, types.UnionType):  # of one type and None: others are not stored
         [choice] = (each for each in inside if each is not type(None))

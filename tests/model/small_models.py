@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 
 VOCABULARY = vocabulary_sizes(num_assets=3, num_classes=len(CLASSES), num_gap_buckets=14, num_vol_regimes=5)
+CHOICES = {name: get_args(hint) for name, hint in get_type_hints(ModelConfig).items()}
+"""Of the settings that have some."""
 TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 16, "context": 32}
 
 

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
-from small_models import VOCABULARY, events, tiny_model
+from small_models import CHOICES, VOCABULARY, events, tiny_model
 
 from reference.losses_loop import mixture, softmax
-from vaiom.model.config import AUXILIARIES, CHOICES
+from vaiom.model.config import AUXILIARIES
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import INPUT_LIMIT
 

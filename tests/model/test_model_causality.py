@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_models import events, tiny_model
+from small_models import CHOICES, events, tiny_model
 from torch import Tensor
 
 from vaiom.model import decoder
-from vaiom.model.config import CHOICES
 from vaiom.model.decoder import Block, rotate, rotations
 from vaiom.model.vaiom import Vaiom
 

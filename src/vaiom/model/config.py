@@ -7,32 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from vaiom.events.fields import (
-    CLASSES,
-    CONT_FIELDS,
-    DISC_FIELDS,
-    EXTRA_FIELDS,
-    META_FIELDS,
-    NUM_RETURN_BUCKETS,
-    vocabulary_sizes,
-)
+from vaiom.codec import Interval, Share, check_fields
+from vaiom.events import fields as event
 
-CHOICES = {
-    "input": ("disc", "cont", "hybrid"),
-    "backbone": ("decoder", "gru"),
-    "positions": ("learned", "rotary"),
-    "return_head": ("moms", "independent"),
-}
 AUXILIARIES = ("gap", "vol_regime", "ordinal")
 RUNGS = {
     "0.9M": {"num_layers": 4, "num_heads": 4, "width": 128},
     "5M": {"num_layers": 6, "num_heads": 4, "width": 256},
     "15M": {"num_layers": 8, "num_heads": 6, "width": 384},
 }
-LARGEST = {"num_layers": 1_000, "num_heads": 1_000, "width": 100_000, "context": 1_000_000, "num_states": 1_000}
-"""Far beyond any use: what is larger is a slip or a hostile file, and would cost time before it fails."""
 FEED_FORWARD_FACTOR = 4
 SCORED_HISTORY = 512
 """The paper's context: models that look further back are scored on the events that it gives, like everything else."""
@@ -48,7 +33,9 @@ def class_of(buckets: Any) -> Any:
     return buckets - 1
 
 
-PAPER_VOCABULARY = vocabulary_sizes(num_assets=11, num_classes=len(CLASSES), num_gap_buckets=14, num_vol_regimes=5)
+PAPER_VOCABULARY = event.vocabulary_sizes(
+    num_assets=11, num_classes=len(event.CLASSES), num_gap_buckets=14, num_vol_regimes=5
+)
 """The corpus that the paper describes: what a configuration is counted with where no corpus is at hand."""
 
 
@@ -84,57 +71,51 @@ def spell_as_hashed(settings: Mapping[str, Any]) -> dict[str, Any]:
 class ModelConfig:
     """The defaults are the paper's selected model."""
 
-    input: str = "hybrid"
+    input: Literal["disc", "cont", "hybrid"] = "hybrid"
     fields: tuple[str, ...] = ()
     """Which fields of an event the model reads; none named is all that the paper gives its input branch."""
-    backbone: str = "decoder"
-    num_layers: int = 4
-    num_heads: int = 4
-    width: int = 128
-    context: int = 512
-    dropout: float = 0.1
-    positions: str = "learned"
-    attention_window: int = 0
+    backbone: Literal["decoder", "gru"] = "decoder"
+    # Far beyond any use: what is larger is a slip or a hostile file, and would cost time before it fails.
+    num_layers: Annotated[int, Interval("[1, 1000]")] = 4
+    num_heads: Annotated[int, Interval("[1, 1000]")] = 4
+    width: Annotated[int, Interval("[1, 100000]")] = 128
+    context: Annotated[int, Interval("[1, 1000000]")] = 512
+    dropout: Share = 0.1
+    positions: Literal["learned", "rotary"] = "learned"
+    attention_window: Annotated[int, Interval("[0, inf)")] = 0
     """How many positions each layer sees, its own included and never more than the context; 0 is the whole context."""
-    stochastic_depth: float = 0.0
+    stochastic_depth: Share = 0.0
     """How often the last layer is left out in training; earlier ones proportionally less."""
-    asset_dropout: float = 0.0
+    asset_dropout: Share = 0.0
     """How often a window is shown in training as one of an unknown asset."""
-    cross_dropout: float = 0.0
+    cross_dropout: Share = 0.0
     """How often a window is shown in training as if no other asset had a bar."""
-    return_head: str = "moms"
-    num_states: int = 4
+    return_head: Literal["moms", "independent"] = "moms"
+    num_states: Annotated[int, Interval("[1, 1000]")] = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
     __upgrade__ = staticmethod(upgrade_settings)
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            _require(value in allowed, f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-        known = DISC_FIELDS if self.input == "disc" else (*CONT_FIELDS, *EXTRA_FIELDS)
+        check_fields(self)
+        known = event.DISC_FIELDS if self.input == "disc" else (*event.CONT_FIELDS, *event.EXTRA_FIELDS)
         for name, among in {"fields": known, "auxiliaries": AUXILIARIES}.items():
             values = getattr(self, name)
             foreign = [value for value in values if value not in among]
             _require(not foreign, f"{name} must be among {', '.join(among)}, not {', '.join(foreign)}")
             _require(len(set(values)) == len(values), f"{name} must not repeat")
-        for name, most in LARGEST.items():
-            _require(1 <= getattr(self, name) <= most, f"{name} must lie in 1 to {most}")
         _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
         even = self.width // self.num_heads % 2 == 0
         _require(self.positions == "learned" or even, "rotary positions need heads of an even width")
-        _require(self.attention_window >= 0, "attention_window must not be negative")
         _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
         problem = f"a context of {self.context} is less than the {self.receptive_field} rows that an answer depends on"
         _require(self.context >= self.receptive_field, problem)
         for name in ("asset_dropout", "cross_dropout"):
             _require(not getattr(self, name) or self.input == "hybrid", f"{name} needs input=hybrid")
-        for name in ("dropout", "stochastic_depth", "asset_dropout", "cross_dropout"):
-            _require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)")
 
     @property
     def input_fields(self) -> tuple[str, ...]:
         """The fields that the model reads, in the order of its input."""
-        return self.fields or (DISC_FIELDS if self.input == "disc" else CONT_FIELDS)
+        return self.fields or (event.DISC_FIELDS if self.input == "disc" else event.CONT_FIELDS)
 
     @property
     def num_continuous(self) -> int:
@@ -144,7 +125,7 @@ class ModelConfig:
     @property
     def embedded(self) -> tuple[str, ...]:
         """What the model has embeddings of: all fields, or the metadata beside continuous ones, or nothing."""
-        return {"disc": self.input_fields, "cont": (), "hybrid": META_FIELDS}[self.input]
+        return {"disc": self.input_fields, "cont": (), "hybrid": event.META_FIELDS}[self.input]
 
     @property
     def window(self) -> int:
@@ -164,14 +145,15 @@ class ModelConfig:
     @property
     def embedding_width(self) -> int:
         """Width of each categorical embedding."""
-        return max(MIN_EMBEDDING_WIDTH, self.width // len(DISC_FIELDS)) if self.input == "disc" else MIN_EMBEDDING_WIDTH
+        each = self.width // len(event.DISC_FIELDS) if self.input == "disc" else 0
+        return max(MIN_EMBEDDING_WIDTH, each)
 
     def outputs(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
         """Number of outputs of each head; index 0 of a target has none."""
-        sizes = {"state": self.num_states, "return": self.num_states * NUM_RETURN_BUCKETS}
+        sizes = {"state": self.num_states, "return": self.num_states * event.NUM_RETURN_BUCKETS}
         if self.return_head != "moms":
-            sizes = {"return": NUM_RETURN_BUCKETS}
-        numbers = (vocabulary["gap_bucket"] - 1, vocabulary["vol_regime"] - 1, NUM_RETURN_BUCKETS - 1)
+            sizes = {"return": event.NUM_RETURN_BUCKETS}
+        numbers = (vocabulary["gap_bucket"] - 1, vocabulary["vol_regime"] - 1, event.NUM_RETURN_BUCKETS - 1)
         auxiliary = dict(zip(AUXILIARIES, numbers, strict=True))
         return sizes | {name: number for name, number in auxiliary.items() if name in self.auxiliaries}
 

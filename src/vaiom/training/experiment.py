@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from vaiom.codec import Stored, decode, override, parse_value, to_json, to_toml
+from vaiom.codec import Interval, Share, Stored, check_fields, decode, override, parse_value, to_json, to_toml
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Checkpoint
@@ -22,67 +22,50 @@ from vaiom.run import Run
 SEED_LIMIT = 2**63
 LAST_RATE = 0.1
 """Where a falling rate ends, as a share of the learning rate."""
-
-_COUNTS = ("validate_every", "log_every", "keep_last")
-_WEIGHTS = ("gap_weight", "vol_regime_weight", "ordinal_weight", "weight_decay")
-_RANGES: tuple[tuple[tuple[str, ...], float, float, str], ...] = (
-    (("steps", "micro_batch", "num_micro_batches", *_COUNTS), 1, math.inf, "1 or more"),
-    (("patience", "warmup_steps", "teachers", *_WEIGHTS), 0, math.inf, "finite and not negative"),
-    (("learning_rate", "clip_norm"), math.ulp(0.0), math.inf, "finite and positive"),
-    (("seed",), 0, SEED_LIMIT, f"0 or more and below {SEED_LIMIT}"),
-    (("ema_decay", "mirror"), 0, 1, "in [0, 1)"),
-    (("teacher_share",), 0, math.nextafter(1, 2), "in [0, 1]"),
-)
-_CHOICES = {
-    "schedule": ("constant", "cosine"),
-    "scope": ("full", "last"),
-    "precision": ("auto", "fp16", "bf16", "fp32"),
-}
 RENAMED_EXPERIMENT = ("best", "best-512")
 """How the names of some experiments began in version 0.1, and how they begin now."""
+
+Count = Annotated[int, Interval("[1, inf)")]
+Natural = Annotated[int, Interval("[0, inf)")]
+Weight = Annotated[float, Interval("[0, inf)")]
+Positive = Annotated[float, Interval("(0, inf)")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    seed: int = 17
-    steps: int = 5_500
-    micro_batch: int = 32
-    num_micro_batches: int = 4
-    scope: str = "full"
-    learning_rate: float = 3e-4
-    schedule: str = "constant"
+    seed: Annotated[int, Interval(f"[0, {SEED_LIMIT})")] = 17
+    steps: Count = 5_500
+    micro_batch: Count = 32
+    num_micro_batches: Count = 4
+    scope: Literal["full", "last"] = "full"
+    learning_rate: Positive = 3e-4
+    schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` falls from the learning rate to a tenth of it over the steps of the run."""
-    warmup_steps: int = 0
+    warmup_steps: Natural = 0
     """The rate rises over this many steps first."""
-    ema_decay: float = 0.0
+    ema_decay: Share = 0.0
     """Decay per step of the moving average of the weights, which is what is then validated and kept; 0 for none."""
-    mirror: float = 0.0
+    mirror: Share = 0.0
     """How often a window is shown upside down: an exchange rate read the other way round is an exchange rate."""
-    teachers: int = 0
+    teachers: Natural = 0
     """How many models are trained first, for this one to learn from their mean distribution beside the truth."""
-    teacher_share: float = 0.0
+    teacher_share: Annotated[float, Interval("[0, 1]")] = 0.0
     """How much of the return's loss is towards the teachers."""
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    gap_weight: float = 0.1
-    vol_regime_weight: float = 0.1
-    ordinal_weight: float = 0.1
-    precision: str = "auto"
-    validate_every: int = 500
-    log_every: int = 50
-    patience: int = 0
+    weight_decay: Weight = 0.01
+    clip_norm: Positive = 1.0
+    gap_weight: Weight = 0.1
+    vol_regime_weight: Weight = 0.1
+    ordinal_weight: Weight = 0.1
+    precision: Literal["auto", "fp16", "bf16", "fp32"] = "auto"
+    validate_every: Count = 500
+    log_every: Count = 50
+    patience: Natural = 0
     """Stop after this many Validations without a new best; 0 never stops early."""
-    keep_last: int = 3
+    keep_last: Count = 3
     __upgrade__ = staticmethod(upgrade_settings)
 
     def __post_init__(self) -> None:
-        for names, least, limit, expected in _RANGES:
-            for name in names:
-                if not least <= getattr(self, name) < limit:
-                    raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        check_fields(self)
         if bool(self.teachers) != bool(self.teacher_share):
             raise ValueError(f"teachers ({self.teachers}) and teacher_share ({self.teacher_share}) need each other")
 
@@ -202,6 +185,6 @@ def experiment_of_run(run: Path) -> Experiment:
 
 def experiment_of_checkpoint(checkpoint: Checkpoint) -> Experiment:
     """What a checkpoint was trained with."""
-    origin = checkpoint.provenance
-    train = decode(TrainConfig, origin.train, "the checkpoint does not say how it was trained", error=CheckpointError)
+    origin, problem = checkpoint.provenance, "the checkpoint does not say how it was trained"
+    train = decode(TrainConfig, origin.train, problem, error=CheckpointError)
     return Experiment(name=origin.experiment, model=checkpoint.model.config, train=train)
