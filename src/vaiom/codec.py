@@ -1,12 +1,7 @@
 """Dataclasses as JSON and back, as TOML, and changed by `key=value` texts. Plain Python, used by every room.
 
-`to_json` follows the values, `from_json` the annotations; what does not fit raises a `ValueError` that says where, and
-`decode` turns it into an error for users. How a field is stored can be told where it is declared:
-
-    edges: Annotated[dict[str, Edges], Stored("inner_edges", encode=drop_infinities, decode=add_infinities)]
-
-`Stored(None)` leaves a field out. A class with a classmethod `__upgrade__` is given what an earlier version stored.
-What a value may be is declared there too, by a `Literal` or an `Interval`; `check_fields` refuses any other.
+An annotation may say how its field is stored, `Annotated[Edges, Stored("inner_edges", encode=..., decode=...)]`, and
+what it takes, by a `Literal` or an `Interval`. A classmethod `__upgrade__` is given what an earlier version stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The contract of everything that predicts return buckets: fit on Train events, then probabilities for any events;
-and the baselines by name, made only when asked for: a name costs no import of the library behind it.
-
-Paper: Methods, "Baselines"; all are fitted on Train and transform-only elsewhere.
-"""
+"""The contract of everything that predicts return buckets, and the baselines by name. Paper: Methods, "Baselines"."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Baselines that count Train events: over all of them, by the row's own bucket, by asset and hour of the week.
-
-Paper: Methods, "Baselines" (Frequency and Markov, Laplace smoothing, an extra row for the missing state). Hour of week
-is an addition.
-"""
+"""Baselines that count Train events. Paper: Methods, "Baselines", but for the hour of the week, an addition."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Boosted trees over the features of one row, with a seeded Train holdout for early stopping and a last check.
 
-Features are the paper's three choices of a row's own fields, or those and what its asset did up to the row in units of
-its `sigma20`, the scale of the target; dates are left out there, a tree would learn them by heart.
-Paper: Methods, "Baselines"; Appendix "LightGBM Hyperparameters"; it leaves features of the context to future work.
+Paper: Methods, "Baselines"; Appendix "LightGBM Hyperparameters". Features of what the asset did before are an addition.
 """
 
 from __future__ import annotations
@@ -36,6 +34,7 @@ SEASON_COUNT = 60  # how many earlier days, or weeks, say what is usual in a slo
 CYCLES = {"day": 86_400, "week": 7 * 86_400}
 _MONDAY = 4 * 86_400  # 1970-01-01 was a Thursday
 
+# A tree would learn dates by heart.
 _DATES = ("years_since_2000", "month", "day_of_month", "day_of_year")
 _UNDATED = [name for name in CONT_FIELDS if not name.startswith(_DATES)]
 _PREDICT_ROWS = 1 << 17  # bounds the memory of wide feature sets
@@ -58,8 +57,7 @@ def history_features(
 ) -> Iterator[tuple[str, Floats]]:
     """Name and column (n,) of everything that tells what an asset did up to a row, from all of its rows (n,).
 
-    Log returns are NaN where a row has no clean one, `unit` is one over the row's `sigma20`, bars are `step` seconds
-    apart.
+    `returns` are NaN where none is clean, `unit` is one over the row's `sigma20`, bars are `step` seconds apart.
     """
     seconds = columns["timestamp"].astype(np.int64)
     volatility, gaps = (columns[name].astype(np.float64) for name in ("relative_log_vol", "gap_z"))

@@ -1,8 +1,4 @@
-"""Networks as baselines, from the product's own parts: a GRU over the events, a decoder that sees return tokens alone.
-
-The last months of Train choose the checkpoint, so nothing after Train is used; everything else is trained exactly as
-the model is.
-"""
+"""Networks as baselines, trained as the model is: a GRU over the events, a decoder that sees return tokens alone."""
 
 from __future__ import annotations
 

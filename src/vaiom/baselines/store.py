@@ -1,8 +1,4 @@
-"""What is kept of baselines: fits that are made once, and per-event losses that any machine can compare with.
-
-`fits/<name>-<key>/` is read again for the same data, Train events and settings; `<split>.npz` has the rows, their
-buckets and `bits_<name>` for each baseline, and a header that says which events these are: reading refuses any others.
-"""
+"""What is kept of baselines: `fits/<name>-<key>/`, made once, and `<split>.npz`, losses to compare with anywhere."""
 
 from __future__ import annotations
 

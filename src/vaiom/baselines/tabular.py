@@ -1,8 +1,4 @@
-"""TabM, many networks in one, on the features of one row that `lightgbm_lags` reads.
-
-Members share their layers and differ by a scaling of the inputs and the last layer; the answer is the mean of theirs.
-The latest events of Train choose the epoch. Not in the paper: Gorishniy et al., TabM, ICLR 2025, its smallest form.
-"""
+"""TabM (Gorishniy et al., ICLR 2025, its smallest form) on the features of one row that `lightgbm_lags` reads."""
 
 from __future__ import annotations
 
@@ -77,6 +73,8 @@ class Network(nn.Module):
 
 
 class TabM(Baseline):
+    """Members share their layers and differ by a scaling of the inputs and the last layer; the answer is their mean."""
+
     name = "tabm"
     network_: Network
 

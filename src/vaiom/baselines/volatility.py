@@ -1,7 +1,4 @@
-"""Student-t returns whose scale follows the past: the corpus's own EWMA scale, a GARCH(1,1) or a HAR fitted per asset.
-
-Bucket probabilities come from the CDF, those of sums of bars from simulation. Not in the paper.
-"""
+"""Student-t returns whose scale follows the past: the corpus's EWMA scale, a GARCH(1,1) or a HAR. Not in the paper."""
 
 from __future__ import annotations
 

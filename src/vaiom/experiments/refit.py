@@ -1,10 +1,4 @@
-"""What a finished run leads to: a model for use, one adapted to other bars, heads for more bars than the next.
-
-A refit moves the protocol to the end of the data: the last half-year selects, everything before it is Train, and no
-test is left. Selecting looks at whatever test splits of the corpus the last half-year holds, and their ledger says so.
-The checkpoint says that it is for use, and evaluation refuses to score it on what it has learned from. Whether adapting
-helped is said on Validation, which selected the step too, so a test says more.
-"""
+"""What a finished run leads to: a model for use, one adapted to other bars, heads for more bars than the next."""
 
 from __future__ import annotations
 
@@ -45,10 +39,7 @@ STEPS_A_PASS = 4
 
 
 def refit(run: Path, corpus: Corpus, out: Path, *, until: datetime | None = None, **options: Any) -> TrainResult:
-    """Train what `run` was trained with on all bars of a corpus, or on those before `until`.
-
-    Options are those of `vaiom.training.loop.train`: device, resume, report.
-    """
+    """Train what `run` was trained with on all bars, or on those before `until`; options are those of `train`."""
     checkpoint = load_checkpoint(Run(run).best)
     shifted = shifted_corpus(corpus, until)
     # A folder that holds a run is resumed, its looks being recorded, or refused.
@@ -60,10 +51,7 @@ def refit(run: Path, corpus: Corpus, out: Path, *, until: datetime | None = None
 def fit_horizons(
     run: Path, corpus: Corpus, horizons: Sequence[int] = HORIZONS, *, device: str = "auto", **options: Any
 ) -> FittedHorizons:
-    """Give a run heads for sums of the next bars, into its folder; the model itself stays as it is.
-
-    Options are those of `vaiom.training.horizons.train_horizons`: seed, progress.
-    """
+    """Give a run heads for sums of the next bars, into its folder; options are those of `train_horizons`."""
     checkpoint = load_checkpoint(Run(run).best)
     own = seen_by(checkpoint, corpus) if checkpoint.provenance.purpose == USE else corpus
     if own is not corpus:
@@ -83,7 +71,7 @@ def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: 
 
 
 def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
-    """The corpus under boundaries at its end, or at `until`; it still says where its folder is."""
+    """The corpus with the last half-year, or that before `until`, as Validation, all before as Train, and no test."""
     last: datetime = corpus.timestamps.max().astype("datetime64[us]").item()
     end = last + timedelta(seconds=step_seconds(corpus.tokenizer.timeframe))  # when the last bar has closed
     if until is not None and until > end:
@@ -101,7 +89,7 @@ class Adapted(TrainResult):
 
     @property
     def verdict(self) -> list[str]:
-        """Whether it helped, in a sentence for each model."""
+        """Whether it helped, in a sentence for each model; Validation selected the step too, so a test says more."""
         return [_sentence(name, gain) for name, gain in self.gains.items()]
 
 
@@ -116,8 +104,7 @@ def adapt(
 ) -> Adapted:
     """Go on from a run's or a packaged model's weights, short and careful, and compare what came of it.
 
-    Settings, as `key=value`, change what the model was trained with; options are those of
-    `vaiom.training.loop.train`: device, resume, report.
+    Settings, as `key=value`, change what the model was trained with; options are those of `train`.
     """
     start = Run(out).start if options.get("resume") and Run(out).start.exists() else Run(find_run(start)).best
     before = experiment_of_checkpoint(load_checkpoint(start))

@@ -1,8 +1,4 @@
-"""Walking forward: the protocol moved from year to year, everything fitted anew on each year's Train.
-
-Train of a test year Y ends with Y-2, the first half of Y-1 is buffer and its second half Validation: one test year
-proves little.
-"""
+"""Walking forward: one test year proves little, so the protocol moves from year to year, and all is fitted anew."""
 
 from __future__ import annotations
 

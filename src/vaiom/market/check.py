@@ -1,9 +1,4 @@
-"""The quality report: what is wrong with prices as prices, before anything is computed from them.
-
-Enters: a bar folder, or one asset's bars in any order. Leaves: a `QualityReport`, facts and findings per asset; faults
-of the data are never errors here. Which stamps are missing, and which clock they are on, the weeks themselves tell.
-Paper: "Market Data, Price Convention and Bar Construction" (left-edge stamps, never localised; empty bins stay empty).
-"""
+"""The quality report: what is wrong with prices as prices; faults of the data are findings here, never errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What can be wrong with prices as prices: rows are judged by their neighbours, and by what a pair roughly costs.
-
-Paper: "Data-quality masks" (what the events room later masks row by row; here the user sees it first).
-"""
+"""What can be wrong with prices as prices: rows are judged by their neighbours, and by what a pair roughly costs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The bar folder: one `<SYMBOL>.parquet` per asset, naive left-edge stamps, sorted and unique.
 
-Enters: a path. Leaves: a Polars frame with `BAR_COLUMNS` per symbol, or a `DataError` naming file and row.
 Paper: "Market Data, Price Convention and Bar Construction" (timestamps are consumed as stored; nothing is filled).
 """
 
@@ -171,10 +170,7 @@ def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
 
 
 def read_parquet(source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """A Parquet file of anyone's.
-
-    Where it is installed by Arrow's reader, which survives damage that makes others claim absurd memory.
-    """
+    """A Parquet file of anyone's, by Arrow's reader if it is there: damage makes others claim absurd memory."""
     with readable_parquet(where):
         if not find_spec("pyarrow"):
             return pl.read_parquet(source, columns=None if columns is None else list(columns))

@@ -1,8 +1,4 @@
-"""Files of other tools become a bar folder with a manifest that says where every bar came from.
-
-Enters: paths of files and folders. Leaves: `<SYMBOL>.parquet` and `manifest.json`, all of them or none.
-Paper: "Market Data, Price Convention and Bar Construction" (one ordered table per asset, stamps as stored).
-"""
+"""Files of other tools become a bar folder, all of it or none, whose manifest says where every bar came from."""
 
 from __future__ import annotations
 
@@ -33,10 +29,7 @@ FEWEST_STEPS = 10
 def import_files(
     paths: Sequence[Path], out: Path, *, replace: bool = False, progress: Progress | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Read and check all files, then write their bars to `out`; returns the manifest of the symbols imported.
-
-    What a file does not say itself, what may be repaired, and by how much the clock is moved, is said by `Options`.
-    """
+    """Read and check all files, as `Options` say, then write their bars to `out`; the manifest of these comes back."""
     bars, entries = read_files(paths, Options(**options), progress)
     _write(out, bars, entries, replace=replace)
     return {"symbols": entries}

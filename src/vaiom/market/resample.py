@@ -1,12 +1,7 @@
-"""Finer bars become coarser ones, by fixed clock bins.
+"""Finer bars become coarser ones, by clock bins that begin at midnight of the stored clock, weeks on Monday.
 
-Enters: one asset's ordered bars as a frame, a Parquet file or a bar folder. Leaves: the same at a coarser timeframe.
-Paper: "Market Data, Price Convention and Bar Construction".
-
-Bins are anchored at midnight of the stored clock, weeks at Monday's; a bar has the left edge of its bin as stamp, and a
-bin without rows stays empty. A bin with rows gives the earliest Open, highest High, lowest Low, latest Close and the
-sum of the Volumes, each of what is available and null if nothing is: a row was observed, and judging prices is the
-event masks' work.
+A bin gives the earliest Open, highest High, lowest Low, latest Close and the sum of Volumes of what is available, null
+if nothing is; without rows it stays empty. Paper: "Market Data, Price Convention and Bar Construction".
 """
 
 from __future__ import annotations

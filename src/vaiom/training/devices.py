@@ -1,8 +1,4 @@
-"""Where a run computes: its device, number formats, recorded CUDA graphs, and its group of `torchrun` processes.
-
-Each process takes whole micro-batches of the same global batch, so that every mean is the one a single process takes.
-Paper: Methods, "Optimization and Reproducibility Settings" (FP16 automatic mixed precision, data parallelism).
-"""
+"""Where a run computes: its device, number formats, recorded CUDA graphs, and its group of `torchrun` processes."""
 
 from __future__ import annotations
 
@@ -80,7 +76,7 @@ class ProcessGroup:
     size: int = 1
 
     def share(self, num_micro_batches: int) -> range:
-        """The micro-batches of this process."""
+        """The micro-batches of this process, whole ones: every mean is then the one that a single process takes."""
         if num_micro_batches % self.size:
             expected = f"a number of processes that divides {num_micro_batches}"
             fix = "choose another --nproc-per-node, or --set num_micro_batches"

@@ -1,6 +1,5 @@
-"""An experiment: a model and how it is trained, under a name. What a run folder's `config.toml` says.
+"""An experiment: a model and how it is trained, under a name, as `config.toml` has it; the defaults are the paper's.
 
-The defaults are the paper's selected run.
 Paper: Methods, "Optimization and Reproducibility Settings"; Appendix F, "Optimization and Numerical Evaluation".
 """
 

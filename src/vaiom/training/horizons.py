@@ -1,8 +1,4 @@
-"""Heads for longer horizons, learned from the hidden states of a trunk that is not touched.
-
-Enters: a checkpoint and a corpus. Leaves: `Horizons` whose heads did best on Validation. Hidden states of all rows are
-computed once; what is learned from them is small. A Train target never touches a bar outside Train.
-"""
+"""Heads for longer horizons, learned from the hidden states of a trunk that is not touched."""
 
 from __future__ import annotations
 

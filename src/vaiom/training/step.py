@@ -1,9 +1,5 @@
 """One optimizer step, exact and fast: gather, forward, loss, backward, clip, update; and the state to go on from.
 
-On a GPU the loss is compiled and the whole step is replayed as one CUDA graph; on a CPU micro-batches run one by one.
-Both give each micro-batch its own means, as the paper's accumulation does. Random states are not kept in a training
-state: they start anew wherever one is saved, from the seed, the process and the step, so that on a CPU the resumed run
-repeats the uninterrupted one to the bit.
 Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settings".
 """
 
@@ -37,7 +33,10 @@ _ORIGINS = {"config_sha256": "configuration", "tokenizer_sha256": "tokenizer", "
 
 
 class TrainStep:
-    """Owns the optimizer, the loss scaler and the moving average of the weights; call it with the rows of one step."""
+    """Owns the optimizer, the loss scaler and the moving average of the weights; call it with the rows of one step.
+
+    On a GPU the whole step is one CUDA graph; on a CPU micro-batches run one by one. Both give each its own means.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,6 @@
 """A corpus on a device: windows of it to learn from, and a model's answers for any of its events, in batches.
 
-The whole corpus lives on the device, and windows are gathered there by their last rows. A model with learned positions
-is shown the window of each event. A model whose layers see a window of rows runs over stretches of rows, and each row
-is computed once: an answer depends on its receptive field alone.
-Paper: Methods, "Supervision Scope" (targets are 0 where `valid_base` fails), "Optimization" (seeded sampler) and
-"Evaluation and Ablation Protocol".
+Paper: Methods, "Supervision Scope", "Optimization" (seeded sampler) and "Evaluation and Ablation Protocol".
 """
 
 from __future__ import annotations
@@ -132,10 +128,7 @@ def train_sampler(corpus: Corpus, context: int, seed: int, windows_per_step: int
 
 
 def plan_stretches(rows: Rows, asset_bounds: npt.NDArray[np.int64], run_up: int, length: int) -> Rows:
-    """For each of some sorted rows the first row of the stretch that scores it.
-
-    A stretch begins `run_up` rows before the first row that it scores, or with its asset, and is `length` rows long.
-    """
+    """Where the stretch begins that scores each of some sorted rows: `run_up` rows before its first, or its asset's."""
     firsts = np.empty(len(rows), np.int64)
     bounds = asset_bounds[np.searchsorted(asset_bounds[:, 1], rows, side="right")]
     at = 0
@@ -172,7 +165,8 @@ def hidden_states(
 class Scorer:
     """Scores events with one model; on a GPU the forward pass is compiled once and replayed as a graph, unless told.
 
-    With `hidden` it gives the trunk's last hidden states instead of log-probabilities.
+    A model whose layers see a window of rows runs over stretches, in which each row is computed once. With `hidden` it
+    gives the trunk's last hidden states instead of log-probabilities.
     """
 
     def __init__(

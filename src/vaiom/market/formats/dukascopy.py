@@ -1,7 +1,4 @@
-"""Dukascopy's own `.bi5` files: minute, hour and day candles, or ticks.
-
-Paper: "Market Data, Price Convention and Bar Construction" (the source of the one-minute bars).
-"""
+"""Dukascopy's own `.bi5` files: minute, hour and day candles, or ticks."""
 
 from __future__ import annotations
 

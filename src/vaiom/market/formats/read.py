@@ -1,8 +1,4 @@
-"""Any file as the rows of a table: which kind it is, is told by its content and not by its name.
-
-Enters: the bytes of a file, and the format that the user names or `auto`. Leaves: its `FileBars`. Packed files are
-read, never extracted. A tool whose tables do not say what their columns are has a line in `LAYOUTS`.
-"""
+"""Any file, packed or not, as the rows of a table: which kind it is, is told by its content and not by its name."""
 
 from __future__ import annotations
 
@@ -45,10 +41,7 @@ _BLANK_OR_COMMENT = re.compile(rb"(?:[^\S\n]*+(?:#[^\n]*+)?\n)*+(?:[^\S\n]*+(?:#
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tool's table begins: patterns of its header, if it has one, and of its delimiter and first row.
-
-    Newlines part the cells. The columns are named where there is no header.
-    """
+    """How a tool's table begins: patterns of its header, if any, and of delimiter and first row, newlines between."""
 
     tool: str
     header: str | None

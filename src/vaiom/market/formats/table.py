@@ -1,8 +1,4 @@
-"""From the rows of any file to bars: stamps and numbers are read, ticks become minutes, what is no price is refused.
-
-Enters: a `RawTable`. Leaves: `FileBars`, whose rows still know their place in the file so that errors can name it.
-Paper: "Market Data, Price Convention and Bar Construction" (bid prices, left edges, stamps as stored, nothing filled).
-"""
+"""From the rows of any file to bars: stamps and numbers are read, ticks become minutes, what is no price is refused."""
 
 from __future__ import annotations
 
