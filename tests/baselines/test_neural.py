@@ -10,7 +10,7 @@ import pytest
 from small_fits import with_columns
 
 from vaiom.baselines.base import BASELINES, FOR_GPUS, usual_baselines
-from vaiom.baselines.neural import EXPERIMENTS, Neural, inside_train
+from vaiom.baselines.networks import EXPERIMENTS, Neural, inside_train
 from vaiom.baselines.store import fit_or_load
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits

@@ -9,7 +9,7 @@ import pytest
 from small_fits import with_columns
 
 from vaiom.baselines.counts import Frequency
-from vaiom.baselines.tabular import TabConfig, TabM
+from vaiom.baselines.networks import TabConfig, TabM
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus

@@ -35,9 +35,9 @@ BASELINES = {
     "lightgbm": "lightgbm:LightGBM",
     "lightgbm_lags": "lightgbm:LightGBM",
     "lightgbm_extra": "lightgbm:LightGBM",
-    "tabm": "tabular:TabM",
-    "return_tokens": "neural:Neural",
-    "gru": "neural:Neural",
+    "tabm": "networks:TabM",
+    "return_tokens": "networks:Neural",
+    "gru": "networks:Neural",
 }
 """Module and class, in the order of what they may know."""
 

@@ -1,10 +1,11 @@
-"""TabM (Gorishniy et al., ICLR 2025, its smallest form) on the features of one row that `lightgbm_lags` reads."""
+"""Networks as baselines: a GRU over the events, a decoder that sees return tokens alone, TabM on a row's features."""
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import asdict, dataclass
+import tempfile
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -14,22 +15,102 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from vaiom.baselines.base import Baseline, Floats, Rows, damaged_fit
+from vaiom.baselines.base import Baseline, Floats, Rows, damaged_fit, rows_by_asset
 from vaiom.baselines.lightgbm import FEATURES, TreeConfig, split_holdout
-from vaiom.errors import CheckpointError
+from vaiom.errors import CheckpointError, DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.files import Progress
-from vaiom.model.checkpoint import arrays_of, read_tensors, write_tensors
+from vaiom.events.splits import TRAIN
+from vaiom.files import Progress, write_bytes
+from vaiom.model.checkpoint import Checkpoint, arrays_of, load_checkpoint, read_tensors, write_tensors
 from vaiom.model.config import class_of
+from vaiom.run import Run
 from vaiom.training.devices import resolve_device
+from vaiom.training.experiment import Experiment
+from vaiom.training.loop import train
+from vaiom.training.windows import predict_probabilities
 
+SELECTION_MONTHS = 6
 MODEL_NAME, FORMAT, FORMAT_VERSION = "model.safetensors", "vaiom-tabm", 1
 LIMIT = 8.0
 """Standardised features are clipped to this."""
 _ASSET_WIDTH = 16
 _PREDICT_ROWS = 1 << 13
 _HOLDOUT = TreeConfig(chronological=True, holdout_share=0.1)
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    # A recurrent network over the main model's events, of about its size.
+    "gru": {"backbone": "gru", "num_layers": 2, "width": 256, "learning_rate": 1e-3, "steps": 4_000, "patience": 4},
+    # A decoder over return buckets alone, in the manner of StockGPT.
+    "return_tokens": {
+        **{"input": "disc", "fields": ("return_bucket",), "return_head": "independent", "auxiliaries": ()},
+        **{"steps": 5_500, "patience": 6},
+    },
+}
+EXPERIMENTS = {
+    name: Experiment(name=name).with_changes(validate_every=250, keep_last=1, **settings)
+    for name, settings in _SETTINGS.items()
+}
+
+
+class Neural(Baseline):
+    """An experiment of the trainer, by its name, under the contract of the baselines."""
+
+    checkpoint_: Checkpoint
+
+    def __init__(self, name: str, progress: Progress | None = None, *, device: str = "auto", **changes: Any) -> None:
+        super().__init__(name, progress)
+        self.experiment, self.device = EXPERIMENTS[name].with_changes(**changes), device
+
+    def config(self) -> dict[str, Any]:
+        return {**self.experiment.identity(), "selection_months": SELECTION_MONTHS}
+
+    def _fit(self, corpus: Corpus, rows: Rows) -> None:
+        context, progress = self.experiment.model.context, self.progress
+        if not np.array_equal(rows, corpus.endpoints(TRAIN, context)):
+            raise DataError(
+                f"{self.name} learns from all Train events with its own context",
+                expected=f"the endpoints of Train with {context} rows",
+                got=f"{len(rows):,} other events",
+                fix=f"--context {context}",
+            )
+
+        def report(entry: dict[str, Any]) -> None:
+            if progress:
+                progress(entry["step"], entry["steps"], f"steps, {entry['loss_nats']:.4f} nats")
+
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            train(inside_train(corpus), self.experiment, run, device=self.device, report=report)
+            self.load(run)
+
+    def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
+        device, context = resolve_device(self.device), self.experiment.model.context
+        for symbol, part in rows_by_asset(corpus, rows).items():
+            short = rows[part] < corpus.asset_slices[symbol].start + context - 1
+            if short.any():
+                raise DataError(
+                    f"{self.name} was not fitted for events with less history",
+                    where=f"{symbol}, {corpus.timestamps[rows[part][short][0]]}",
+                    expected=f"{context} bars of history",
+                )
+        model, precision = self.checkpoint_.model.to(device), self.experiment.train.precision
+        return predict_probabilities(model, corpus, rows, device, precision, self.progress)
+
+    def save(self, folder: Path) -> None:
+        write_bytes(Run(folder).best, self._bytes)
+
+    def load(self, folder: Path) -> Self:
+        self.checkpoint_ = load_checkpoint(Run(folder).best)
+        self._bytes = Run(folder).best.read_bytes()
+        return self
+
+
+def inside_train(corpus: Corpus) -> Corpus:
+    """The same rows with Train's last months as the Validation split, and no later target of any use."""
+    splits = corpus.splits
+    start = splits.shifted_by(-SELECTION_MONTHS).train_end
+    return replace(corpus, splits=replace(splits, train_end=start, validation=(start, splits.train_end)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +154,10 @@ class Network(nn.Module):
 
 
 class TabM(Baseline):
-    """Members share their layers and differ by a scaling of the inputs and the last layer; the answer is their mean."""
+    """Gorishniy et al. (ICLR 2025), its smallest form: members share their layers and differ at both ends.
+
+    The answer is their mean; the latest events of Train choose the epoch.
+    """
 
     name = "tabm"
     network_: Network
