@@ -43,7 +43,7 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
     torch.manual_seed(0)
     model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).to(device).eval()
     data = DeviceCorpus(corpus, config, device)
-    scorer = Scorer(model, data, device, dtype)
+    scorer = Scorer(model, data, dtype)
     count = windows or WINDOWS[device.type]
     rows = corpus.endpoints(VALIDATION, config.history)
     rows = rows[torch.arange(count).numpy() % len(rows)]

@@ -153,7 +153,7 @@ def _product(
 ) -> TrainStep:
     torch.manual_seed(train.seed)
     network = Vaiom(model, corpus.tokenizer.vocabulary_sizes).to(device).train()
-    return TrainStep(network, DeviceCorpus(corpus, model, device), train, device, dtype)
+    return TrainStep(network, DeviceCorpus(corpus, model, device), train, dtype)
 
 
 def _plain(corpus: Corpus, model: ModelConfig, device: torch.device) -> PlainTrainer:

@@ -138,7 +138,7 @@ class InHalfPrecision(ModelPredictor):
     def predict_proba(self, corpus: Any, rows: Any) -> Any:
         network = self.checkpoint.model
         data = DeviceCorpus(corpus, network.config, self.device)
-        return Scorer(network, data, self.device, torch.float16).answers(rows).double().exp().numpy()
+        return Scorer(network, data, torch.float16).answers(rows).double().exp().numpy()
 
 
 def scored_in_half_precision(place: Path, monkeypatch: pytest.MonkeyPatch, run: str = "seed17") -> Path:

@@ -48,7 +48,7 @@ def test_a_share_of_the_loss_is_towards_the_teacher() -> None:
 def test_teachers_answer_for_every_row_of_train_and_no_other(run: Path, corpus: Corpus) -> None:
     data = DeviceCorpus(corpus, STUDENT.model, CPU, mirror=0.5)
     checkpoints = [Run(run).teachers / str(number) / "best.safetensors" for number in (1, 2)]
-    table = mean_probs(checkpoints, corpus, data, CPU, torch.float32)
+    table = mean_probs(checkpoints, corpus, data, torch.float32)
     train_rows = corpus.split_codes == corpus.splits.code("train")
     assert not table[:, ~train_rows].any()
     assert table[:, train_rows & corpus.valid_base].float().sum(dim=-1).sub(1).abs().max() < 2e-3

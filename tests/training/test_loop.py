@@ -86,7 +86,7 @@ def test_the_recorded_bits_are_those_of_the_saved_model(run: TrainResult, corpus
             meta = torch.from_numpy(corpus.meta[row : row + 1].astype(np.int64))
             probs.append(best.model.log_probs(x, meta)[0].double().exp().numpy())
     expected = event_bits(np.stack(probs), corpus.target_return[rows])
-    scorer = Scorer(best.model, data, CPU, torch.float32)
+    scorer = Scorer(best.model, data, torch.float32)
     assert scorer.mean_bits(rows) == pytest.approx(expected.mean(), abs=1e-5)
     assert scorer.mean_bits(rows) == pytest.approx(run.best_bits, abs=1e-7)
     assert scorer.answers(rows[:0]).shape == (0, 16)

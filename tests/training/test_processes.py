@@ -127,7 +127,7 @@ chosen = experiment("demo").with_changes(**{CHANGES | {"steps": 4}!r})
 result = train(corpus, chosen, Path({str(tmp_path / "run")!r}), device="cpu")
 model = load_checkpoint(result.run / "best.safetensors").model
 rows, cpu = corpus.endpoints("validation", 16), torch.device("cpu")
-scorer = Scorer(model, DeviceCorpus(corpus, model.config, cpu), cpu, torch.float32)
+scorer = Scorer(model, DeviceCorpus(corpus, model.config, cpu), torch.float32)
 probs = scorer.answers(rows).double().exp().numpy()
 ours = event_bits(probs, corpus.target_return[rows])
 assert abs(ours.mean() - result.best_bits) < 1e-4

@@ -58,7 +58,7 @@ def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.Monke
     """From the first row of an asset on, in any order, over several stretches."""
     monkeypatch.setattr(windows, "_STRETCH_ROWS", 64)
     model = make_model(corpus)
-    scorer = Scorer(model, DeviceCorpus(corpus, CONFIG, CPU), CPU, torch.float32)
+    scorer = Scorer(model, DeviceCorpus(corpus, CONFIG, CPU), torch.float32)
     second = list(corpus.asset_slices.values())[1].start
     rows = np.random.default_rng(0).permutation(np.concatenate([np.arange(150), np.arange(second, second + 150)]))
     found = scorer.answers(rows)

@@ -46,7 +46,7 @@ def make_step(corpus: Corpus, experiment: Experiment) -> TrainStep:
     torch.manual_seed(experiment.train.seed)
     model = Vaiom(experiment.model, corpus.tokenizer.vocabulary_sizes)
     data = DeviceCorpus(corpus, experiment.model, CPU)
-    return TrainStep(model, data, experiment.train, CPU, torch.float32)
+    return TrainStep(model, data, experiment.train, torch.float32)
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:

@@ -162,7 +162,7 @@ class AuditedRun:
                 parameter.mul_(1 + UNIT * (2 * torch.rand(parameter.shape, generator=generator) - 1))
         passes = [(network, torch.float32), (moved, torch.float32)]
         passes += [] if precision == "float32" else [(network, torch.float16)]
-        now, *others = (Scorer(each, data, cpu, dtype).answers(rows).double().numpy() for each, dtype in passes)
+        now, *others = (Scorer(each, data, dtype).answers(rows).double().numpy() for each, dtype in passes)
         ids = class_ids(self.corpus.target_return[rows], now.shape[1])[:, None]
         bits = [(now - other) / np.log(2) for other in others]
         means = [abs(np.take_along_axis(each, ids, 1).mean()) + each.std() / np.sqrt(len(rows)) for each in bits]

@@ -103,6 +103,9 @@ class ProcessGroup:
             dist.barrier()
 
 
+ALONE = ProcessGroup()
+
+
 def is_rank_0() -> bool:
     """Whether this process speaks for its group, before it joins and after it leaves."""
     return os.environ.get("RANK", "0") == "0"
@@ -112,7 +115,7 @@ def is_rank_0() -> bool:
 def join_process_group(device: torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
     """Join the processes that `torchrun` started; alone, a group of one. Gives the device of this process."""
     if "WORLD_SIZE" not in os.environ:
-        yield ProcessGroup(), device
+        yield ALONE, device
         return
     if device.type == "cuda":
         device = resolve_device(f"cuda:{os.environ['LOCAL_RANK']}")

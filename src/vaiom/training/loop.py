@@ -146,17 +146,15 @@ def teachers_of(experiment: Experiment) -> list[Experiment]:
     return [alone.with_changes(teachers=0, teacher_share=0.0, seed=seed % SEED_LIMIT) for seed in seeds]
 
 
-def mean_probs(
-    checkpoints: Sequence[Path], corpus: Corpus, data: DeviceCorpus, device: torch.device, dtype: torch.dtype
-) -> torch.Tensor:
+def mean_probs(checkpoints: Sequence[Path], corpus: Corpus, data: DeviceCorpus, dtype: torch.dtype) -> torch.Tensor:
     """(1 or 2, N, 16) of the corpus as it is and, where windows are mirrored, mirrored; rows outside Train are zero."""
     rows = np.flatnonzero(corpus.valid_base & (corpus.split_codes == corpus.splits.code(TRAIN)))
-    index = torch.from_numpy(rows).to(device)
+    index = torch.from_numpy(rows).to(data.device)
     views = [data, data.mirrored()] if data.mirror else [data]
-    table = torch.zeros(len(views), len(data.x), NUM_RETURN_BUCKETS, dtype=torch.float16, device=device)
-    teachers = [load_checkpoint(path).model.to(device) for path in checkpoints]
+    table = torch.zeros(len(views), len(data.x), NUM_RETURN_BUCKETS, dtype=torch.float16, device=data.device)
+    teachers = [load_checkpoint(path).model.to(data.device) for path in checkpoints]
     for view, out in zip(views, table, strict=True):
-        answers = [Scorer(teacher, view, device, dtype, record=False).answers(rows).exp() for teacher in teachers]
+        answers = [Scorer(teacher, view, dtype, record=False).answers(rows).exp() for teacher in teachers]
         out[index] = torch.stack(answers).mean(dim=0).half()
     return table
 
@@ -191,9 +189,9 @@ class _Run:
             load_weights(model, start, corpus.tokenizer)
         data = DeviceCorpus(corpus, experiment.model, device, self.config.mirror)
         if self.teachers:
-            data.teacher = mean_probs(self.teachers, corpus, data, device, dtype)
-        self.step = TrainStep(model, data, self.config, device, dtype, self.group)
-        self.scorer = Scorer(self.step.ema_model, data, device, dtype)
+            data.teacher = mean_probs(self.teachers, corpus, data, dtype)
+        self.step = TrainStep(model, data, self.config, dtype, self.group)
+        self.scorer = Scorer(self.step.ema_model, data, dtype)
         self.record = RunRecord(
             config_sha256=sha256_of(f"{experiment.sha256} {start.sha256}".encode()) if start else experiment.sha256,
             tokenizer_sha256=corpus.tokenizer.sha256,

@@ -21,7 +21,7 @@ from vaiom.errors import CheckpointError, ConfigError
 from vaiom.model.checkpoint import arrays_of, read_tensors, write_tensors
 from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph
+from vaiom.training.devices import ALONE, OnRows, ProcessGroup, autocast, record_graph
 from vaiom.training.experiment import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Rows
 
@@ -39,16 +39,10 @@ class TrainStep:
     """
 
     def __init__(
-        self,
-        model: Vaiom,
-        data: DeviceCorpus,
-        config: TrainConfig,
-        device: torch.device,
-        dtype: torch.dtype,
-        group: ProcessGroup | None = None,
+        self, model: Vaiom, data: DeviceCorpus, config: TrainConfig, dtype: torch.dtype, group: ProcessGroup = ALONE
     ) -> None:
-        self.model, self.data, self.config, self.device, self.dtype = model, data, config, device, dtype
-        self.group = group or ProcessGroup()
+        self.model, self.data, self.config, self.dtype, self.group = model, data, config, dtype, group
+        self.device = device = data.device
         self.own_batches = self.group.share(config.num_micro_batches)
         fused = device.type == "cuda"
         # A recorded graph reads the rate, and the weight of a step in the average, from tensors.

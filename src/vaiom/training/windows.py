@@ -23,7 +23,7 @@ from vaiom.files import Progress
 from vaiom.model.config import ModelConfig
 from vaiom.model.heads import class_ids, return_log_probs
 from vaiom.model.vaiom import Vaiom
-from vaiom.training.devices import OnRows, ProcessGroup, autocast, record_graph, resolve_type
+from vaiom.training.devices import ALONE, OnRows, ProcessGroup, autocast, record_graph, resolve_type
 
 Rows = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class DeviceCorpus:
     """The inputs that a model reads and all targets, on a device."""
 
     def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, mirror: float = 0.0) -> None:
-        self.context, self.mirror = model.context, mirror
+        self.context, self.mirror, self.device = model.context, mirror, device
         self.teacher: Tensor | None = None
         """(1 or 2, N, 16) what teachers say at each row as it is and, where one mirrors, mirrored."""
         self.x = torch.from_numpy(corpus.inputs(model)).to(device)
@@ -150,7 +150,7 @@ def predict_probabilities(
     progress: Progress | None = None,
 ) -> npt.NDArray[np.float64]:
     """Probabilities (n, 16) of the next return bucket of each row, from what the model sees up to there."""
-    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), device, resolve_type(precision, device))
+    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), resolve_type(precision, device))
     return np.asarray(scorer.answers(rows.astype(np.int64), progress).double().exp().cpu().numpy())
 
 
@@ -158,8 +158,8 @@ def hidden_states(
     model: Vaiom, corpus: Corpus, rows: Rows, device: torch.device, progress: Progress | None = None
 ) -> Tensor:
     """(n, D) on the device: the trunk's last hidden state at each row."""
-    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), device, torch.float32, hidden=True, record=False)
-    return scorer.answers(rows, progress)
+    data = DeviceCorpus(corpus, model.config, device)
+    return Scorer(model, data, torch.float32, hidden=True, record=False).answers(rows, progress)
 
 
 class Scorer:
@@ -170,22 +170,14 @@ class Scorer:
     """
 
     def __init__(
-        self,
-        model: Vaiom,
-        data: DeviceCorpus,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        record: bool = True,
-        hidden: bool = False,
+        self, model: Vaiom, data: DeviceCorpus, dtype: torch.dtype, *, record: bool = True, hidden: bool = False
     ) -> None:
-        self.hidden = hidden
-        self.model, self.data, self.device, self.dtype = model, data, device, dtype
+        self.model, self.data, self.device, self.dtype, self.hidden = model, data, data.device, dtype, hidden
         self.in_stretches = bool(model.config.attention_window)
         self.run_up = model.config.receptive_field - 1
         self.length = max(_STRETCH_ROWS, 2 * model.config.receptive_field)
-        self.batch = (_STRETCHES if self.in_stretches else _WINDOWS)[device.type]
-        self._forward: OnRows | None = None if record and device.type == "cuda" else self._answers
+        self.batch = (_STRETCHES if self.in_stretches else _WINDOWS)[self.device.type]
+        self._forward: OnRows | None = None if record and self.device.type == "cuda" else self._answers
 
     def compile(self) -> None:
         """Do now what the first call would otherwise pay for; nothing on a CPU."""
@@ -227,9 +219,8 @@ class Scorer:
         begins, number = np.unique(firsts, return_inverse=True)
         return order, begins, number, rows[order] - firsts
 
-    def mean_bits(self, rows: Rows, group: ProcessGroup | None = None) -> float:
+    def mean_bits(self, rows: Rows, group: ProcessGroup = ALONE) -> float:
         """Bits per event over all rows; processes of a group share them."""
-        group = group or ProcessGroup()
         own = rows[group.rank :: group.size]
         buckets = self.data.targets["return"][torch.from_numpy(own).to(self.device)]
         nats = -self.answers(own).gather(1, class_ids(buckets)[:, None]).double().sum()
