@@ -104,20 +104,12 @@ def from_json(cls: type[T], value: Any) -> T:
     return out
 
 
-def decode(
-    cls: type[T],
-    value: Any,
-    problem: str,
-    *,
-    where: object = None,
-    fix: str | None = None,
-    error: type[UserError] = DataError,
-) -> T:
-    """`from_json`, whose failure is an error that a user can read."""
+def decode(cls: type[T], value: Any, problem: str, *, error: type[UserError] = DataError, **details: Any) -> T:
+    """`from_json`, whose failure is an error that a user can read; `details` are the rest of it, as where and fix."""
     try:
         return from_json(cls, value)
     except ValueError as reason:
-        raise error(problem, where=where, got=str(reason).splitlines()[0], fix=fix) from reason
+        raise error(problem, got=str(reason).splitlines()[0], **details) from reason
 
 
 def _build(hint: Any, value: Any, path: str) -> Any:

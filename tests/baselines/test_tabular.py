@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from small_fits import with_columns
 
 from vaiom.baselines.counts import Frequency
-from vaiom.baselines.networks import TabConfig, TabM
+from vaiom.baselines.networks import TabM
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
 
-SMALL = TabConfig(members=4, width=16, num_layers=2, batch=256, epochs=2)
+SMALL: dict[str, Any] = {"members": 4, "width": 16, "num_layers": 2, "batch": 256, "epochs": 2}
 
 
 @pytest.fixture(scope="module")
 def fit(corpus: Corpus) -> TabM:
-    return TabM(config=SMALL, device="cpu").fit(corpus, corpus.endpoints("train"))
+    return TabM("tabm", **SMALL, device="cpu").fit(corpus, corpus.endpoints("train"))
 
 
 def test_it_learns_and_survives_storage(corpus: Corpus, fit: TabM, tmp_path: Path) -> None:
@@ -29,11 +30,11 @@ def test_it_learns_and_survives_storage(corpus: Corpus, fit: TabM, tmp_path: Pat
     buckets, plain = corpus.target_return[rows], Frequency().fit(corpus, corpus.endpoints("train"))
     assert event_bits(probs, buckets).mean() < event_bits(plain.predict_proba(corpus, rows), buckets).mean()
     fit.save(tmp_path)
-    np.testing.assert_array_equal(TabM(config=SMALL, device="cpu").load(tmp_path).predict_proba(corpus, rows), probs)
+    np.testing.assert_array_equal(TabM("tabm", **SMALL, device="cpu").load(tmp_path).predict_proba(corpus, rows), probs)
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(DataError, match="damaged"):
-        TabM(config=SMALL).load(tmp_path)
+        TabM("tabm", **SMALL).load(tmp_path)
 
 
 def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, fit: TabM) -> None:

@@ -159,19 +159,11 @@ class TabM(Baseline):
     The answer is their mean; the latest events of Train choose the epoch.
     """
 
-    name = "tabm"
     network_: Network
 
-    def __init__(
-        self,
-        name: str = "tabm",
-        config: TabConfig | None = None,
-        progress: Progress | None = None,
-        *,
-        device: str = "auto",
-    ) -> None:
+    def __init__(self, name: str, progress: Progress | None = None, *, device: str = "auto", **changes: Any) -> None:
         super().__init__(name, progress)
-        self.settings, self.features, self.device = config or TabConfig(), FEATURES["lightgbm_lags"], device
+        self.settings, self.features, self.device = TabConfig(**changes), FEATURES["lightgbm_lags"], device
 
     def config(self) -> dict[str, Any]:
         return {**asdict(self.settings), "fields": list(self.features.fields), "holdout": asdict(_HOLDOUT)}
