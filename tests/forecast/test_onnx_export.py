@@ -11,7 +11,7 @@ from forecast_runs import TinyRun, untrained
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, VaiomError
 from vaiom.forecast import torch_engine as export
-from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.engine import TOLERANCE, OnnxEngine
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_engine import TorchEngine
 from vaiom.market.folder import read_bars
@@ -84,8 +84,8 @@ def test_a_discrete_model_exports_too(tiny: TinyRun, tmp_path: Path) -> None:
 def test_a_model_that_answers_otherwise_is_not_written(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = export.OnnxEngine.probs
-    monkeypatch.setattr(export.OnnxEngine, "probs", lambda *a: real(*a) + 1e-5)
+    real = OnnxEngine.probs
+    monkeypatch.setattr(OnnxEngine, "probs", lambda *a: real(*a) + 1e-5)
     with pytest.raises(VaiomError, match="differs from PyTorch"):
         export.export_run(tiny.run, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
@@ -141,7 +141,7 @@ def test_a_missing_library_names_its_extra(exported: Path, monkeypatch: pytest.M
 def test_a_model_of_windowed_attention_is_exported_too(tiny: TinyRun) -> None:
     windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
     assert isinstance(windowed.engine, TorchEngine)
-    other = Forecaster(export.OnnxEngine(export._convert(windowed.engine.model).SerializeToString(), 1), windowed.card)
+    other = Forecaster(OnnxEngine(export._convert(windowed.engine.model).SerializeToString(), 1), windowed.card)
     bars = random_bars(120, 7)
     ours, theirs = (each.predict_all(bars, "EURUSD").probs for each in (windowed, other))
     np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)

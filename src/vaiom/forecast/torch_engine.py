@@ -1,9 +1,7 @@
 """A network in PyTorch as an engine of forecasts, and its export to ONNX.
 
-Enters: a model on any device; a checkpoint. Leaves: probabilities of the return buckets, float64; a file that
-`forecast.engine` opens. It has inputs `events` (batch, time, fields) float32 and `meta` (batch, 3) int64 and the output
-`log_probs` (batch, 16), where batch is free and time is anything up to the context; configuration, tokenizer,
-provenance and the answer to a known window travel in its metadata.
+The file has inputs `events` (batch, time, fields) float32 and `meta` (batch, 3) int64 and the output `log_probs`
+(batch, 16), where batch is free and time is anything up to the context; its metadata say what a checkpoint's do.
 """
 
 from __future__ import annotations
@@ -26,20 +24,8 @@ from vaiom.errors import EXTRAS, ConfigError, DataError, UserError, VaiomError, 
 from vaiom.events.corpus import Corpus, open_corpus, under_splits
 from vaiom.events.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.forecast.engine import (
-    EXPORTED_SUFFIX,
-    FORMAT,
-    FORMAT_VERSION,
-    PROBE_SEED,
-    TOLERANCE,
-    Engine,
-    Events,
-    Meta,
-    OnnxEngine,
-    Probabilities,
-    made_up_windows,
-    normalise,
-)
+from vaiom.forecast import engine as engines
+from vaiom.forecast.engine import Engine, Events, Meta, Probabilities
 from vaiom.model.checkpoint import USE, Checkpoint, load_model
 from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
@@ -93,7 +79,7 @@ class TorchEngine(Engine):
             x_BTF, meta_BM = self._tensors(events, meta)
             hidden = self.model.hidden(x_BTF, meta_BM, last_only)
             if horizon == 1:
-                return normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
+                return engines.normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
             assert self.horizons
             return self.horizons.probs(hidden.float().cpu().numpy(), events[:, -hidden.shape[1] :], horizon)
 
@@ -139,16 +125,16 @@ def export_run(run: str | Path, file: str | Path, corpus: str | Path | None = No
 
 def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events, Meta]] = ()) -> Exported:
     """Write the file once ONNX Runtime gives PyTorch's answers on made-up and on the given windows."""
-    if file.suffix != EXPORTED_SUFFIX:
-        raise ConfigError("an exported file must be recognisable", expected=f"*{EXPORTED_SUFFIX}", got=file)
+    if file.suffix != engines.EXPORTED_SUFFIX:
+        raise ConfigError("an exported file must be recognisable", expected=f"*{engines.EXPORTED_SUFFIX}", got=file)
     data = exported_bytes(checkpoint)
-    engine, reference = OnnxEngine(data), TorchEngine(checkpoint.model)
-    events, meta = made_up_windows(checkpoint, _RANDOM_WINDOWS, _CHECK_SEED)
+    engine, reference = engines.OnnxEngine(data), TorchEngine(checkpoint.model)
+    events, meta = engines.made_up_windows(checkpoint, _RANDOM_WINDOWS, _CHECK_SEED)
     short = np.ascontiguousarray(events[:, : max(1, events.shape[1] // 3)])
     made_up = [(events, meta), (events[:1], meta[:1]), (short, meta)]
     worst = max(float(np.abs(engine.probs(*window) - reference.probs(*window)).max()) for window in [*made_up, *real])
-    if not worst <= TOLERANCE:
-        raise VaiomError(f"the exported model differs from PyTorch by {worst:.2g}; {TOLERANCE:g} is allowed")
+    if not worst <= engines.TOLERANCE:
+        raise VaiomError(f"the exported model differs from PyTorch by {worst:.2g}; {engines.TOLERANCE:g} is allowed")
     write_bytes(file, data)
     return Exported(
         file=file,
@@ -168,10 +154,10 @@ def exported_bytes(checkpoint: Checkpoint) -> bytes:
             fix="load the run folder itself",
         )
     proto = _convert(checkpoint.model)
-    [probe] = TorchEngine(checkpoint.model).probs(*made_up_windows(checkpoint, 1, PROBE_SEED))
+    [probe] = TorchEngine(checkpoint.model).probs(*engines.made_up_windows(checkpoint, 1, engines.PROBE_SEED))
     header = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format": engines.FORMAT,
+        "format_version": engines.FORMAT_VERSION,
         "model": to_json(checkpoint.config),
         "tokenizer": checkpoint.tokenizer.to_json(),
         "provenance": to_json(checkpoint.provenance),
