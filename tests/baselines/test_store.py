@@ -13,14 +13,29 @@ import numpy as np
 import pytest
 from small_fits import with_columns
 
+from vaiom.baselines.base import BASELINES, baseline
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import FITS_FOLDER, fit_or_load, load_losses, save_losses
 from vaiom.cli.main import main
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
 from vaiom.events.horizons import at_horizon
+from vaiom.files import canonical_json, sha256_of
 
 QUICK = ("frequency", "markov", "hour_of_week", "ewma_t")
+
+
+SETTINGS = {
+    "lightgbm_disc": "263d6eb2",
+    "lightgbm_cont": "cf74a9f1",
+    "lightgbm": "8fc2f574",
+    "lightgbm_lags": "087f8d29",
+    "lightgbm_extra": "923c35ab",
+    "tabm": "650da4d1",
+    "return_tokens": "c5e2e2a1",
+    "gru": "18c826a5",
+}
+"""Hashes of the settings behind published figures; stored fits are found by them."""
 
 
 def some_losses(corpus: Corpus, split: str = "validation", context: int = 512) -> np.ndarray:
@@ -34,6 +49,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def test_settings_are_those_of_the_published_figures() -> None:
+    found = {name: sha256_of(canonical_json(config)) for name in BASELINES if (config := baseline(name).config())}
+    assert {name: each[:8] for name, each in found.items()} == SETTINGS
 
 
 def test_losses_come_back_and_later_ones_join_them(corpus: Corpus, tmp_path: Path) -> None:
