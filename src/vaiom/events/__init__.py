@@ -1,1 +1,1 @@
-"""A bar becomes what the model sees and what it must predict."""
+"""Turns bars into the events that a model reads and the targets that it predicts."""

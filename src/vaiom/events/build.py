@@ -1,9 +1,8 @@
-"""Bars -> corpus: a folder, whole or not at all, or in memory; and new bars appended to a folder.
+"""Build a corpus from bars, as a folder or in memory, and append new bars to a folder.
 
-Enters: bars by asset, and the configuration. Leaves: a corpus. An append touches no history and equals a full build;
-what an asset's late bars change in other assets' rows, the cross fields at their stamps, is made anew.
-Paper: Methods, "Corpus Construction and Split Protocol": everything fitted is fitted on Train events alone and never
-again; recursive states go on.
+Enters: bars by asset, and the configuration. Leaves: a corpus. An append equals a full build: recursions go on, nothing
+is refitted, and only the cross fields of earlier rows change, where late bars have joined their stamps.
+Paper: Methods, "Corpus Construction and Split Protocol" (everything fitted is fitted on Train events alone).
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 
 ROWS_PER_TASK = 1_000_000
-"""Assets that begin within so many rows are one task: a process takes a second to start."""
+"""Assets are grouped into tasks of about this many rows: starting a process takes a second."""
 STRETCH_ROWS = 1 << 18
-"""Of a history that is searched for hidden bars at once."""
+"""Rows of a history that are searched for hidden bars at once."""
 
-_Made = tuple[AssetState, dict[str, Any]]
-"""What is left of an asset's bars once its rows are written: the state after them, and where they came from."""
+_Written = tuple[AssetState, dict[str, Any]]
+"""The state after an asset's last row, and the source of its bars."""
 _CLASS = re.compile(r"\w[\w -]{0,31}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """What a corpus is built with."""
+    """The settings of a corpus."""
 
     timeframe: str = ""
-    """Where it is not named it is that of the bars."""
+    """Inferred from the bars if empty."""
     splits: SplitConfig = field(default_factory=SplitConfig)
     classes: Mapping[str, str] = field(default_factory=dict)
     like: Tokenizer | None = None
-    """Of a model whose bucket edges are taken, so that it can be scored and trained further; else Train fits them."""
+    """The tokenizer whose bucket edges are reused, so that its model can be scored and trained on this corpus."""
 
     def __post_init__(self) -> None:
         if self.timeframe:
@@ -63,7 +62,7 @@ class CorpusConfig:
 
 
 class Engine(Protocol):
-    """Does tasks in other processes, as those of `vaiom.experiments.engine` do, and says why some failed."""
+    """Runs tasks in other processes, as `vaiom.experiments.engine` does, and reports why some failed."""
 
     def run(
         self, tasks: Sequence[_SomeAssets], perform: Any, finished: int = 0, report: files.Progress | None = None
@@ -80,9 +79,9 @@ def build_corpus(
     engine: Engine | None = None,
     progress: files.Progress | None = None,
 ) -> Corpus:
-    """Build a corpus folder from a bar folder and open it; `covered` wants bars in Train and Validation already.
+    """Build a corpus folder from a bar folder and open it; `covered` requires bars in Train and Validation.
 
-    Memory holds the bars of one asset, or of one for each process of an `engine`; then one quantity of all of Train.
+    Memory holds one asset's bars per process, then one quantity of all of Train.
     """
     config = _with_timeframe(config or CorpusConfig(), bars)
     with files.staged_folder(out, overwrite=overwrite) as staged:
@@ -104,14 +103,14 @@ def build_corpus(
 
 
 def propose_splits(bars: Path) -> SplitConfig:
-    """Boundaries that the bars of a folder can bear."""
+    """Split boundaries that fit the bars of a folder."""
     stamps = (read_stamps(bars / f"{symbol}.parquet") for symbol in symbols_in(bars))
     ends = [(each[0], each[-1]) for each in stamps]
     return SplitConfig.covered_by(min(first for first, _ in ends), max(last for _, last in ends))
 
 
 def _require_covered(rows: Rows, splits: SplitConfig) -> None:
-    """Refuse boundaries that leave Train or Validation without a bar, and name some that do not."""
+    """Refuse boundaries that leave Train or Validation without a bar, and propose others."""
     stamps = [timestamps_of(rows.read(["timestamp"], inside)) for inside in rows.slices.values()]
     first, last = min(each[0] for each in stamps).item(), max(each[-1] for each in stamps).item()
     for name in (TRAIN, VALIDATION):
@@ -126,9 +125,9 @@ def corpus_in_memory(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> Corpus:
-    """The corpus that `build_corpus` would write of a bar folder, or that of frames by symbol, which are not checked.
+    """Build in memory what `build_corpus` would write, from a bar folder or from unchecked frames by symbol.
 
-    Nothing is fitted where a tokenizer is given.
+    Nothing is fitted if a tokenizer is given.
     """
     config = _with_timeframe(config or CorpusConfig(), bars)
     if isinstance(bars, Path):
@@ -144,7 +143,7 @@ def corpus_in_memory(
 
 
 def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = None) -> Corpus:
-    """Add the bars after a corpus's last rows; what it holds already must agree and stays as it is."""
+    """Append the bars after a corpus's last rows; bars that it already has must agree and stay as they are."""
     with files.hold_folder(path):
         old = open_corpus(path)
         tokenizer = old.tokenizer
@@ -178,7 +177,7 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
                     _write_buckets(rows, slice(stop - len(added.seconds), stop), tokenizer)
                 _write_generation(path, rows, old, states, [*old.manifest["inputs"], *sources])
             old = open_corpus(path, verify=False)
-        # Rows that the manifest no longer names, or that a killed append wrote and never named.
+        # Rows that the manifest no longer names, or that a killed append left.
         for stale in path.glob("rows-*"):
             if stale.name != old.manifest["folder"]:
                 shutil.rmtree(stale, ignore_errors=True)
@@ -186,7 +185,7 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
 
 
 def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame]) -> CorpusConfig:
-    """With the usual spelling of the timeframe that is named, or else of that which the first asset's bars show."""
+    """The configuration with its timeframe in canonical spelling, taken from the first asset's bars if it has none."""
     if config.timeframe:
         return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
     first = min(symbols_in(bars) if isinstance(bars, Path) else bars)
@@ -201,7 +200,7 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
 
 @dataclass(frozen=True)
 class _SomeAssets:
-    """The task of a process: assets of a bar folder whose rows are to be made."""
+    """The task of one process: assets of a bar folder whose rows it writes."""
 
     id: str
     symbols: tuple[str, ...]
@@ -216,15 +215,15 @@ class _SomeAssets:
 
     @property
     def file(self) -> Path:
-        """Where its states and sources go."""
+        """Where the task writes states and sources."""
         assert self.rows.folder
         return self.rows.folder / f"made-{self.id}.json"
 
 
 def _make_rows(
     rows: Rows, bars: Path, timeframe: str, engine: Engine | None, progress: files.Progress | None
-) -> dict[str, _Made]:
-    """Write the rows of each asset of a bar folder, here or where the engine has them made."""
+) -> dict[str, _Written]:
+    """Write the rows of each asset of a bar folder, here or in the engine's processes."""
     if engine is None:
         return {symbol: _make_asset(rows, bars, symbol, timeframe) for symbol in counted([*rows.slices], progress)}
     groups = groupby(rows.slices, lambda symbol: rows.slices[symbol].start // ROWS_PER_TASK)
@@ -240,7 +239,7 @@ def _perform(task: _SomeAssets, _device: str) -> None:
     files.write_json(task.file, {symbol: [state.to_json(), source] for symbol, (state, source) in made.items()})
 
 
-def _make_asset(rows: Rows, bars: Path, symbol: str, timeframe: str) -> _Made:
+def _make_asset(rows: Rows, bars: Path, symbol: str, timeframe: str) -> _Written:
     file, inside = bars / f"{symbol}.parquet", rows.slices[symbol]
     read = bars_of(_read_checked(file, timeframe), file)
     if len(read.seconds) != inside.stop - inside.start:
@@ -254,7 +253,7 @@ def _source(file: Path, rows_taken: int) -> dict[str, Any]:
 
 
 def _write_rows(rows: Rows, symbol: str, bars: Bars, state: AssetState) -> AssetState:
-    """Write what is known of an asset's last bars before anything is fitted; the state after them."""
+    """Write an asset's rows, without what Train fits; return the state after them."""
     place = rows.slices[symbol].stop - len(bars.seconds)
     for columns, after in blocks_of(bars, state):
         exact = {column: columns[value] for value, column in EXACT.items()}
@@ -312,7 +311,7 @@ def _read_checked(file: Path, timeframe: str) -> pl.DataFrame:
 
 
 def _read_states(old: Corpus, file: Path) -> dict[str, AssetState]:
-    """Where the recursions of each asset stand."""
+    """The recursive state of each asset."""
     values = files.read_json(file)
     if not isinstance(values, dict) or list(values) != list(old.asset_slices):
         raise damaged(file)
@@ -324,7 +323,7 @@ def _read_states(old: Corpus, file: Path) -> dict[str, AssetState]:
 
 
 def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
-    """The bars after a corpus's last row; those that it has already must be the same bars."""
+    """The bars after a corpus's last row; bars that it already has must be the same."""
     history = old.asset_slices[symbol]
     last = old.timestamps[history.stop - 1].astype("datetime64[us]").item()
     fresh, overlap = frame.filter(pl.col("Datetime") > last), frame.filter(pl.col("Datetime") <= last)
@@ -357,8 +356,7 @@ def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.D
 def _write_generation(
     path: Path, rows: Rows, made: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
 ) -> None:
-    """Finish the rows of a corpus in a folder of their own, then write the manifest that names it: until then the old
-    one stands."""
+    """Write the finished rows into a new folder, then the manifest that names it; until then the old one is valid."""
     assert rows.folder
     rows.write_cross()
     files.write_json(rows.folder / corpus.STATE_NAME, {symbol: state.to_json() for symbol, state in states.items()})
@@ -367,7 +365,7 @@ def _write_generation(
         if file.stem not in COLUMN_TYPES and file.name != corpus.STATE_NAME:
             file.unlink()
     folder = path / f"rows-{digest[:16]}"
-    # Left by an append that was killed: nobody vouches for its bytes.
+    # Left by a killed append: its bytes cannot be trusted.
     shutil.rmtree(folder, ignore_errors=True)
     rows.folder.rename(folder)
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMN_TYPES}

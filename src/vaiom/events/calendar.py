@@ -1,8 +1,7 @@
-"""Clock fields of a stored timestamp, as integers and as sin/cos channels, and the time since the timestamp before it.
+"""Clock fields of stored timestamps, as integers for DiscIn and sin/cos channels for ContIn, and the time between bars.
 
-Enters: seconds of the stored clock since 1970. Leaves: integer fields for DiscIn, float32 channels for ContIn; all
-depend on timestamps alone, which is why a corpus does not store them.
-Paper: Methods, "Input Representations"; the stored provider clock is used as it is.
+They follow from the stored provider clock alone, so a corpus does not store them. Paper: Methods, "Input
+Representations".
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PERIODIC_FIELDS = (
 )
 MAX_YEARS_SINCE_2000 = 63
 LAST_SECOND = np.iinfo(np.uint32).max
-"""The last storable moment, early in 2106."""
+"""The last storable second, early in 2106."""
 
 _SECONDS_PER_DAY = 86_400
 WEEK = 7 * _SECONDS_PER_DAY
@@ -45,19 +44,19 @@ def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     """Fill `out` (N, 15) with the normalised year and the sin and cos of each periodic field."""
     day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
     by_day, by_time = _days()[1], _times()[1]
-    # Clipping never happens; it spares the check of every index.
+    # Nothing is ever clipped; the mode skips the bounds check of every index.
     out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
     out[:, by_day.shape[1] :] = by_time.take(of_day, axis=0, mode="clip")
 
 
 def place_in_week(seconds: npt.NDArray[np.int64], step: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The number of the week, which starts on Monday, and of the slot of `step` seconds in it; also of one stamp."""
+    """The number of the week (from Monday) and of the slot of `step` seconds in it, of an array or of one stamp."""
     week, second = divmod(seconds + _EPOCH_WEEKDAY * _SECONDS_PER_DAY, WEEK)
     return week, second // step
 
 
 def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArray[np.float32]:
-    """ln of the bars of `step` seconds since the row before, for an asset's rows that follow `last`; 0 on the first."""
+    """ln of the bars of `step` seconds since the row before, for an asset's rows after `last`; 0 on the first."""
     stamps = seconds.astype(np.int64)
     before = np.concatenate([stamps[:1] - step if last is None else [last], stamps])[: len(stamps)]
     waits: npt.NDArray[np.float64] = np.log((stamps - before) / step)
@@ -65,17 +64,17 @@ def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArr
 
 
 def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
-    """The stamp of the bar that will come after an asset's last ones, or of the one `ahead`, learned from their week.
+    """The expected stamp of the next bar of an asset, or of the one `ahead`, learned from its past weeks.
 
-    A slot of the week has a bar where most of the whole weeks among these stamps had one; with fewer than two weeks, or
-    where no slot has, bars follow each other by the clock.
+    A slot of the week is expected to have a bar if most of the complete weeks had one there; with fewer than two weeks,
+    or no such slot, bars follow the clock.
     """
     stamps = seconds.astype(np.int64)
     last, weeks = int(stamps[-1]), int(stamps[-1] - stamps[0]) // WEEK
     if weeks < _FEWEST_WEEKS:
         return last + ahead * step
     before = WEEK * np.arange(1, weeks + 1)
-    for slots in (1, WEEK // step)[ahead > 1 :]:  # nearly always it is the first
+    for slots in (1, WEEK // step)[ahead > 1 :]:  # nearly always the first suffices
         coming = last + step * np.arange(1, slots + 1)
         same = coming[:, None] - before
         found = stamps[np.minimum(stamps.searchsorted(same), len(stamps) - 1)] == same
@@ -88,7 +87,7 @@ def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
     return int(usual[place]) + more * WEEK
 
 
-# Every day and every second of a day that can be stored has its row in a table: a look-up replaces the arithmetic.
+# Every storable day and every second of a day has a row in a table: look-ups replace the arithmetic.
 Table = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
 """Integer fields, and their channels."""
 

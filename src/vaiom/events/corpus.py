@@ -1,7 +1,7 @@
-"""Open a corpus folder: memory-mapped columns, their manifest and tokenizer, and the arrays that users ask for.
+"""Open a corpus folder: memory-mapped columns, manifest, tokenizer, and the arrays derived from them.
 
-Enters: a path. Leaves: a `Corpus`, after every byte was checked against the manifest, which describes the folder and
-hashes it, itself included; the same rows under other boundaries. NumPy alone.
+Enters: a path. Leaves: a `Corpus`, with every byte checked against the manifest's hashes; the same rows under other
+splits. NumPy alone.
 Paper: Methods, "Corpus Construction and Split Protocol" and "Supervision Scope" (valid_base).
 """
 
@@ -36,10 +36,10 @@ _FOLDER = re.compile(r"rows-[0-9a-f]{16}")
 TOKENIZER_NAME = "tokenizer.json"
 STATE_NAME = "state.json"
 LEDGER_NAME = "ledger.jsonl"
-"""Who looked at the test splits; it outlives every rebuild of the folder."""
+"""The record of looks at the test splits; it survives every rebuild of the folder."""
 DEFAULT_CONTEXT = 512
 FEW_TRAIN_EVENTS = 1_000
-"""An asset with fewer is hardly learned, and its own share of exact zeros is a guess."""
+"""With fewer, an asset is hardly learned and its share of exact zeros is unreliable."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ class Corpus:
         assets, timeframe = len(self.tokenizer.symbols), self.tokenizer.timeframe
         return f"<Corpus of {assets} assets, {timeframe} bars, {len(self):,} rows, {self.path or 'in memory'}>"
 
-    # What a row knows at its own time.
+    # Known at the row's own time.
 
     @property
     def edges(self) -> Mapping[str, Edges]:
@@ -104,7 +104,7 @@ class Corpus:
 
     @property
     def like(self) -> Tokenizer | None:
-        """The tokenizer, where its edges are not of this Train but of a model's."""
+        """The tokenizer if its edges come from a model, not from this Train."""
         return self.tokenizer if self.manifest.get("like") else None
 
     def inputs(self, config: fields.InputConfig) -> npt.NDArray[np.float32]:
@@ -113,7 +113,7 @@ class Corpus:
 
     @cached_property
     def _row_columns(self) -> dict[str, npt.NDArray[Any]]:
-        """The stored columns, and the waits that follow from the stamps."""
+        """The stored columns, and the waits derived from the stamps."""
         stamps, step = self.columns["timestamp"], step_seconds(self.tokenizer.timeframe)
         waits = [log_waits(stamps[rows], step) for rows in self.asset_slices.values()]
         return {**self.columns, "log_wait": np.concatenate(waits)}
@@ -136,7 +136,7 @@ class Corpus:
     def mask_any(self) -> npt.NDArray[np.bool_]:
         return fields.has_flag(self.columns["flags"], fields.ANY_MASK)
 
-    # What a row must predict: the own values of the row after it.
+    # Targets: the next row's own values.
 
     @cached_property
     def target_timestamps(self) -> npt.NDArray[np.datetime64]:
@@ -162,14 +162,14 @@ class Corpus:
 
     @cached_property
     def target_bad(self) -> npt.NDArray[np.bool_]:
-        """The next return is non-finite, exactly zero, excessive, of a missing row, or not there yet."""
+        """The next return is non-finite, exactly zero, excessive, of a missing row, or not known yet."""
         return self._next(fields.has_flag(self.columns["flags"], fields.BAD_RETURN), True)
 
     @cached_property
     def valid_base(self) -> npt.NDArray[np.bool_]:
         return (self.target_return > 0) & ~self.mask_any & ~self.target_bad
 
-    # Which events belong to which split.
+    # Splits.
 
     @cached_property
     def split_codes(self) -> npt.NDArray[np.uint8]:
@@ -192,14 +192,14 @@ class Corpus:
         return np.flatnonzero(usable)
 
     def by_asset(self) -> Iterator[tuple[str, Corpus]]:
-        """Each asset's rows as a corpus of their own: what is made of them is held for one asset at a time."""
+        """Each asset's rows as their own corpus, so that derived arrays are held for one asset at a time."""
         for symbol, rows in self.asset_slices.items():
             columns = {name: column[rows] for name, column in self.columns.items()}
             yield symbol, replace(self, columns=columns, asset_slices={symbol: slice(0, rows.stop - rows.start)})
 
     @cached_property
     def sha256(self) -> str:
-        """Names the data, the splits and the tokenizer, not how or when the folder was written."""
+        """Hash of the data, the splits and the tokenizer, not of how or when the folder was written."""
         parts = {name: self.manifest[name] for name in ("arrays", "tokenizer_sha256", "splits", "assets")}
         return sha256_of(canonical_json(parts))
 
@@ -216,7 +216,7 @@ class Corpus:
 
 
 def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
-    """Open a corpus folder; `verify=False` skips the checksums of the arrays, not those of what describes them."""
+    """Open a corpus folder; `verify=False` skips the checksums of the arrays, not those of manifest and tokenizer."""
     path = Path(path)
     manifest = read_manifest(path)
     file = path / TOKENIZER_NAME
@@ -249,13 +249,13 @@ def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
 
 
 def keep_ledger(old: Path, staged: Path) -> None:
-    """Carry the record of test looks over to the folder that replaces `old`."""
+    """Copy the record of test looks to the folder that replaces `old`."""
     if (old / LEDGER_NAME).is_file():
         shutil.copyfile(old / LEDGER_NAME, staged / LEDGER_NAME)
 
 
 def slices_of(sizes: Mapping[str, int]) -> dict[str, slice]:
-    """Where each asset's rows lie when assets of these sizes follow each other."""
+    """The slice of each asset's rows when assets of these sizes are concatenated."""
     slices, start = {}, 0
     for symbol, size in sizes.items():
         slices[symbol] = slice(start, start + size)
@@ -275,7 +275,7 @@ def count_events(corpus: Corpus, context: int = DEFAULT_CONTEXT) -> dict[str, di
 
 @dataclass(frozen=True, kw_only=True)
 class SplitQuality:
-    """One asset in one split; shares are of its rows that have a next bar there."""
+    """One asset in one split; shares are of its rows with a next bar there."""
 
     symbol: str
     split: str
@@ -288,13 +288,13 @@ class SplitQuality:
     dropped_share: float
     """Targets dropped for any reason, exact zeros included."""
     events: int
-    """Rows that may be trained on or scored, before any demand on context."""
+    """Rows that may be trained on or scored, before context is required."""
     occupancy: list[float]
-    """Share of the events in each return bucket, from the lowest."""
+    """Share of the events in each return bucket, lowest first."""
 
 
 def split_quality(corpus: Corpus) -> list[SplitQuality]:
-    """What masks and target rules kept and dropped: a row per asset and split, in the order of symbols and time.
+    """What masks and target rules keep and drop, per asset and split, ordered by symbol and time.
 
     Exact-zero next returns are dropped by their outcome, so their share is printed wherever bits per event are.
     """
@@ -323,7 +323,7 @@ def split_quality(corpus: Corpus) -> list[SplitQuality]:
 
 
 def few_train_events(corpus: Corpus) -> dict[str, int]:
-    """The assets that hardly take part in Train, with their events there before any demand on context."""
+    """Assets with few Train events, and how many they have before context is required."""
     return {symbol: count for symbol, count in count_events(corpus, 1)[TRAIN].items() if count < FEW_TRAIN_EVENTS}
 
 
@@ -333,7 +333,7 @@ def _verify(file: Path, recorded: str) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a corpus folder, or why it cannot be trusted."""
+    """The manifest of a corpus folder, or an error that says why it cannot be trusted."""
     file = path / MANIFEST_NAME
     if not file.is_file():
         raise DataError("not a corpus", where=path, expected=f"a folder with {MANIFEST_NAME}", fix="vaiom corpus build")
@@ -356,8 +356,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _require_as_written(file: Path, value: Any, hashed: Any, recorded: Any) -> None:
-    """A file must hold its JSON value exactly as we would write it, and what is hashed of it must have this hash."""
-    # The same values written otherwise, such as a seventeenth digit that changes no float, are a changed file too.
+    """A file must hold its JSON value exactly as we write it, and its hashed part must have the recorded hash."""
+    # Other spellings of the same values, such as a 17th digit that changes no float, count as a changed file.
     same = file.read_bytes() == json.dumps(value, indent=2).encode() + b"\n"
     try:
         if not same or sha256_of(canonical_json(hashed)) != recorded:
@@ -376,7 +376,7 @@ def damaged(file: Path) -> DataError:
 
 
 def _require_shape(manifest: dict[str, Any]) -> None:
-    """A manifest with the right hash may still be somebody's own: names must stay in the folder, counts must agree."""
+    """A manifest with a right hash may be hand-made: names must stay inside the folder and counts must agree."""
     arrays, assets = manifest["arrays"].values(), manifest["assets"].values()
     hashes = [*(entry["sha256"] for entry in arrays), manifest["tokenizer_sha256"], manifest["state_sha256"]]
     sizes, counts = [asset["rows"] for asset in assets], manifest["events"]
@@ -399,10 +399,10 @@ def _require_shape(manifest: dict[str, Any]) -> None:
 
 
 def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | None = None) -> Corpus:
-    """The corpus in memory, as if built with other boundaries: what Train fits is fitted anew unless it is given.
+    """The corpus in memory under other splits; what Train fits is refitted unless a tokenizer is given.
 
-    Return buckets are those of a build, to the bit; gap and volatility-regime buckets are taken from the stored 32-bit
-    values, so that a value within rounding of an edge may fall on its other side.
+    Return buckets equal those of a build to the bit; gap and volatility-regime buckets come from stored 32-bit values,
+    so a value within rounding of an edge may fall on its other side.
     """
     rows = {symbol: _own_values(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
     old = corpus.tokenizer
@@ -426,12 +426,12 @@ def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | Non
 
 
 def _own_values(corpus: Corpus, inside: slice) -> fields.Columns:
-    """Own values of one asset's rows, from what a corpus stores of them."""
+    """One asset's own values, from its stored columns."""
     columns = {name: np.asarray(column[inside]) for name, column in corpus.columns.items()}
     sigma_prev = np.concatenate([[math.nan], columns["sigma20"][:-1]])
     with np.errstate(divide="ignore", invalid="ignore"):
         columns["ret_z"] = columns["log_ret"] / sigma_prev
     for bucket, (_, value) in fields.BUCKETED.items():
-        # Undefined values are stored as 0; what tells them from zeros is that they have no bucket.
+        # Undefined values are stored as 0; unlike real zeros they have no bucket.
         columns[value] = np.where(columns[bucket] == fields.INVALID, math.nan, columns[value])
     return columns

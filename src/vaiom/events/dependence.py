@@ -1,11 +1,8 @@
-"""How the assets of a stamp depend on each other: a covariance that follows the past, and the copula that it gives.
+"""The dependence between assets over time: an exponentially weighted covariance, and the copula that it implies.
 
-Enters: for each stamp the normal scores of the assets that had a bar and the scales that were forecast for them.
-Leaves: the state after each stamp, in O(n^2) where no asset is absent; the correlation of the scores of the next one,
-given its forecast scales; log densities of Gaussian and Student-t copulas.
-A cross rate is the sum of two other rates however volatile these are: such relations are kept by covariances, not by
-correlations. So scores times scales are averaged, and the correlation of a stamp is that of the covariance which has
-the forecast variances and is otherwise nearest to the average in relative entropy (Kullback 1959).
+A cross rate is the sum of two other rates at any volatility: covariances keep such relations, correlations do not. So
+scores times forecast scales are averaged, and a stamp's correlation is that of the covariance with the forecast
+variances that is nearest to the average in relative entropy (Kullback 1959). Not in the paper.
 """
 
 from __future__ import annotations
@@ -28,39 +25,39 @@ from vaiom.files import read_json
 from vaiom.market.symbols import default_class
 
 LEAST_TAIL = 1e-9
-"""A PIT nearer to 0 or 1 counts as this far from them."""
+"""PITs are kept this far from 0 and 1."""
 
 UNUSABLE = MASK_BITS["missing"] | MASK_BITS["bad_data"]
-"""Bars that tell nothing of a dependence; a zero return does."""
+"""Bars that carry no information about dependence; zero returns do."""
 
 Series = tuple[Any, Floats, Floats]
-"""Stamps of one asset with its scores and scales."""
+"""One asset's stamps, scores and scales."""
 
 _ONE_SIGMA = (0.1586553, 0.8413447)  # levels of a normal distribution
 _MOST_STEPS = 100
 _CLOSE = 1e-8
 _TOLERANCE = 1e-12
 _MOST_EXPLAINED = 0.5
-"""Share of a new asset's variance that other assets may explain before anything is known of it."""
+"""The most of a new asset's variance that others may explain before it has data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceCopula:
-    """A copula of scores alone: `weight` on their average with `decay`, the rest on the Train correlation."""
+    """A copula of scores alone: `weight` on their EWMA with `decay`, the rest on the Train correlation."""
 
     weight: float = 0.0
     decay: float = 0.99
     degrees: float | None = None
-    """Of freedom; None is Gaussian."""
+    """Degrees of freedom; None is Gaussian."""
 
     def correlation(self, average: Floats, start: Floats) -> Floats:
-        """From the average and the Train correlation."""
+        """The mix of the EWMA and the Train correlation."""
         return correlation_of(self.weight * average + (1 - self.weight) * start)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dependence:
-    """What Train fits; `covariance` is of scores times scales, in the unit in which the variances have mean log 0."""
+    """What Train fits; `covariance` is of scores times scales, in the unit where variances have mean log 0."""
 
     checkpoint_sha256: str
     symbols: tuple[str, ...]
@@ -69,13 +66,13 @@ class Dependence:
     correlation: Floats
     """Of the scores."""
     decay: float
-    """Of the average, with each stamp."""
+    """EWMA decay per stamp."""
     shrinkage: float
-    """Weight of the Train covariance beside the average."""
+    """Weight of the Train covariance against the EWMA."""
     degrees: dict[str, float | None]
-    """Of freedom of the copula by horizon; None is Gaussian."""
+    """Degrees of freedom of the copula by horizon; None is Gaussian."""
     references: dict[str, ReferenceCopula]
-    """What it is compared with."""
+    """Copulas that it is compared with."""
     num_stamps: int
 
     def __post_init__(self) -> None:
@@ -92,7 +89,7 @@ class Dependence:
 
     @classmethod
     def read(cls, file: Path, checkpoint_sha256: str) -> Self:
-        """What `vaiom dependence` wrote beside a checkpoint; that of another one is refused."""
+        """Read what `vaiom dependence` wrote beside a checkpoint; a file of another checkpoint is refused."""
         fix = "fit it again: vaiom dependence"
         found = decode(cls, read_json(file), "not a fitted dependence of assets", where=file, fix=fix)
         if found.checkpoint_sha256 != checkpoint_sha256:
@@ -102,7 +99,7 @@ class Dependence:
 
     @property
     def memory(self) -> int:
-        """Stamps whose weight has fallen below a hundredth."""
+        """Stamps until a weight falls below a hundredth."""
         return math.ceil(math.log(0.01) / math.log(self.decay))
 
     def begin(self) -> DependenceState:
@@ -117,7 +114,7 @@ class Dependence:
 
     @cached_property
     def class_means(self) -> dict[tuple[str, str], float]:
-        """Mean correlation of assets by their classes; 0 where Train had no such pair."""
+        """Mean correlation by pair of asset classes; 0 if Train had no such pair."""
         own, classes = correlation_of(self.covariance), np.array(self.classes)
         apart = ~np.eye(len(classes), dtype=bool)
         pairs = {(a, b): apart & np.outer(classes == a, classes == b) for a in self.classes for b in self.classes}
@@ -126,29 +123,29 @@ class Dependence:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DependenceState:
-    """Where the covariance stands after some stamps."""
+    """The covariance after some stamps."""
 
     fit: Dependence
     symbols: tuple[str, ...]
     covariance: Floats
     target: Floats
-    """What it is shrunk to: that of Train, for other assets by the mean correlation of their class."""
+    """Shrinkage target: the Train covariance, extended to other assets by the mean correlation of their class."""
     counts: Any
-    """(n,) stamps at which each asset was there, beside others."""
+    """(n,) stamps at which each asset was present along with others."""
 
     def after(self, symbols: Sequence[str], scores: Floats, scales: Floats) -> DependenceState:
-        """With one more stamp, at which these assets were there; (n,) each."""
-        state, unit = self._knowing(symbols, scales)
+        """The state after one more stamp with these assets; (n,) each."""
+        state, unit = self._with_assets(symbols, scales)
         values = np.full(len(state.symbols), np.nan)
         values[state._at(symbols)] = scores * scales / unit
         covariance = average(state.covariance, values, self.fit.decay)
-        # Ratios alone matter: the unit is held, or what is lost and won in it would add up.
+        # Only ratios matter: the unit is fixed, or changes of it would accumulate.
         covariance *= math.exp(float(np.mean(np.log(np.diag(state.target) / np.diag(covariance)))))
         counts = state.counts + (np.isfinite(values) if len(symbols) > 1 else 0)
         return replace(state, covariance=covariance, counts=counts)
 
     def through(self, symbols: Sequence[str], scores: Floats, scales: Floats) -> Iterator[DependenceState]:
-        """The state before each stamp and after the last; (stamps, n) each, NaN where an asset was not there."""
+        """The state before each stamp and after the last; (stamps, n) each, NaN where an asset is absent."""
         state = self
         yield state
         for score, scale in zip(scores, scales, strict=True):
@@ -157,7 +154,7 @@ class DependenceState:
             yield state
 
     def after_all(self, series: Mapping[str, Series]) -> DependenceState:
-        """With all stamps of assets."""
+        """The state after all stamps of these series."""
         stamps = np.unique(np.concatenate([stamps for stamps, _, _ in series.values()]))
         scores, scales = (np.full((len(stamps), len(series)), np.nan) for _ in range(2))
         for asset, (own, score, scale) in enumerate(series.values()):
@@ -166,8 +163,8 @@ class DependenceState:
         return deque(self.through(list(series), scores, scales), maxlen=1)[0]
 
     def correlation(self, symbols: Sequence[str], scales: Floats) -> Floats:
-        """(n, n) of the scores of the next stamp, for which these scales are forecast."""
-        state, _ = self._knowing(symbols, scales)
+        """(n, n) correlation of the scores at the next stamp, given its forecast scales."""
+        state, _ = self._with_assets(symbols, scales)
         at = np.ix_(state._at(symbols), state._at(symbols))
         weight = self.fit.shrinkage
         covariance = (1 - weight) * state.covariance[at] + weight * state.target[at]
@@ -179,19 +176,19 @@ class DependenceState:
     def _at(self, symbols: Sequence[str]) -> list[int]:
         return [self.symbols.index(symbol) for symbol in symbols]
 
-    def _knowing(self, symbols: Sequence[str], scales: Floats) -> tuple[DependenceState, float]:
-        """The state with all of the assets, and what divides their scales, so that calm and wild stamps count alike."""
+    def _with_assets(self, symbols: Sequence[str], scales: Floats) -> tuple[DependenceState, float]:
+        """The state with all these assets, and the divisor of scales that weighs calm and volatile stamps equally."""
         state, own = self, dict(zip(self.symbols, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
         pairs = list(zip(symbols, scales.tolist(), strict=True))
         ratios = [math.log(scale / own.get(symbol, 1.0)) for symbol, scale in pairs if symbol in own or not own]
         unit = math.exp(sum(ratios) / len(ratios)) if ratios else math.exp(float(np.log(scales).mean()))
         for symbol, scale in pairs:
             if symbol not in own:
-                state = state._joined(symbol, scale / unit)
+                state = state._with_asset(symbol, scale / unit)
         return state, unit
 
-    def _joined(self, symbol: str, scale: float) -> DependenceState:
-        """With one more asset, which is as correlated with each as their classes are in the mean."""
+    def _with_asset(self, symbol: str, scale: float) -> DependenceState:
+        """The state with one more asset, as correlated with each other one as their classes are on average."""
         classes = [self.fit.class_of(each) for each in self.symbols]
         means = np.array([self.fit.class_means.get((self.fit.class_of(symbol), each), 0.0) for each in classes])
 
@@ -206,11 +203,11 @@ class DependenceState:
 
 
 def average(matrix: Floats, values: Floats, decay: float) -> Floats:
-    """An exponential average of products with one more vector, NaN where absent: what is absent is what it was."""
+    """An EWMA of outer products after one more vector, NaN where absent; absent entries keep their moments."""
     absent = np.isnan(values)
     if not absent.any():
         return decay * matrix + (1 - decay) * np.outer(values, values)
-    # Its moments given those that are there (an EM step), which leaves the matrix positive definite.
+    # Moments conditional on the present entries (an EM step), which keeps the matrix positive definite.
     there = ~absent
     slopes = np.linalg.solve(matrix[np.ix_(there, there)], matrix[np.ix_(there, absent)])
     filled = values.copy()
@@ -221,12 +218,12 @@ def average(matrix: Floats, values: Floats, decay: float) -> Floats:
 
 
 def with_variances(covariance: Floats, variances: Floats) -> Floats:
-    """The covariance with these variances that is nearest to another: the inverses differ on their diagonals alone."""
-    # Newton's method on the convex dual -log det(P + diag d) + sum d, in units in which the variances are 1.
+    """The covariance with these variances nearest in relative entropy: inverses differ on the diagonal alone."""
+    # Newton's method on the convex dual -log det(P + diag d) + sum d, in units where the variances are 1.
     unit = np.sqrt(np.outer(variances, variances))
     precision, added = np.linalg.inv(covariance) * unit, np.zeros_like(variances)
     if np.abs(np.log(variances / np.diag(covariance))).max() > 1:
-        # From afar it would crawl along the edge of what is positive definite: begin where diagonals dominate.
+        # A distant start would crawl along the boundary of positive definiteness: begin where diagonals dominate.
         added = 1 - 2 * np.diag(precision) + np.abs(precision).sum(axis=1)
     for _ in range(_MOST_STEPS):
         found = np.linalg.inv(precision + np.diag(added))
@@ -238,14 +235,14 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
         decrement = math.sqrt(gain)
         if decrement < _CLOSE * len(variances):
             return np.asarray((found + found.T) / 2 * unit)
-        # The dual is self-concordant: steps so long stay inside, and no search is needed.
+        # The dual is self-concordant: damped steps stay inside, without a line search.
         added += step if decrement < 0.25 else step / (1 + decrement)
     ratios = np.sqrt(variances / np.diag(covariance))
-    return np.asarray(covariance * np.outer(ratios, ratios))  # beyond arithmetic: the correlation as it was
+    return np.asarray(covariance * np.outer(ratios, ratios))  # no convergence in floating point: keep the correlation
 
 
 def correlation_of(covariance: Floats) -> Floats:
-    """Scaled to a diagonal of ones."""
+    """The covariance scaled to a unit diagonal."""
     roots = np.sqrt(np.diag(covariance))
     scaled: Floats = covariance / np.outer(roots, roots)
     np.fill_diagonal(scaled, 1.0)
@@ -253,19 +250,19 @@ def correlation_of(covariance: Floats) -> Floats:
 
 
 def pit_of(dists: BucketDistribution[Any], prob_zero: Any, log_ret: Any) -> Floats:
-    """P(return <= log_ret), zero returns counted; of a zero return the middle of its step (the mid-PIT)."""
+    """P(return <= log_ret), zero returns included; the mid-PIT for a zero return."""
     below = (1 - prob_zero) * np.asarray(dists.cdf(log_ret)) + prob_zero * (1 + np.sign(log_ret)) / 2
     return np.asarray(np.clip(below, LEAST_TAIL, 1 - LEAST_TAIL))
 
 
 def scale_of(dists: BucketDistribution[Any]) -> Floats:
-    """Half the width of the central 68%: the standard deviation, were it normal."""
+    """Half the width of the central 68%: the standard deviation of a normal distribution."""
     low, high = np.moveaxis(np.asarray(dists.quantile(_ONE_SIGMA)), -1, 0)
     return np.asarray(high - low) / 2
 
 
 def series_of(dists: BucketDistribution[Any], prob_zero: float, columns: Columns) -> Series:
-    """Scores and scales of an asset's bars, each by the forecast of the row before it."""
+    """Scores and scales of an asset's bars, each by the forecast from the row before it."""
     came = columns["log_ret"][1:]
     used = np.isfinite(came) & ~has_flag(columns["flags"][1:], UNUSABLE) & (columns["sigma20"][:-1] > 0)
     made = replace(dists, probs=dists.probs[:-1][used], sigma=dists.sigma[:-1][used])
@@ -274,14 +271,14 @@ def series_of(dists: BucketDistribution[Any], prob_zero: float, columns: Columns
 
 
 def scores_of(pit: Floats, degrees: float | None = None) -> Floats:
-    """Quantiles of the Student-t distribution, or of the normal one."""
+    """Quantiles of the Student-t distribution, or of the normal one without degrees."""
     from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
 
     return np.asarray(ndtri(pit) if degrees is None else stdtrit(degrees, pit))
 
 
 def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) -> float:
-    """The natural logarithm of a copula's density at the PITs (n,): Student-t, or Gaussian without degrees."""
+    """The log density (nats) of a copula at PITs (n,): Student-t, or Gaussian without degrees."""
     size, scores = len(pit), scores_of(pit, degrees)
     root = np.linalg.cholesky(correlation)
     distance = float(np.sum(np.linalg.solve(root, scores) ** 2))

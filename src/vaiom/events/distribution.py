@@ -1,9 +1,7 @@
-"""The distribution of the next return, as users are given it: of one forecast, or of many events at once.
+"""The distribution of the next log return, given that it is not zero: one forecast, or many events at once.
 
-Enters: probabilities of the return buckets, the scale of each moment, the Train-fitted shape. Leaves: distribution
-function (PIT), density, quantiles, moments and risk figures, all exact, in log returns, given that the return is not
-zero. NumPy alone. Inside a bucket the distribution function is linear between knots of equal mass; beyond an outermost
-edge the excess is generalised Pareto. The paper (Methods, "Return Bucket Construction") leaves that open.
+Inside a bucket the distribution function is linear between knots of equal mass; beyond the outermost edges the excess
+is generalised Pareto. The paper (Methods, "Return Bucket Construction") leaves both open. All figures are exact.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ import numpy.typing as npt
 from vaiom.errors import ConfigError
 
 PIECES = 8
-"""Pieces of equal mass in a bucket."""
+"""Intervals of equal mass in a bucket."""
 TAIL_SHAPES = (0.0, 0.45)
-"""Bounded tails (below the first) are not believed, and up to the second the variance is finite."""
+"""Bounds of the tail index: below the first tails are bounded, up to the second the variance is finite."""
 SIDES = ("long", "short")
 
 Floats = npt.NDArray[np.float64]
@@ -51,14 +49,14 @@ class Tail:
         return self.survival(excess) / (self.scale + self.shape * excess if self.shape else self.scale)
 
     def excess(self, survival: Floats) -> Floats:
-        """The excess that is passed with this probability; infinite for 0."""
+        """The excess exceeded with this probability; infinite for 0."""
         with np.errstate(divide="ignore"):
             nats = -np.log(survival)
         return self.scale * nats if self.shape == 0 else self.scale * np.expm1(self.shape * nats) / self.shape
 
     def moment_beyond(self, excess: Floats | float, edge: float = 0.0, power: int = 1) -> Floats | float:
-        """The mean of (edge + X) ** power over the excesses X that pass this one; power is 1 or 2."""
-        # What passes an excess follows the same family with a larger scale.
+        """The mean of (edge + X) ** power over the excesses X above this one; power is 1 or 2."""
+        # Excesses above a threshold follow the same family with a larger scale.
         scale = self.scale + self.shape * excess
         mean = scale / (1 - self.shape)
         if power == 1:
@@ -76,7 +74,7 @@ class ReturnShape:
     upper: Tail
 
     def __post_init__(self) -> None:
-        # Where two knots are equal the density divides by zero.
+        # Equal knots would divide the density by zero.
         if self.knots.ndim != 1 or not np.isfinite(self.knots).all() or not (np.diff(self.knots) > 0).all():
             raise ValueError("knots must increase")
 
@@ -137,7 +135,7 @@ class _Pieces:
         at = np.minimum(np.maximum(at, 1), len(self.knots) - 1)
         left, low = self.knots[at - 1], self.cumulative[self._rows, at - 1]
         mass = self.cumulative[self._rows, at] - low
-        # A piece without mass is never the one asked for, except at the very first knot.
+        # A piece without mass is never selected, except at the first knot.
         share = np.where(mass > 0, (level - low) / np.where(mass > 0, mass, 1), 0)
         lower, upper = self._masses
         return self._with_tails(
@@ -148,7 +146,7 @@ class _Pieces:
 
     @staticmethod
     def _with_tails(inside: Floats, *tails: tuple[npt.NDArray[np.bool_], Callable[[], Floats]]) -> Floats:
-        """The answer inside, and that of each tail where it applies; a tail that nobody asks for costs nothing."""
+        """The values inside, replaced in each tail where its mask is set; a tail without any is not computed."""
         for there, answer in tails:
             if there.any():
                 inside = np.where(there, answer(), inside)
@@ -165,9 +163,9 @@ class _Pieces:
             cut = self.lower.excess(_share(every, lower))
             return np.asarray(every * (sign * self.lower.moment_beyond(cut, -first, power)))
 
-        if (every <= lower).all():  # as for most risk figures
+        if (every <= lower).all():  # most risk figures
             return within_lower() / every
-        whole = bool((levels == 1).all())  # as for a mean, which cuts no piece
+        whole = bool((levels == 1).all())  # a mean, which cuts no piece
         tops = self.knots if whole else np.minimum(self.knots, self.quantile(every)[:, :, None])
         a, b = tops[..., :-1], tops[..., 1:]
         means = (a + b) / 2 if power == 1 else (a * a + a * b + b * b) / 3
@@ -187,16 +185,16 @@ class _Pieces:
 
 
 def _share(mass: Floats, of: Floats) -> Floats:
-    """The mass as a share of another, in [0, 1]; 1 of nothing."""
+    """Mass as a share of another, in [0, 1]; 1 if that is 0."""
     return np.where(of > 0, np.minimum(np.maximum(mass / np.where(of > 0, of, 1), 0), 1), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class BucketDistribution(Generic[Value]):
-    """One distribution, or many with a leading axis of events; method names of scipy.stats beside its own.
+    """One distribution, or many with a leading axis of events; methods named as in scipy.stats beside its own.
 
-    A value is asked of every distribution where it is a number, else its first axis is that of the events; a level is
-    asked of every distribution, and its axes come last in the answer.
+    A scalar value is evaluated for every distribution, an array has the events as its first axis; levels are evaluated
+    for every distribution, and their axes come last.
     """
 
     probs: Floats
@@ -214,7 +212,7 @@ class BucketDistribution(Generic[Value]):
         return np.asarray(np.minimum(np.concatenate([first, first + inside], axis=-1), 1.0))
 
     def cdf(self, x: npt.ArrayLike) -> Any:
-        """P(return <= x), x in log returns; of realised returns it is the PIT."""
+        """P(return <= x), x in log returns; at realised returns this is the PIT."""
         return self._at(x, lambda z: self._pieces.cdf(z))
 
     def pdf(self, x: npt.ArrayLike) -> Any:
@@ -222,12 +220,12 @@ class BucketDistribution(Generic[Value]):
         return self._at(x, lambda z: self._pieces.density(z) / self._sigma)
 
     def logpdf(self, x: npt.ArrayLike) -> Any:
-        """The natural logarithm of the density at x; minus infinity where there is none."""
+        """The natural logarithm of the density at x; minus infinity where it is 0."""
         with np.errstate(divide="ignore"):
             return self._at(x, lambda z: np.log(self._pieces.density(z) / self._sigma))
 
     def quantile(self, q: npt.ArrayLike) -> Any:
-        """The log return that is not passed with probability q."""
+        """The quantile of the log return at level q."""
         levels = np.asarray(q, np.float64)
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
@@ -235,11 +233,11 @@ class BucketDistribution(Generic[Value]):
         return self._answer(self._pieces.quantile(every) * self._sigma, levels.shape)
 
     def interval(self, level: float) -> tuple[Value, Value]:
-        """The central log returns that hold this probability."""
+        """The central interval of log returns with this probability."""
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def rvs(self, size: int = 1, seed: int | None = None) -> Floats:
-        """Draw `size` log returns of each distribution, never zero ones."""
+        """Draw `size` log returns from each distribution, never zero ones."""
         drawn = np.random.default_rng(seed).random((len(self._sigma), size))
         return np.asarray(self._answer(self._pieces.quantile(drawn) * self._sigma, (size,)))
 
@@ -265,7 +263,7 @@ class BucketDistribution(Generic[Value]):
         return self._answer(np.sqrt(square - mean * mean) * self._sigma)
 
     def value_at_risk(self, level: npt.ArrayLike = 0.99, side: str = "long") -> Any:
-        """The loss that is not passed with probability `level`; positive is a loss, in log returns."""
+        """The quantile of the loss at `level`; positive is a loss, in log returns."""
         levels = np.asarray(level, np.float64)
         quantiles = self._losses(levels, side).quantile(np.ones_like(self._sigma) * (1 - levels.ravel()))
         return self._answer(-quantiles * self._sigma, levels.shape)
@@ -287,7 +285,7 @@ class BucketDistribution(Generic[Value]):
         return _Pieces(knots=self.shape.knots, cumulative=rows, lower=self.shape.lower, upper=self.shape.upper)
 
     def _losses(self, levels: Floats, side: str) -> _Pieces:
-        """The distributions whose lower tail holds the losses of a side."""
+        """The distributions whose lower tail is the loss of that side."""
         if side not in SIDES:
             raise ConfigError("unknown side", expected=" or ".join(SIDES), got=repr(side))
         if not ((levels > 0) & (levels < 1)).all():
@@ -295,7 +293,7 @@ class BucketDistribution(Generic[Value]):
         return self._pieces if side == "long" else self._pieces.mirrored
 
     def _at(self, x: npt.ArrayLike, answer: Callable[[Floats], Floats]) -> Any:
-        """The answer at values: a number, or an array whose first axis is that of the events, if there is one."""
+        """Evaluate at values: a number, or an array whose first axis is that of the events, if there is one."""
         values, events = np.asarray(x, np.float64), self.probs.shape[:-1]
         if values.ndim == 0:
             values = np.broadcast_to(values, events)
@@ -305,7 +303,7 @@ class BucketDistribution(Generic[Value]):
         return self._answer(answer(values.reshape(len(self._sigma), math.prod(asked)) / self._sigma), asked)
 
     def _answer(self, values: Floats, asked: tuple[int, ...] = ()) -> Value:
-        """(N, M) values in the axes of the events and of what was asked; a plain number where there are none."""
+        """(N, M) values reshaped to the axes of events and arguments; a plain number if there are none."""
         shaped: Any = values.reshape(self.probs.shape[:-1] + asked)
         answer: Any = shaped if shaped.ndim else float(shaped)
         return answer  # type: ignore[no-any-return]

@@ -1,9 +1,8 @@
-"""Every field of an event, defined once: what it is, how it is made of bars, how it is stored, how a model reads it.
+"""Every input field, defined once: its formula, how it is stored, how a model reads it.
 
-Enters: `Series` of an asset's bars; later the stored columns of its rows. Leaves: those columns; (N, F) inputs of a
-model. NumPy alone. A new input is a line of `FIELDS`: builds, appends, live bars, models and tests follow the table.
-Paper: Methods, "Continuous dynamic features", "Data-quality masks" and "Input Representations"; Appendix B, "Complete
-Input Schemas". The extra fields are not the paper's.
+A new input is one line of `FIELDS`: builds, appends, live bars, models and tests follow the table. Paper: Methods,
+"Continuous dynamic features", "Data-quality masks", "Input Representations"; Appendix B. Extra fields are not the
+paper's.
 """
 
 from __future__ import annotations
@@ -21,46 +20,46 @@ from vaiom.events.scales import MAX_LOG_MOVE, SCALE_FLOOR, SHORT_SPAN, Bools, Fl
 from vaiom.market.symbols import dollar_sign
 
 INVALID = 0
-"""The index of a missing or invalid bucket; bucket ids count from 1."""
+"""The index of a missing or invalid bucket; valid ids start at 1."""
 UNKNOWN_ASSET = 0
 NUM_RETURN_BUCKETS = 16
 MIN_CLEAN_RETURNS = SHORT_SPAN
 CLASSES = ("FX", "SPOT")
-"""The paper's asset classes, and their ids by position; users add their own words."""
+"""The paper's asset classes, ids by position; users may add their own."""
 EXTRA_LIMIT = 1000.0
-"""Extra fields end here: far beyond what a model reads, and far inside float16."""
+"""Extra fields are clipped here: far beyond what a model reads, well inside float16."""
 OTHERS_LIMIT = 10.0
-"""Larger moves of another asset count as this many sigmas: one bad print must not become everyone's news."""
+"""Moves of other assets are clipped to this many sigmas, so that one bad print does not reach every asset."""
 BLOCK_ROWS = 1 << 15
-"""Rows that are worked on together: their columns stay in a processor's cache."""
+"""Rows processed together: their columns fit a processor's cache."""
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One input. One without a formula follows from the stamps, the masks or the fitted edges of a stored row."""
+    """One input field; without a formula it follows from the stamps, the masks or the fitted edges of a stored row."""
 
     name: str
     kind: str
-    """The schema that it belongs to: cont and disc are the paper's, extra is ours."""
+    """Its schema: cont and disc are the paper's, extra is ours."""
     doc: str
     stored: str | None = None
     """The type of its column in a corpus."""
     formula: Callable[[Series], Floats] | None = None
-    """From the asset's own bars, known when the row's bar has closed; NaN where undefined."""
+    """From the asset's own bars, known when the row's bar closes; NaN where undefined."""
     others: Callable[[Floats, Floats, Any], tuple[Floats, Any]] | None = None
-    """What each other asset with an unmasked row at the same stamp adds to a mean, and with which weight.
+    """The value and weight with which each other asset, unmasked at the same stamp, enters a weighted mean.
 
-    Given the ret_z and relative_log_vol of all assets (assets, stamps), and their sides of the dollar (assets, 1): 1
-    where a quote rises with it, -1 where it falls, 0 where there is no dollar in it.
+    Arguments: ret_z and relative_log_vol (assets, stamps), and (assets, 1) the direction of the dollar: 1 if the quote
+    rises with it, -1 if it falls, 0 if there is no dollar in it.
     """
     signed: bool = False
-    """Whether it changes its sign, as nothing else of it does, when all prices are turned upside down."""
+    """Whether it changes its sign, and nothing else, when all prices are inverted."""
     column: str = ""
-    """The name of the column where it is another."""
+    """The name of its column, if different."""
     indices: int = 0
-    """How many a discrete field has, index 0 included; 0 where that depends on the corpus."""
+    """Number of indices of a discrete field, index 0 included; 0 if it depends on the corpus."""
 
 
 def log_root(mean_square: Floats) -> Floats:
@@ -77,10 +76,10 @@ MASKS: dict[str, Callable[[Series], Bools]] = {
     "stale": lambda s: s.log_ret == 0,
     "bad_data": lambda s: (abs(s.log_ret) > MAX_LOG_MOVE) | (abs(s.log_gap) > MAX_LOG_MOVE),
     "insufficient_history": lambda s: s.num_clean_prev < MIN_CLEAN_RETURNS,
-    # The past-only scale divides ret_z; where it is undefined it is no scale at all.
+    # The past-only scale divides ret_z; an undefined one counts as zero.
     "scale_zero": lambda s: ~(s.sigma20_prev > SCALE_FLOOR),
 }
-"""Why a row is not to be trusted, True = bad."""
+"""Data-quality masks, True = bad."""
 
 FIELDS = (
     # The paper's continuous schema.
@@ -186,7 +185,7 @@ _OWN = tuple(field for field in FIELDS if field.kind == "extra" and field.formul
 _CROSS = tuple(field for field in FIELDS if field.others)
 OWN_FIELDS, CROSS_FIELDS = _names(_OWN), _names(_CROSS)
 CROSS_SOURCES = ("flags", "ret_z", "relative_log_vol")
-"""Columns of an asset that others read."""
+"""Columns of an asset that other assets read."""
 
 COLUMN_TYPES = {
     "timestamp": "<u4",  # seconds of the stored clock since 1970
@@ -197,12 +196,12 @@ COLUMN_TYPES = {
         field.name: field.stored for kind in ("disc", "extra") for field in FIELDS if field.kind == kind if field.stored
     },
 }
-"""What a corpus keeps of a row."""
+"""The stored columns of a corpus."""
 ROW_TYPES = {**COLUMN_TYPES, "log_wait": "<f4"}
-"""A window of rows may begin anywhere, so that its first wait does not follow from its stamps."""
+"""With the wait stored: a window may begin anywhere, so that its first wait does not follow from its stamps."""
 BUCKETED = {"return_bucket": ("return", "ret_z"), "gap_bucket": ("gap", "gap_z")}
 BUCKETED |= {"vol_regime": ("vol_regime", "relative_log_vol")}
-"""Columns of buckets: whose edges, and of which value."""
+"""Bucket columns: whose edges, and of which value."""
 
 # Bits of the stored flags: the five masks in their order, then whether the row's own return and gap may serve as the
 # target of the row before it.
@@ -225,24 +224,24 @@ def vocabulary_sizes(num_assets: int, num_classes: int, num_gap_buckets: int, nu
     return {field.name: field.indices or sizes[field.name] for field in FIELDS if field.kind == "disc"}
 
 
-# From series to columns.
+# From bars to columns.
 
 
 def columns_of(series: Series) -> dict[str, npt.NDArray[Any]]:
-    """What a row keeps: of the paper's fields float64, undefined values NaN, and flags; the extra fields as stored."""
+    """The columns of rows: the paper's fields in float64, NaN where undefined; flags; the extra fields as stored."""
     columns: dict[str, Any] = {field.column or field.name: field.formula(series) for field in _PAPER if field.formula}
     flags = ~series.clean * BAD_RETURN | ~series.clean_gap * BAD_GAP
     for name, bit in MASK_BITS.items():
         flags |= MASKS[name](series) * bit
     columns |= {"timestamp": series.bars.seconds, "log_ret": series.log_ret, "flags": flags}
-    if series.slots:  # what the extra fields are made of
+    if series.slots:  # the inputs of the extra fields
         values = [field.formula(series) for field in _OWN if field.formula]
         columns |= zip(OWN_FIELDS, to_half(np.array(values)), strict=True)
     return columns
 
 
 def stored(columns: Columns) -> dict[str, npt.NDArray[Any]]:
-    """Paper columns as a corpus keeps them: non-finite inputs become 0, an undefined return stays NaN."""
+    """The paper's columns as stored: non-finite inputs become 0, an undefined return stays NaN."""
     out = dict(columns)
     for name in (field.column or field.name for field in _PAPER):
         out[name] = where(np.isfinite(out[name]), out[name], 0.0).astype(COLUMN_TYPES[name])
@@ -251,7 +250,7 @@ def stored(columns: Columns) -> dict[str, npt.NDArray[Any]]:
 
 
 def to_half(values: Floats) -> npt.NDArray[np.float16]:
-    """What is stored of an extra field: 0 where undefined, bounded, float16."""
+    """An extra field as stored: 0 where undefined, clipped, float16."""
     defined = np.where(np.isfinite(values), values, 0.0)
     return np.minimum(np.maximum(defined, -EXTRA_LIMIT), EXTRA_LIMIT).astype(np.float16)
 
@@ -259,11 +258,10 @@ def to_half(values: Floats) -> npt.NDArray[np.float16]:
 def cross_columns(
     assets: Mapping[str, Columns], known: Sequence[str] | None = None
 ) -> dict[str, dict[str, npt.NDArray[np.float16]]]:
-    """The stored columns that rows read of the other assets at their stamps, per symbol; 0 where there is no other.
+    """The stored cross fields per symbol, read from the other `known` assets at each stamp; 0 if there are none.
 
-    They depend on which assets have a bar at a stamp, and on nothing of another stamp, so that a history and a live
-    hour are one. Late bars of an asset change what the others read at those stamps, and an append makes them anew.
-    Of assets that are not among the `known` nothing is read.
+    They depend only on the assets with a bar at that stamp, so that histories and live bars agree; an append recomputes
+    them where late bars of an asset arrive.
     """
     out = {symbol: np.empty((len(_CROSS), len(rows["timestamp"])), np.float16) for symbol, rows in assets.items()}
     stamps = np.unique(np.concatenate([rows["timestamp"] for rows in assets.values()]))
@@ -279,15 +277,15 @@ def cross_columns(
 def read_others(
     assets: Mapping[str, Columns], known: Sequence[str] | None, stamps: npt.NDArray[np.uint32]
 ) -> dict[str, npt.NDArray[np.float16]]:
-    """(cross fields, stamps) for each asset with rows that late: what one at these stamps reads of the others."""
-    # Always in the order of the symbols: the order of a sum is part of its bits. Who has no bar there adds nothing.
+    """(cross fields, stamps) for each asset: what a row at these stamps reads of the others."""
+    # Always in symbol order: the order of a sum affects its bits. An asset without a bar there adds nothing.
     last = {symbol: rows["timestamp"][-1] for symbol, rows in assets.items() if len(rows["timestamp"])}
     symbols = sorted(symbol for symbol, stamp in last.items() if stamp >= stamps[0])
     found = [(assets[symbol], assets[symbol]["timestamp"].searchsorted(stamps)) for symbol in symbols]
     times, flags, ret_z, relative_log_vol = (
         np.array([rows[name].take(at, mode="clip") for rows, at in found]) for name in ("timestamp", *CROSS_SOURCES)
     )
-    # What is masked, unknown or not there adds nothing.
+    # Masked, unknown and absent assets add nothing.
     counted = (~has_flag(flags, ANY_MASK) & (times == stamps)).astype(np.float64)
     readable = {*(symbols if known is None else known)}
     for number, symbol in enumerate(symbols):
@@ -312,7 +310,7 @@ def read_others(
 
 
 class InputConfig(Protocol):
-    """What a model's configuration says of its inputs."""
+    """The part of a model's configuration that determines its inputs."""
 
     @property
     def input(self) -> str: ...
@@ -321,7 +319,7 @@ class InputConfig(Protocol):
 
 
 def inputs_of(config: InputConfig, columns: Columns, meta: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-    """(N, F) unclipped: the fields that a model reads, in its order; the one place that knows where each is found."""
+    """(N, F) unclipped: the fields that a model reads, in its order."""
     fields = config.input_fields
     if config.input == "disc":
         return discrete_inputs(columns, meta)[:, [DISC_FIELDS.index(name) for name in fields]].astype(np.float32)
@@ -337,7 +335,7 @@ def inputs_of(config: InputConfig, columns: Columns, meta: npt.NDArray[np.intege
 
 @cache
 def _places(fields: tuple[str, ...]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[int]]:
-    """Where among a model's fields those of `continuous_inputs` are, where among these, and where the others are."""
+    """Positions of the fields of `continuous_inputs` in a model's fields and in that array, and of the other fields."""
     places = [index for index, name in enumerate(fields) if name in CONT_FIELDS]
     sources = [CONT_FIELDS.index(fields[index]) for index in places]
     return np.array(places, np.int64), np.array(sources, np.int64), sorted({*range(len(fields))} - {*places})
@@ -353,7 +351,7 @@ def continuous_inputs(columns: Columns) -> npt.NDArray[np.float32]:
 
 
 def fill_continuous(columns: Columns, out: npt.NDArray[np.float32]) -> None:
-    """Fill `out` (N, 25); best called for blocks of rows that stay in a processor's cache."""
+    """Fill `out` (N, 25); fastest for blocks of rows that fit a processor's cache."""
     for index, field in enumerate(_PAPER):
         out[:, index] = columns[field.column or field.name]
     calendar_channels(columns["timestamp"], out[:, len(_PAPER) : _FIRST_MASK])

@@ -1,9 +1,7 @@
-"""What Train fits: bucket edges, the shape inside buckets, each asset's share of zero returns; kept as a tokenizer.
+"""What is fitted on Train: bucket edges, the shape inside buckets and each asset's share of zero returns (`Tokenizer`).
 
-Enters: the own values of every asset's rows and the end of Train. Leaves: a `Tokenizer`, a JSON document whose SHA-256
-every model trained on it carries. Bucket ids are 1..K, 0 invalid. NumPy alone.
 Paper: Methods, "Return Bucket Construction" and "Corpus Construction and Split Protocol" (never refitted). The shape is
-ours: knots are pooled Train quantiles, tails are fitted by probability-weighted moments (Hosking and Wallis 1987).
+ours: pooled Train quantiles, and tails by probability-weighted moments (Hosking and Wallis 1987).
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ INTERIOR_QUANTILES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 REGIME_QUANTILES = (0.2, 0.4, 0.6, 0.8)
 TOKENIZER_VERSION = 2
 MAX_EDGES = 255
-"""Bucket ids are bytes."""
+"""Bucket ids are stored as bytes."""
 
-# A bucket counts this many returns more than it has, spread evenly: knots never coincide.
+# Pseudo-counts of each bucket, spread evenly: knots never coincide.
 _EVEN_RETURNS = PIECES
-# A tail counts this many excesses of this size (in sigmas) more than it has.
+# Pseudo-counts of each tail, and their size in sigmas.
 _MADE_UP_EXCESSES = 5
 _MADE_UP_EXCESS = 2.0
-# One wrong tick must not make the tail.
+# One wrong tick must not determine the tail.
 _MAX_EXCESS = 50.0
-# Fewer excesses tell nothing of the tail's shape: it is exponential.
+# With fewer excesses the tail is exponential: they say nothing about its shape.
 _MIN_EXCESSES = 50
 
 _NO_FLAG = np.uint8(0)
@@ -60,7 +58,7 @@ _INNER = Stored(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokenizer:
-    """Fitted on Train alone; two tokenizers are the same when their hashes are."""
+    """What Train fits; tokenizers are equal when their hashes are."""
 
     version: int = TOKENIZER_VERSION
     timeframe: str
@@ -69,7 +67,7 @@ class Tokenizer:
     zero_share: tuple[float, ...]
     """Per symbol, the Train share of otherwise valid targets that are exactly zero."""
     edges: Annotated[dict[str, Edges], _INNER]
-    """With the infinities: of return, gap and vol_regime."""
+    """With infinities: return, gap and vol_regime."""
     return_shape: ReturnShape
 
     def __post_init__(self) -> None:
@@ -89,22 +87,22 @@ class Tokenizer:
             raise ValueError(f"{fields.NUM_RETURN_BUCKETS} return buckets")
 
     def asset_id(self, symbol: str) -> int:
-        """1..n in sorted-symbol order, 0 for an asset the corpus never saw."""
+        """1..n in sorted-symbol order, 0 for an unknown asset."""
         return self.symbols.index(symbol) + 1 if symbol in self.symbols else fields.UNKNOWN_ASSET
 
     def class_id(self, symbol: str) -> int:
-        """The place of its class among `class_names`; an unknown asset has its default class, or the first."""
+        """The position of its class in `class_names`; an unknown asset gets its default class, or the first."""
         known = dict(zip(self.symbols, self.classes, strict=True))
         name = known.get(symbol, default_class(symbol))
         return self.class_names.index(name) if name in self.class_names else 0
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The classes of the paper, then the user's own in the order of the alphabet."""
+        """The paper's classes, then the user's own in alphabetical order."""
         return (*fields.CLASSES, *sorted({*self.classes} - {*fields.CLASSES}))
 
     def has_buckets_of(self, other: Tokenizer) -> bool:
-        """Whether rows mean the same under both, whatever their assets."""
+        """Whether buckets mean the same under both, whatever their assets."""
         ours, theirs = self.to_json(), other.to_json()
         return all(ours[name] == theirs[name] for name in ("timeframe", "inner_edges", "return_shape"))
 
@@ -143,19 +141,19 @@ def fit_on_train(
 ) -> Tokenizer:
     """Fit edges, shape and zero shares on Train events: unmasked row, valid own target, target time inside Train.
 
-    Edges and shape are those of `like` where it is given. Of each asset the own values of its rows are asked for, more
-    than once, so that memory holds one asset beside one quantity of all.
+    With `like`, edges and shape are reused. Each asset's values are requested more than once, so that memory holds one
+    asset and one quantity of all.
     """
     symbols = sorted(classes)
     end = int(np.datetime64(train_end, "s").astype(np.int64))
 
     def events_of(asset: fields.Columns, bad: np.uint8) -> Bools:
-        """Which rows, from the second on, are the target of a Train event and have none of these flags."""
+        """Rows, from the second on, that are the target of a Train event and have none of these flags."""
         event = ~fields.has_flag(asset["flags"][:-1], fields.ANY_MASK) & (asset["timestamp"][1:] < end)
         return event & ~fields.has_flag(asset["flags"][1:], bad)
 
     def ordered(name: str, bad: np.uint8) -> Floats:
-        """The finite values of a quantity at the Train events of all assets."""
+        """The sorted finite values of a quantity at the Train events of all assets."""
         parts = []
         for asset in map(own_values, symbols):
             values = asset[name][1:][events_of(asset, bad)]
@@ -183,7 +181,7 @@ def fit_on_train(
 
 
 def _fit_edges(ordered: Callable[[str, np.uint8], Floats]) -> dict[str, Any]:
-    """Edges and shape, from the values of all assets, a quantity at a time."""
+    """Fit edges and shape from the values of all assets, one quantity at a time."""
     edges = {}
     return_z = ordered("ret_z", fields.BAD_RETURN)
     edges["return"] = fit_signed_edges(return_z)
@@ -202,8 +200,7 @@ def _fit_edges(ordered: Callable[[str, np.uint8], Floats]) -> dict[str, Any]:
 
 
 def fit_signed_edges(ordered: npt.NDArray[np.float64]) -> Edges:
-    """Fixed tail cutoffs and the quantiles of what lies strictly inside the inner pair, of values in their order;
-    repeated quantiles collapse."""
+    """Fixed tail cutoffs and quantiles of the sorted values strictly between the inner pair; repeats collapse."""
     inner = min(np.abs(TAIL_CUTOFFS))
     inside = ordered[ordered.searchsorted(-inner, "right") : ordered.searchsorted(inner)]
     quantiles = _quantiles(inside, INTERIOR_QUANTILES)
@@ -211,7 +208,7 @@ def fit_signed_edges(ordered: npt.NDArray[np.float64]) -> Edges:
 
 
 def fit_regime_edges(values: npt.NDArray[np.float64]) -> Edges:
-    """Plain quantiles of all values, between the infinities."""
+    """Quantiles of all values, between the infinities."""
     return np.unique(np.concatenate([[-np.inf, np.inf], _quantiles(values, REGIME_QUANTILES)]))
 
 
@@ -235,7 +232,7 @@ def fit_shape(edges: Edges, values: Floats) -> ReturnShape:
     """Fit the knots of every bucket with two edges and the tails beyond the outermost."""
     inner = edges[1:-1]
     ordered = np.sort(values)
-    # A bucket holds its upper edge and not its lower one.
+    # A bucket includes its upper edge, not its lower one.
     cuts = np.searchsorted(ordered, inner, side="right")
     buckets = (ordered[a:b] for a, b in pairwise(cuts))
     pieces = [_inner_knots(*pair) for pair in zip(inner[:-1], inner[1:], buckets, strict=True)]
@@ -269,5 +266,5 @@ def _fit_tail(excesses: Floats) -> Tail:
         first, second = float(ordered.mean()), float((above * ordered).mean())
         if first > 2 * second:
             shape = min(max(2 - first / (first - 2 * second), TAIL_SHAPES[0]), TAIL_SHAPES[1])
-    # The mean is kept whatever the shape: scale / (1 - shape).
+    # The mean is kept for every shape: scale / (1 - shape).
     return Tail(scale=mean * (1 - shape), shape=shape)

@@ -1,9 +1,7 @@
-"""The sum of the next h log returns as a target: its scale, buckets and shape, fitted on Train; a corpus seen that way.
+"""The sum of the next h log returns as a target: its scale, buckets and shape fitted on Train, and a corpus with it.
 
-Enters: a corpus and a number of bars h. Leaves: a `Horizon`, all that Train fits, and a `HorizonCorpus`, whose events,
-targets, scale and edges are those of the horizon, so that whatever predicts or scores the next bar does it there too.
-The scale is known at t: `sigma20` times the root of h times how far that asset usually goes from that hour of the week.
-NumPy alone. The paper predicts one bar.
+The scale is known at t: `sigma20` times the root of h times the usual size of the asset's moves from that hour of the
+week. The paper predicts one bar.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ from vaiom.market.timeframes import step_seconds
 HORIZONS = (4, 8, 24)
 MOST_BARS = 1_000
 _ZERO = 1e-10
-"""A sum of returns that is smaller comes back to its first price but for rounding: no price has such a tick."""
+"""Smaller sums are rounding errors of a price that came back: no price has such a tick."""
 _SLOT_PRIOR = 100.0
-"""Events of the whole asset that count in each of its hours of the week."""
+"""Pseudo-events of the whole asset in each of its hours of the week."""
 
 Ints = npt.NDArray[np.int64]
 _INNER = Stored("inner_edges", encode=lambda edges: edges[1:-1], decode=lambda inner: [-math.inf, *inner, math.inf])
@@ -41,7 +39,7 @@ _INNER = Stored("inner_edges", encode=lambda edges: edges[1:-1], decode=lambda i
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Horizon:
-    """What Train says of the sum of the next `bars` log returns."""
+    """What Train fits for the sum of the next `bars` log returns."""
 
     bars: int
     timeframe: str
@@ -51,7 +49,7 @@ class Horizon:
     zero_share: tuple[float, ...]
     """Per asset id, 0 being an unknown asset: the Train share of otherwise valid sums that are exactly zero."""
     slot_scale: Floats
-    """(assets + 1, slots of the week): the scale over sigma20 and the root of h."""
+    """(assets + 1, slots of the week): the scale divided by sigma20 and the root of h."""
 
     def __post_init__(self) -> None:
         if not (np.diff(self.edges) > 0).all() or len(self.edges) != NUM_RETURN_BUCKETS + 1:
@@ -62,13 +60,13 @@ class Horizon:
             raise ValueError("a horizon without sense")
 
     def scale(self, columns: Mapping[str, npt.NDArray[Any]], assets: Any) -> Floats:
-        """(N,) of rows that belong to these asset ids, 0 where sigma20 is undefined."""
+        """(N,) scales of rows with these asset ids, 0 where sigma20 is undefined."""
         slots = slot_of_week(columns["timestamp"], self.timeframe)
         return np.asarray(columns["sigma20"] * (math.sqrt(self.bars) * self.slot_scale[assets, slots]))
 
 
 def of_next_bar(tokenizer: Tokenizer) -> Horizon:
-    """The next bar as a horizon: everything is the tokenizer's, and the scale is sigma20 itself."""
+    """The next bar as a horizon: the tokenizer's edges and shape, with sigma20 as the scale."""
     shares, slots = tokenizer.zero_share, WEEK // step_seconds(tokenizer.timeframe)
     return Horizon(
         bars=1,
@@ -81,13 +79,15 @@ def of_next_bar(tokenizer: Tokenizer) -> Horizon:
 
 
 def slot_of_week(seconds: npt.NDArray[Any], timeframe: str) -> Ints:
-    """Which bar of the week each stamp is, from Monday on, on the stored clock."""
+    """The index of each stamp's bar in the week, from Monday on, on the stored clock."""
     return place_in_week(seconds.astype(np.int64), step_seconds(timeframe))[1]
 
 
 def next_sum(corpus: Corpus, bars: int) -> Floats:
-    """(N,) the sum of exactly the next `bars` log returns; NaN where one of those bars has no price, moved absurdly far
-    or is not there yet, and exactly 0 where the price came back to where it was. A zero return inside counts as 0."""
+    """(N,) the sum of the next `bars` log returns, exactly 0 if the price came back.
+
+    NaN if one of those bars has no price, moved excessively or is not known yet; a zero return inside counts as 0.
+    """
     bad = has_flag(corpus.columns["flags"], MASK_BITS["missing"] | MASK_BITS["bad_data"])
     own = np.where(bad, np.nan, corpus.columns["log_ret"])
     total = np.zeros(len(corpus))
@@ -138,7 +138,7 @@ def slots_of_week(corpus: Corpus) -> int:
 
 
 def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int]) -> Floats:
-    """Mean sizes by asset and slot over the mean of all, drawn towards the asset's; an unknown asset has the pooled."""
+    """Mean sizes by asset and slot over the overall mean, shrunk to the asset's; pooled for an unknown asset."""
     cells = assets * shape[1] + slots
     counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
     sums = np.bincount(cells, weights=size, minlength=shape[0] * shape[1]).reshape(shape)
@@ -146,11 +146,11 @@ def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int])
     whole = size.mean()
     of_asset = (sums.sum(axis=1) + _SLOT_PRIOR * whole) / (counts.sum(axis=1) + _SLOT_PRIOR)
     drawn = (sums + _SLOT_PRIOR * of_asset[:, None]) / (counts + _SLOT_PRIOR)
-    return np.asarray(np.round(drawn / whole, 4))  # what is stored is what was used
+    return np.asarray(np.round(drawn / whole, 4))  # rounded as stored
 
 
 def _split_codes(corpus: Corpus, bars: int) -> npt.NDArray[np.uint8]:
-    """The split of the last bar of each sum, where all of its bars lie in that split."""
+    """The split of the last bar of each sum, if all its bars lie in that split."""
     first = corpus.split_codes
     out = np.full_like(first, NO_TARGET_CODE)
     for rows in corpus.asset_slices.values():
@@ -162,7 +162,7 @@ def _split_codes(corpus: Corpus, bars: int) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HorizonCorpus(Corpus):
-    """A corpus whose targets are sums of the next bars: `log_ret_next`, `sigma20` and buckets are of the sum."""
+    """A corpus whose targets, `log_ret_next`, `sigma20` and buckets are those of the sum of the next bars."""
 
     base: Corpus
     at: Horizon
@@ -189,7 +189,7 @@ class HorizonCorpus(Corpus):
 
     @cached_property
     def target_timestamps(self) -> npt.NDArray[np.datetime64]:
-        """Left edge of the last bar of the sum; NaT where it is not there."""
+        """Left edge of the last bar of the sum; NaT if it is not known yet."""
         out = np.full(len(self), np.datetime64("NaT"), self.timestamps.dtype)
         for rows in self.asset_slices.values():
             out[rows.start : max(rows.start, rows.stop - self.horizon)] = self.timestamps[rows][self.horizon :]
@@ -201,7 +201,7 @@ class HorizonCorpus(Corpus):
 
     @cached_property
     def target_bad(self) -> npt.NDArray[np.bool_]:
-        """A bar of the sum has no price, moved absurdly far or is not there yet, or the sum is exactly zero."""
+        """A bar of the sum has no price, moved excessively or is not known yet, or the sum is exactly zero."""
         return ~(np.abs(self.log_ret_next) > 0) | ~(self.sigma20 > 0)
 
     @cached_property
@@ -219,7 +219,7 @@ class HorizonCorpus(Corpus):
 
 
 def at_horizon(corpus: Corpus, at: Horizon | int) -> HorizonCorpus:
-    """The corpus as a horizon sees it; a number of bars is fitted on its Train first."""
+    """The corpus at a horizon; a number of bars is fitted on Train first."""
     fitted = fit_horizon(corpus, at) if isinstance(at, int) else at
     parts = {name: getattr(corpus, name) for name in Corpus.__dataclass_fields__}
     return HorizonCorpus(**parts, base=corpus, at=fitted)

@@ -1,8 +1,6 @@
-"""The distribution of the next returns of several assets together, and what a portfolio makes of it.
+"""The joint distribution of several assets' next returns, zero returns included, and the profit and loss of positions.
 
-Enters: the distribution of each asset, the correlation and degrees of freedom of a Student-t copula. Leaves: draws,
-probabilities of any event, the rest given some returns, profit and loss of positions with its risk and who contributes
-to it. Zero returns are in it. What is drawn is seeded, and every figure from draws carries its standard error.
+Marginal forecasts are joined by a Student-t copula; draws are seeded, and figures from draws carry standard errors.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ SHOWN_LEVELS = (0.01, 0.05, 0.5, 0.95, 0.99)
 
 _MOST_MONEY = 1e100
 _NEAR = 0.1
-"""Draws this share of the tail away from the value at risk say who contributes to it."""
+"""Draws within this share of the tail around the value at risk estimate its contributions."""
 
 
 class Estimate(float):
@@ -49,12 +47,12 @@ class Marginal:
     """The distribution of one asset's log return, zero returns included."""
 
     dist: BucketDistribution[float]
-    """As it is served: given a non-zero return, and whatever other assets do."""
+    """The marginal forecast, given a non-zero return."""
     prob_zero: float
     margin: float | None
-    """Degrees of freedom of the scores that stand for the served distribution."""
+    """Degrees of freedom of the scores of the marginal forecast."""
     degrees: float | None
-    """Of the scores as other assets leave them, as are the next two."""
+    """Degrees of freedom, location and scale of the scores given other assets' returns."""
     location: float
     spread: float
 
@@ -65,13 +63,13 @@ class Marginal:
         return float(_levels_of((score - self.location) / self.spread, self.degrees))
 
     def quantile(self, q: float) -> float:
-        """The log return that is not passed with probability q."""
+        """The quantile of the log return at level q."""
         return float(self.returns_of(self.location + self.spread * scores_of(np.array(q), self.degrees)))
 
     ppf = quantile
 
     def returns_of(self, scores: Floats) -> Floats:
-        """Log returns of scores."""
+        """Log returns from scores."""
         levels, zero = np.clip(_levels_of(scores, self.margin), LEAST_TAIL, 1 - LEAST_TAIL), self.prob_zero
         below = (1 - zero) * self.dist.cdf(0.0)
         at_zero = (levels > below) & (levels <= below + zero)
@@ -86,15 +84,15 @@ class JointDistribution:
     dists: Mapping[str, BucketDistribution[float]]
     prob_zero: Mapping[str, float]
     scatter: Floats
-    """(n, n) of the copula's scores, as are location (n,) and degrees of freedom."""
+    """(n, n) scatter of the copula's scores, with location (n,) and degrees of freedom."""
     location: Floats
     degrees: float | None
     margin: float | None
-    """Degrees of freedom of scores that stand for the served distributions: those before anything was given."""
+    """Degrees of freedom of the marginal forecasts' scores: those before conditioning."""
     horizon: int = 1
     as_of: datetime | None = None
     notes: tuple[str, ...] = ()
-    """Why it deserves caution, in words."""
+    """Reasons for caution."""
 
     @classmethod
     def of(
@@ -105,7 +103,7 @@ class JointDistribution:
         degrees: float | None = None,
         **about: Any,
     ) -> Self:
-        """Distributions of assets, joined by a copula with this correlation."""
+        """Join the distributions of assets by a copula with this correlation."""
         copula: dict[str, Any] = {"scatter": correlation, "degrees": degrees, "margin": degrees}
         return cls(dists=dists, prob_zero=prob_zero, location=np.zeros(len(dists)), **copula, **about)
 
@@ -115,7 +113,7 @@ class JointDistribution:
 
     @property
     def correlation(self) -> Floats:
-        """(n, n) of the copula."""
+        """(n, n) correlation of the copula."""
         return correlation_of(self.scatter)
 
     def __repr__(self) -> str:
@@ -123,7 +121,7 @@ class JointDistribution:
         return f"<JointDistribution of {', '.join(self.symbols)}, {self.horizon} bars after {self.as_of}, {copula}>"
 
     def marginal(self, symbol: str) -> Marginal:
-        """The distribution of one of the assets."""
+        """The marginal distribution of one asset."""
         [at] = self._at([symbol])
         return Marginal(
             dist=self.dists[symbol],
@@ -145,7 +143,7 @@ class JointDistribution:
         return self.returns_of(scores + self.location)
 
     def returns_of(self, scores: Floats) -> Floats:
-        """Log returns of the copula's scores, (n, assets) each."""
+        """Log returns from the copula's scores, (n, assets) each."""
         return np.stack([self.marginal(each).returns_of(scores[:, at]) for at, each in enumerate(self.dists)], axis=1)
 
     def prob(self, event: Callable[[dict[str, Floats]], Any], n: int = DRAWS, seed: int = 0) -> Estimate:
@@ -158,7 +156,7 @@ class JointDistribution:
         return Estimate(share, math.sqrt(share * (1 - share) / n))
 
     def given(self, returns: Mapping[str, float]) -> JointDistribution:
-        """The other assets, given the log returns of some."""
+        """The distribution of the other assets, conditional on these log returns."""
         values = _finite(returns, "a log return", MAX_LOG_MOVE)
         known, rest = self._at(list(values)), [at for at, each in enumerate(self.symbols) if each not in values]
         if not rest:
@@ -180,7 +178,7 @@ class JointDistribution:
         )
 
     def portfolio(self, positions: Mapping[str, float], n: int = DRAWS, seed: int = 0) -> Portfolio:
-        """Profit and loss of amounts of money in some of the assets, short where negative."""
+        """Profit and loss of amounts of money in some of the assets, negative if short."""
         amounts = _finite(positions, "an amount of money", _MOST_MONEY)
         at = self._at(list(amounts))
         profits = np.array(list(amounts.values())) * np.expm1(self.sample(n, seed)[:, at])
@@ -196,7 +194,7 @@ class JointDistribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What one position adds to the risk of all, in money; `marginal` is per unit of money more of it."""
+    """The contribution of one position to total risk, in money; `marginal` is per additional unit of money."""
 
     amount: float
     value_at_risk: float
@@ -207,7 +205,7 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Portfolio:
-    """The distribution of profit and loss, in money; positive risks are losses."""
+    """The distribution of profit and loss, in money; risk figures are positive for losses."""
 
     positions: dict[str, float]
     profits: Floats
@@ -222,11 +220,11 @@ class Portfolio:
 
     @cached_property
     def profit(self) -> Floats:
-        """(draws,) of all positions together."""
+        """(draws,) total over positions."""
         return np.asarray(self.profits.sum(axis=1))
 
     def quantile(self, q: float) -> Estimate:
-        """The profit that is not passed with probability q."""
+        """The quantile of profit at level q."""
         if not 0 <= q <= 1:
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
         error = math.sqrt(q * (1 - q) / len(self.profit))
@@ -234,7 +232,7 @@ class Portfolio:
         return Estimate(float(value), float(high - low) / 2)
 
     def value_at_risk(self, level: float = 0.99) -> Estimate:
-        """The loss that is not passed with probability `level`."""
+        """The quantile of the loss at `level`."""
         self._tail(level)
         profit = self.quantile(1 - level)
         return Estimate(-profit, profit.standard_error)
@@ -246,7 +244,7 @@ class Portfolio:
         return Estimate(mean, math.sqrt((float(losses.var()) + level * beyond**2) / len(losses)))
 
     def contributions(self, level: float = 0.99) -> dict[str, Contribution]:
-        """Who contributes how much; over the positions they add up to the whole (Euler)."""
+        """Risk contributions by position, which add up to the total (Euler)."""
         worst, number = self._tail(level), len(self.profit)
         order, near = np.argsort(self.profit, kind="stable"), max(1, round(_NEAR * (1 - level) * number))
         at = round((1 - level) * number)
@@ -267,7 +265,7 @@ class Portfolio:
         }
 
     def to_dict(self, level: float = 0.99) -> dict[str, Any]:
-        """All of it as JSON-safe values."""
+        """All figures as JSON-safe values."""
         limit, shortfall = self.value_at_risk(level), self.expected_shortfall(level)
         return {
             "level": level,
@@ -280,7 +278,7 @@ class Portfolio:
         }
 
     def plot(self, ax: Axes, level: float = 0.99) -> Axes:
-        """Draw the drawn profits, with value at risk and expected shortfall."""
+        """Plot the drawn profits, with value at risk and expected shortfall."""
         ax.hist(self.profit, bins=200, range=tuple(np.quantile(self.profit, [0.001, 0.999])), alpha=0.4)
         for name, value in (("VaR", self.value_at_risk(level)), ("ES", self.expected_shortfall(level))):
             ax.axvline(-value, linewidth=1, color="black", linestyle="-" if name == "VaR" else ":")
@@ -304,7 +302,7 @@ def _levels_of(scores: Floats, degrees: float | None) -> Floats:
 
 
 def _finite(values: Mapping[str, float], what: str, most: float) -> dict[str, float]:
-    """Numbers by symbol, of which there must be some, none of them beyond what the figures can hold."""
+    """Validate finite numbers by symbol, at least one, none larger than `most`."""
     for symbol, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not abs(value) <= most:
             expected = f"from {-most:g} to {most:g}"

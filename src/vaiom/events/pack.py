@@ -1,7 +1,4 @@
-"""A corpus as one file, to travel to another machine: a zip of its folder, checked on both ends.
-
-Enters: a corpus folder, or a packed file. Leaves: the other. Standard library and NumPy alone.
-"""
+"""Pack a corpus folder into one zip file and unpack it, with every byte checked on both ends."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def pack(path: Path, file: Path) -> int:
     names = _declared_sizes(dict(open_corpus(path).manifest))
     with atomic_file(file) as staged, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
-            # A fixed date makes the packed bytes a function of the corpus alone.
+            # A fixed date makes the packed bytes depend on the corpus alone.
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
             with (path / name).open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
@@ -39,7 +36,7 @@ def pack(path: Path, file: Path) -> int:
 
 
 def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
-    """Restore a packed corpus as a folder; nothing is left behind if any byte is not what was packed."""
+    """Unpack a corpus into a folder; nothing is left behind if any byte differs."""
     try:
         archive = zipfile.ZipFile(file)
     except FileNotFoundError as error:
@@ -58,7 +55,7 @@ def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
 
 
 def _declared_sizes(manifest: dict[str, Any]) -> dict[str, int]:
-    """The files of a corpus, with the bytes that each may have."""
+    """The files of a corpus and their sizes in bytes."""
     names = MANIFEST_NAME, corpus.TOKENIZER_NAME, f"{manifest['folder']}/{corpus.STATE_NAME}"
     return dict.fromkeys(names, _MOST_TEXT) | {
         f"{manifest['folder']}/{name}.npy": manifest["rows"] * np.dtype(entry["dtype"]).itemsize + _MOST_HEADER
@@ -67,7 +64,7 @@ def _declared_sizes(manifest: dict[str, Any]) -> dict[str, int]:
 
 
 def _extract(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], sizes: dict[str, int], folder: Path) -> None:
-    """Write files of these names alone, each once and within its size, so that no name can lead out of the folder."""
+    """Extract files of these names alone, each once and within its size, so that no path can leave the folder."""
     for info in infos:
         where, most = f"{archive.filename}, {info.filename}", sizes.pop(info.filename, None)
         if most is None:

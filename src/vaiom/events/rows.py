@@ -1,8 +1,6 @@
-"""Bars as rows: every number a row carries, known at its own time; and the rows of a corpus while it is made.
+"""Turn bars into rows, each known at its bar's close, and hold the rows of a corpus while it is built.
 
-Enters: bars that follow a state, a whole history or one live bar. Leaves: the columns that a corpus stores of their
-rows, and the state after them; arrays in memory, or files of which each use holds a part. A row holds nothing of the
-next one: targets are the next row's own values, joined when a corpus is read.
+A row contains nothing of the next one: targets are the next row's values, joined when a corpus is read.
 Paper: Methods, "Continuous dynamic features" and "Data-quality masks".
 """
 
@@ -30,9 +28,9 @@ from vaiom.market.folder import NUMBER_COLUMNS
 from vaiom.market.timeframes import step_seconds
 
 EXACT = {value: f"{value}_exact" for _, value in BUCKETED.values()}
-"""Values that buckets are taken from, and the columns that hold their 64 bits until then."""
+"""Values that are bucketed later, and the columns that keep them in float64 until then."""
 CROSS_ROWS = 1 << 20
-"""Rows of all assets together whose cross fields are made at once."""
+"""Rows of all assets whose cross fields are computed at once."""
 WAIT = "log_wait"
 
 _TYPES = {**COLUMN_TYPES, **dict.fromkeys(EXACT.values(), "<f8")}
@@ -42,7 +40,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
-    """Ordered bars as arrays; nulls become NaN."""
+    """Sorted bars as arrays; nulls become NaN."""
     microseconds = frame["Datetime"].cast(pl.Datetime("us")).to_physical().to_numpy()
     seconds = microseconds // 1_000_000
     unstorable = (seconds * 1_000_000 != microseconds) | (seconds < 0) | (seconds > LAST_SECOND)
@@ -59,9 +57,9 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
 
 
 def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
-    """Rows of bars that follow `state`, the extra fields with them where the state has them; and the state after.
+    """Rows of bars after `state`, with the extra fields if the state has them, and the state after them.
 
-    The paper's values are float64, undefined ones NaN, as the fit of the tokenizer wants them.
+    The paper's values are float64, NaN where undefined, as fitting the tokenizer needs them.
     """
     made = list(blocks_of(bars, state))
     if len(made) == 1:
@@ -70,7 +68,7 @@ def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
 
 
 def blocks_of(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetState]]:
-    """Rows in blocks that stay in a processor's cache, each with the state after it."""
+    """Rows in blocks that fit a processor's cache, each with the state after it."""
     for start in range(0, np.size(bars.seconds) or 1, fields.BLOCK_ROWS):
         many = isinstance(bars.seconds, np.ndarray)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -80,15 +78,15 @@ def blocks_of(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetSta
 
 
 class RowMaker:
-    """Makes the rows that one model reads: of a history, of new bars, of one live bar.
+    """Makes the rows that one model reads: of a history, new bars or one live bar.
 
-    Recursions that no field of the model needs do not run; what rows read of other assets is `fields.cross_columns`.
+    Recursions that no field of the model needs do not run; cross fields come from `fields.cross_columns`.
     """
 
     def __init__(self, input_fields: Sequence[str], tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.beyond = tuple(name for name in EXTRA_FIELDS if name in input_fields)
-        """The fields that the paper does not have, of those that the model reads."""
+        """The fields beyond the paper's that the model reads."""
         self.extra = any(name in OWN_FIELDS for name in self.beyond)
         self.cross = any(name in CROSS_FIELDS for name in self.beyond)
         self.step = step_seconds(tokenizer.timeframe)
@@ -98,7 +96,7 @@ class RowMaker:
         return AssetState.empty(timedelta(seconds=self.step) if self.extra else None)
 
     def restored(self, value: dict[str, Any]) -> AssetState:
-        """The state that a `to_json` of it describes."""
+        """The state from its `to_json`."""
         state = AssetState.from_json(value)
         if (state.slots is not None) != self.extra:
             raise DataError("not the state of a model with these fields", fix="push the history of each asset again")
@@ -107,7 +105,7 @@ class RowMaker:
     def __call__(
         self, bars: Bars, state: AssetState | None = None, last: int | None = None
     ) -> tuple[Columns, AssetState]:
-        """Stored columns of bars that follow `state` and the stamp `last`, and the state after them."""
+        """Stored columns of bars after `state` and the stamp `last`, and the state after them."""
         rows, state = rows_of(bars, state or self.start())
         edges = self.tokenizer.edges
         columns = fields.stored(rows)
@@ -126,7 +124,7 @@ def meta_of(tokenizer: Tokenizer, symbol: str) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of all assets, one asset after another; processes may write different ones of the same files at once."""
+    """Rows of all assets, one asset after another; processes may write different rows of the files concurrently."""
 
     slices: Mapping[str, slice]
     folder: Path | None
@@ -134,7 +132,7 @@ class Rows:
 
     @classmethod
     def create(cls, sizes: Mapping[str, int], folder: Path | None = None) -> Rows:
-        """Rows of so many bars of each asset, in memory or in the files of a folder."""
+        """Allocate rows for this many bars of each asset, in memory or in files of a folder."""
         count = sum(sizes.values())
         if folder is None:
             return cls(slices_of(sizes), None, {name: np.empty(count, dtype) for name, dtype in _TYPES.items()})
@@ -157,7 +155,7 @@ class Rows:
         return out
 
     def write(self, start: int, columns: fields.Columns) -> None:
-        """Columns of the rows from `start` on."""
+        """Write columns from row `start` on."""
         for name, values in columns.items():
             if self.folder is None:
                 self.arrays[name][start : start + len(values)] = values
@@ -165,10 +163,10 @@ class Rows:
             array = np.ascontiguousarray(values, _TYPES[name])
             with (self.folder / f"{name}.npy").open("r+b") as stream:
                 stream.seek(_HEADER_BYTES + start * array.itemsize)
-                stream.write(array.data)  # NumPy's own writer does not say that the disk is full
+                stream.write(array.data)  # NumPy's writer does not report a full disk
 
     def write_cross(self) -> None:
-        """Make the fields that need the other assets, for some stamps of all assets at a time."""
+        """Compute the cross fields, for a block of stamps of all assets at a time."""
         count = max((rows.stop for rows in self.slices.values()), default=0)
         stamps = np.unique(self.read(["timestamp"], slice(0, count))["timestamp"])
         size = max(1, CROSS_ROWS // len(self.slices))
@@ -176,7 +174,7 @@ class Rows:
         for last in (*stamps[size - 1 :: size], *stamps[-1:]):
             assets = {}
             for symbol, rows in self.slices.items():
-                # Stamps of an asset do not repeat: no more of its rows than a block has stamps are in it.
+                # An asset's stamps are unique: at most as many of its rows as a block has stamps are in it.
                 ahead = slice(places[symbol], min(places[symbol] + size, rows.stop))
                 columns = self.read(("timestamp", *CROSS_SOURCES), ahead)
                 inside = int(columns["timestamp"].searchsorted(last, "right"))
@@ -186,7 +184,7 @@ class Rows:
                 places[symbol] += len(columns[CROSS_FIELDS[0]])
 
     def sha256(self) -> str:
-        """Of the bytes of all columns of a corpus in files, one after another."""
+        """Hash of the bytes of a corpus's columns, in file order."""
         assert self.folder
         digest = hashlib.sha256()
         for name in COLUMN_TYPES:

@@ -1,9 +1,8 @@
-"""What fields are made of: returns, gaps, ranges and volumes, their running means, and the slots of the week.
+"""The inputs of the fields: returns, gaps, ranges and volumes, their EWMAs, and means by slot of the week.
 
-Enters: consecutive bars of one asset, and the state left by the bars before them. Leaves: `Series` through each bar,
-and the state after the last. A whole history, new bars and one live bar go through the same lines and give the same
-bits: many bars are arrays, one bar is NumPy scalars, which cost a tenth. NumPy alone, but for long averages.
-Paper: Methods, "Continuous dynamic features" and "Return Bucket Construction"; ranges and slots are not the paper's.
+A history, new bars and one live bar run through the same code and give the same bits; one bar is NumPy scalars, ten
+times cheaper than arrays. Paper: Methods, "Continuous dynamic features", "Return Bucket Construction"; ranges and slots
+are ours.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ MAX_LOG_MOVE = 1.0
 _SCALE_SPANS = (("ret", SHORT_SPAN), ("ret", LONG_SPAN), ("gap", SHORT_SPAN))
 _MEAN_SPANS = (("range", 20), ("range", 120), ("range", 480), ("ret", 120), ("ret", 2400), ("volume", 120))
 SCALES = {f"{name}{span}": (name, span) for name, span in _SCALE_SPANS}
-"""The paper's averages, of squared returns and gaps."""
+"""The paper's EWMAs, of squared returns and gaps."""
 MEANS = {f"{name}{span}": (name, span) for name, span in _MEAN_SPANS}
-"""Running means, of range variances, squared returns and volumes, that fields beyond the paper's are made of."""
+"""Running means of range variances, squared returns and volumes, for fields beyond the paper's."""
 SLOT_QUANTITIES = ("ret", "range", "volume")
 SLOT_LIMIT = 25.0
-"""A slot learns from no value larger than this many times the week's mean: one wild bar must not rule it for a year."""
+"""Values are clipped to this many times the week's mean, so that one outlier does not dominate its slot for a year."""
 SLOT_WEEKS = 52
 LATELY_WEEKS = 4
-"""Two holidays a week apart close a slot for two weeks; a change of clocks closes it for half a year."""
+"""Two holidays a week apart close a slot for two weeks; a clock change closes it for half a year."""
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
 
 LONG_SERIES = 500
-"""A longer series is averaged by Polars, which gives the same bits; to begin costs it a loop of this length."""
+"""Longer series are averaged by Polars, with the same bits; its start-up costs as much as a loop of this length."""
 MOST_MISSING = 10_000_000
-"""Rows without a value in a row: more than any history has."""
+"""More consecutive rows without a value than any history has."""
 
 _NEVER = -(10**6)  # a week long before any that can be stored
 _SLOT_ALPHA = 2 / (SLOT_WEEKS + 1)
@@ -71,14 +70,14 @@ class Bars(NamedTuple):
 
 
 class Ewma(NamedTuple):
-    """Where an EWMA stands: its mean (NaN before the first value) and how many rows without a value came since."""
+    """State of an EWMA: its mean (NaN before the first value) and the number of rows without a value since the last."""
 
     mean: float = math.nan
     num_missing: int = 0
 
 
 class Mean(NamedTuple):
-    """An EWMA started at 0 and how many values it holds, from which their weight in it follows."""
+    """An EWMA started at 0 and its number of values, which gives their total weight."""
 
     level: float = 0.0
     num_values: int = 0
@@ -86,7 +85,7 @@ class Mean(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slots:
-    """A table of (quantity, slot of the week): an EWMA started at 0, how often it was fed, and when it was last."""
+    """EWMAs by (quantity, slot of the week), started at 0, with update counts and the last week of each."""
 
     level: Floats
     count: Ints
@@ -109,7 +108,7 @@ class Slots:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AssetState:
-    """All that the recursions remember of an asset's past; `means` and `slots` where more than the paper is wanted."""
+    """The recursive state of an asset; `means` and `slots` only if fields beyond the paper's are needed."""
 
     close: float = math.nan
     num_clean: int = 0
@@ -119,7 +118,7 @@ class AssetState:
 
     @classmethod
     def empty(cls, timeframe: timedelta | None) -> AssetState:
-        """The state before the first bar; without a timeframe that of the paper's fields alone."""
+        """The state before the first bar; without a timeframe only that of the paper's fields."""
         return cls(
             scales=dict.fromkeys(SCALES, Ewma()),
             means=dict.fromkeys(MEANS, Mean()) if timeframe else {},
@@ -127,7 +126,7 @@ class AssetState:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object that restores every bit; what is undefined is null."""
+        """A JSON object that restores every bit; undefined values are null."""
         value: dict[str, Any] = {"close": _or_none(self.close), "num_clean": self.num_clean}
         value |= {name: [_or_none(ewma.mean), ewma.num_missing] for name, ewma in self.scales.items()}
         if self.slots is None:
@@ -171,25 +170,25 @@ class Running(NamedTuple):
 
 
 class SlotMeans(NamedTuple):
-    """Means of past weeks: of the slot that comes next, through the row, and of the row's own slot, before it."""
+    """Means over past weeks: of the next slot, through the row, and of the row's own slot, before it."""
 
     coming: Floats
     own_prev: Floats
 
 
 class Series:
-    """One value per bar, NaN where undefined: what the formulas of `events.fields` are written in.
+    """One value per bar, NaN where undefined, the variables of the formulas in `events.fields`.
 
-    `_prev` is through the bar before. The state after the last bar is `after`.
+    `_prev` is through the bar before; `after` is the state after the last bar.
     """
 
     def __init__(self, bars: Bars, state: AssetState) -> None:
         self.bars = bars
-        # A non-positive price is a missing one: it never makes an infinite return.
+        # A non-positive price counts as missing: it never makes an infinite return.
         close = where(bars.close > 0, bars.close, math.nan)
         open_ = where(bars.open > 0, bars.open, math.nan)
         close_prev = np.concatenate([[state.close], close])[:-1] if _many(close) else np.float64(state.close)
-        self.missing = (open_ != open_) | (close != close)  # as np.isnan says, which costs one bar ten times as much
+        self.missing = (open_ != open_) | (close != close)  # np.isnan is ten times slower for one bar
         self.log_ret = np.log(close / close_prev)
         self.log_gap = np.log(open_ / close_prev)
         self.clean = ~self.missing & (self.log_ret != 0) & (abs(self.log_ret) <= MAX_LOG_MOVE)
@@ -198,7 +197,7 @@ class Series:
         num_clean = state.num_clean + _running_count(self.clean)
         self.num_clean_prev = num_clean - self.clean
         clean_gap = where(self.clean_gap, self.log_gap, math.nan)
-        # A product, not **2: a scalar's power rounds otherwise.
+        # A product, not **2: a scalar's power rounds differently.
         self._squares = {"ret": self.clean_ret * self.clean_ret, "gap": clean_gap * clean_gap}
         scales, sigmas = {}, {}
         for key, (name, span) in SCALES.items():
@@ -220,7 +219,7 @@ class Series:
 
     @cached_property
     def log_range(self) -> Floats:
-        """ln(High/Low) where High and Low enclose Open and Close, are positive, and no further apart than returns."""
+        """ln(High/Low) where both are positive, enclose Open and Close and are no further apart than a valid return."""
         _, open_, high, low, close, _ = self.bars
         log_range = np.log(high / low)
         encloses = (low > 0) & (low <= open_) & (low <= close) & (open_ <= high) & (close <= high)
@@ -228,7 +227,7 @@ class Series:
 
     @cached_property
     def close_location(self) -> Floats:
-        """Where in its range the bar closed, from -1 at the Low to 1 at the High; 0 where the two are one."""
+        """Position of the close in the bar's range, from -1 at the Low to 1 at the High; 0 if the range is 0."""
         _, _, high, low, close, _ = self.bars
         location = where(high > low, (2 * close - high - low) / (high - low), 0.0)
         return where(self.log_range == self.log_range, location, math.nan)
@@ -240,12 +239,12 @@ class Series:
 
     @cached_property
     def activity(self) -> Floats:
-        """The bar's volume over its mean of the bars before."""
+        """The bar's volume divided by the mean volume of earlier bars."""
         return self.volume / self.means[f"volume{LONG_SPAN}"].before
 
     def _run_extra(self, means: Mapping[str, Mean], slots: Slots) -> tuple[dict[str, Mean], Slots]:
         """Fill `means` and `slots`; return their states after the last bar."""
-        # A bar without any range is no estimate, as an exact zero is no return.
+        # A bar without range is no estimate, just as an exact zero is no return.
         ranges = where(self.log_range > 0, self.log_range, math.nan)
         sources = {
             "ret": self._squares["ret"],
@@ -255,14 +254,14 @@ class Series:
         after = {}
         for key, (name, span) in MEANS.items():
             self.means[key], after[key] = running_mean(sources[name], span, means[key])
-        # A slot holds ratios to the level of the time: levels drift within months, the shape of the week hardly does.
+        # Slots hold ratios to the current level: levels drift within months, the shape of the week hardly does.
         ratios = np.array([sources[name] / self.means[f"{name}{LONG_SPAN}"].before for name in SLOT_QUANTITIES])
         coming, own_prev, slots = run_slots(self.bars.seconds, np.minimum(ratios, SLOT_LIMIT), slots)
         self.slots = {name: SlotMeans(*pair) for name, *pair in zip(SLOT_QUANTITIES, coming, own_prev, strict=True)}
         return after, slots
 
 
-# These alone know whether they are given many bars or one.
+# Only these distinguish many bars from one.
 
 
 def floored_root(mean_square: Floats) -> Floats:
@@ -277,7 +276,7 @@ def _many(values: Any) -> bool:
 
 
 def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
-    """`np.where`, in a fraction of its time for one bar."""
+    """`np.where`, much faster for one bar."""
     made: Any = values
     if _many(condition):
         made = np.where(condition, values, otherwise)
@@ -320,7 +319,7 @@ def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]
 
 @lru_cache(maxsize=1024)
 def _weight(alpha: float, num_missing: int) -> float:
-    """Of a value after so many rows without one: the past has aged meanwhile."""
+    """Weight of a value after this many rows without one, during which the past has aged."""
     old = 1.0
     for _ in range(num_missing + 1):
         old *= 1 - alpha
@@ -328,7 +327,7 @@ def _weight(alpha: float, num_missing: int) -> float:
 
 
 def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]:
-    """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it as it is."""
+    """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it unchanged."""
     seen: Bools = values == values
     if not _many(values):
         (before, level), _ = average(values, span, Ewma(state.level))
@@ -342,7 +341,7 @@ def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]
 
 
 def _weight_of(counts: Ints, span: int) -> Floats:
-    """What so many values weigh in an EWMA started at 0."""
+    """Total weight of this many values in an EWMA started at 0."""
     weights: Floats = -np.expm1(counts * math.log1p(-2 / (span + 1)))
     return weights
 
@@ -351,17 +350,17 @@ _known_weight = lru_cache(maxsize=1024)(_weight_of)
 
 
 def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
-    """Means by time of the week of `values` (quantities, N): of the coming slot, of the row's own before it; the state.
+    """Slot means of `values` (quantities, N): of the next slot, of the row's own slot before the row, and the state.
 
-    A slot is a timeframe's step within the week of the stored clock; its mean is an EWMA over the weeks in which it was
-    fed. The coming slot is the first after the row's own, in the order of the week, that was fed lately: after
-    Friday's last bar it is Sunday's first, also in the weeks after a change to or from summer time has moved both.
+    A slot is one step of the timeframe in the week of the stored clock; its mean is an EWMA over the weeks that updated
+    it. The next slot is the first later one, in weekly order, that was updated lately: after Friday's last bar it is
+    Sunday's first, also in the weeks after a daylight-saving change has moved both.
     """
     week, slot = place_in_week(seconds, state.step)
     if not _many(seconds):
         return _run_bar(int(week), int(slot), values, state)
     coming, own_prev = np.empty_like(values), np.empty_like(values)
-    # A sweep is a stretch of rows through ever later slots of one week, so that each slot is fed once at most.
+    # A sweep is a run of rows through increasing slots of one week, so that each slot is updated at most once.
     cuts = 1 + np.flatnonzero((np.diff(week) != 0) | (np.diff(slot) <= 0))
     for start, stop in pairwise([0, *cuts.tolist(), len(seconds)] if len(seconds) else []):
         rows = slice(start, stop)
@@ -377,8 +376,8 @@ def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Flo
     after.count[:, slot] = count + fed
     after.last_week[:, slot] = np.where(fed, np.maximum(last_week, week), last_week)
 
-    # The coming slot is sought in this week, of which the table before the sweep is known, then in the next, whose
-    # table is the one after it, up to the row's own slot.
+    # The next slot is searched in this week, with the table before the sweep, then in the next week up to the row's own
+    # slot, with the table after it.
     def weeks(name: str) -> npt.NDArray[Any]:
         return np.concatenate([getattr(state, name), getattr(after, name)], axis=1)
 
@@ -392,7 +391,7 @@ def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Flo
 
 
 def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, Any, Slots]:
-    """The sweep of one bar, after which the table differs in the bar's own slot alone."""
+    """The sweep of one bar, which changes the bar's own slot alone."""
     after = state.copy()
     coming, own_prev = [], []
     for value, level, count, last_week in zip(values.tolist(), *vars(after).values(), strict=True):
@@ -409,7 +408,7 @@ def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, A
 
 
 def _roots(levels: Any) -> Running:
-    """The scales through each row and before it, of what `average` gives."""
+    """Scales through each row and before it, from the output of `average`."""
     if _many(levels):
         roots = floored_root(levels)
         return Running(roots[1:], roots[:-1])

@@ -1,7 +1,6 @@
-"""Which split an event belongs to, by the timestamp of its target bar; the sealed interval.
+"""Assign events to splits by the timestamp of their target bar, including the sealed interval.
 
-Enters: target timestamps. Leaves: a split code per row. Everything outside the named intervals is buffer: it feeds
-recursions and left contexts, but is never fitted on and never scored.
+Events outside the named intervals are buffer: they feed recursions and contexts, but are never fitted on or scored.
 Paper: Methods, "Corpus Construction and Split Protocol".
 """
 
@@ -27,7 +26,7 @@ Interval = tuple[datetime, datetime]
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """Boundaries of the protocol, half-open intervals of target time; the defaults are the paper's."""
+    """Split boundaries, half-open intervals of target time; the defaults are the paper's."""
 
     train_end: datetime = datetime(2024, 1, 1)
     validation: Interval = (datetime(2024, 7, 1), datetime(2025, 1, 1))
@@ -46,9 +45,9 @@ class SplitConfig:
 
     @classmethod
     def covered_by(cls, first: datetime, last: datetime) -> SplitConfig:
-        """The paper's boundaries where bars from `first` to `last` cover them; else whole days in similar proportions.
+        """The paper's boundaries if bars from `first` to `last` cover them, else whole days in similar proportions.
 
-        Train is 70% of the time then, a buffer 5%, Validation 10%, one test the rest.
+        Those are 70% Train, 5% buffer, 10% Validation, and one test of the rest.
         """
         paper, month = cls(), timedelta(days=31)
         if first <= paper.train_end - (paper.seal - paper.train_end) and last >= paper.tests[0][1] - month:
@@ -62,7 +61,7 @@ class SplitConfig:
             raise ConfigError(problem, expected="some weeks", got=got) from error
 
     def to_options(self) -> str:
-        """As the command line takes it."""
+        """As command-line options."""
         (start, stop), tests = self.validation, ",".join(f"{a:%Y-%m-%d}:{b:%Y-%m-%d}" for a, b in self.tests)
         ends = f"--train-end {self.train_end:%Y-%m-%d} --validation {start:%Y-%m-%d}:{stop:%Y-%m-%d}"
         return f"{ends} --test {tests} --seal {self.seal:%Y-%m-%d}"
@@ -82,7 +81,7 @@ class SplitConfig:
         return self.names.index(name)
 
     def shifted_to(self, train_end: datetime) -> SplitConfig:
-        """The same protocol with every boundary moved by as many months as the end of Train moves."""
+        """The same protocol, shifted by whole months so that Train ends at `train_end`."""
         months = 12 * (train_end.year - self.train_end.year) + train_end.month - self.train_end.month
         if train_end != _add_months(self.train_end, months):
             problem = "Train must end at the start of a month for the other boundaries to move along"
@@ -90,7 +89,7 @@ class SplitConfig:
         return self.shifted_by(months)
 
     def shifted_by(self, months: int) -> SplitConfig:
-        """The same protocol with every boundary moved by some months."""
+        """The same protocol, shifted by some months."""
 
         def moved(value: Any) -> Any:
             return _add_months(value, months) if isinstance(value, datetime) else tuple(map(moved, value))
@@ -98,7 +97,7 @@ class SplitConfig:
         return SplitConfig(**{name: moved(value) for name, value in vars(self).items()})
 
     def codes(self, target_timestamps: npt.NDArray[np.datetime64]) -> npt.NDArray[np.uint8]:
-        """The split code of each event; rows without a target get `NO_TARGET_CODE`."""
+        """The split code of each event; rows without a target have `NO_TARGET_CODE`."""
         out = np.full(len(target_timestamps), self.code(BUFFER), np.uint8)
         out[target_timestamps < np.datetime64(self.train_end)] = self.code(TRAIN)
         for name, (start, end) in zip((VALIDATION, *self.test_names), (self.validation, *self.tests), strict=True):
