@@ -1,1 +1,1 @@
-"""Windows of events become the distribution of the next return."""
+"""The network: windows of events in, the distribution of the next return out."""

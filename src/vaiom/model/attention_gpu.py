@@ -1,9 +1,7 @@
-"""Causal attention with dropout for GPUs, written for short windows and narrow heads.
+"""Causal attention with dropout for GPUs: Triton kernels for short windows and narrow heads, in FP16 or BF16.
 
-Enters: packed queries, keys and values (B, T, 3, H, E) in FP16 or BF16, and a seed. Leaves: (B, T, H, E).
-Stock fused kernels pay for generality: they draw Philox numbers, and they want queries, keys and values apart. Here a
-weight is dropped by a short integer hash of (seed, head, row, column), which the backward pass repeats instead of
-storing, and gradients are written where the projection's backward product reads them.
+Unlike stock fused kernels, dropout is a short integer hash of (seed, head, row, column), recomputed in the backward
+pass instead of stored, and queries, keys and values stay packed (B, T, 3, H, E), as do their gradients.
 Paper: Methods, "VAIOM Backbone" (causal mask, attention dropout).
 """
 
@@ -21,7 +19,7 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _row_keys(seed, head, rows, T):
-    """A key per row of scores, different in every head and under every seed, by well-known integer finalisers."""
+    """A key per row of scores, different for every head and seed, by standard integer finalisers."""
     key = ((head * T + rows).to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
     key ^= key >> 15
     key *= 0x2C1B3C6D
@@ -40,7 +38,7 @@ def _forward(
     QKV, OUT, LSE, SEED, scale, drop_below, keep_scale,
     T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    # Late rows see the most keys: they start first.
+    # Late rows see the most keys, so they start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
     D: tl.constexpr = H * E
@@ -53,7 +51,7 @@ def _forward(
     top = tl.full([BM], -1e30, tl.float32)
     total = tl.zeros([BM], tl.float32)
     mixed = tl.zeros([BM, E], tl.float32)
-    # Keys older than the window of the block's first row are seen by none of its rows.
+    # Keys older than the window of the block's first row are visible to none of its rows.
     for start in range(tl.maximum(block * BM - W + 1, 0) // BN * BN, (block + 1) * BM, BN):
         at = start + columns
         k = tl.load(base + D + at[:, None] * (3 * D) + e[None, :])
@@ -97,7 +95,7 @@ def _backward_queries(
     lse = tl.load(LSE + head * T + rows)
     keys = _row_keys(tl.load(SEED), head, rows, T)
     dq = tl.zeros([BM, E], tl.float32)
-    # Keys older than the window of the block's first row are seen by none of its rows.
+    # Keys older than the window of the block's first row are visible to none of its rows.
     for start in range(tl.maximum(block * BM - W + 1, 0) // BN * BN, (block + 1) * BM, BN):
         at = start + columns
         k = tl.load(base + D + at[:, None] * (3 * D) + e[None, :])
@@ -162,7 +160,7 @@ _LAUNCH: dict[str, Any] = {"BM": _BLOCK, "BN": _BLOCK, "num_warps": 4, "num_stag
 
 
 def fits(qkv: Tensor) -> bool:
-    """Whether the kernels take these tensors."""
+    """Whether the kernels support this tensor."""
     _, length, _, _, size = qkv.shape
     return (
         qkv.dtype in (torch.float16, torch.bfloat16)

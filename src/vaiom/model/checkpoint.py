@@ -1,6 +1,6 @@
-"""A checkpoint explains itself: safetensors whose header holds configuration, tokenizer, data hashes, cutoff and seed.
+"""Checkpoints: safetensors files whose header holds configuration, tokenizer, data hashes, training cutoff and seed.
 
-Nothing is ever unpickled, and a file whose header or tensors are not the ones that were written is refused.
+Nothing is unpickled, and a file whose header or tensors do not match their hashes is refused.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ EVIDENCE, USE = "evidence", "use"
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where a model comes from and what it has seen."""
+    """Where a model comes from and which data it has seen."""
 
     vaiom_version: str
     corpus_sha256: str
     inputs: list[dict[str, Any]]
     splits: dict[str, Any]
-    """Boundaries of the protocol; Train ends at `train_end`."""
+    """Split boundaries; Train ends at `train_end`."""
     experiment: str
     train: dict[str, Any]
     seed: int
     step: int
     validation_bits: float | None
     purpose: str = EVIDENCE
-    """A model for use was trained through the newest bars: nothing is left to judge it on."""
+    """A model for use was trained through the newest bars, so no data is left to evaluate it on."""
     start_sha256: str | None = None
-    """Of the weights that training went on from; None where it began from nothing."""
+    """Hash of the initial weights; None if training started from random ones."""
 
     @classmethod
     def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -63,16 +63,16 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelCard:
-    """What a model is and where it comes from, whichever file it was loaded from."""
+    """A model's configuration, tokenizer and provenance, whatever file it was loaded from."""
 
     config: ModelConfig
     tokenizer: Tokenizer
     provenance: Provenance
     sha256: str
-    """Of the trained tensors."""
+    """Hash of the trained tensors."""
 
     def corpus_options(self) -> dict[str, Any]:
-        """What a corpus of other bars is built with for the model to be scored on it and to go on learning there."""
+        """Corpus settings under which other bars can be scored by the model and used to train it further."""
         splits = SplitConfig.from_json(self.provenance.splits)
         return {"like": self.tokenizer, "timeframe": self.tokenizer.timeframe, "splits": splits}
 
@@ -94,31 +94,31 @@ def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: 
 
 
 def load_model(path: str | Path) -> Checkpoint:
-    """The selected model of a run folder, a packaged one by its name, or a checkpoint file."""
+    """Load the selected model of a run folder, a packaged model by name, or a checkpoint file."""
     found = find_run(Path(path))
     return load_checkpoint(found if found.is_file() else Run(found).best)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a model back, or say why the file cannot be trusted."""
+    """Load a model, or raise an error that says why the file cannot be trusted."""
     card, model = read_checkpoint(path, network)
     return Checkpoint(**vars(card), model=model)
 
 
 def network(card: ModelCard, tensors: Tensors) -> Vaiom:
-    """A model in PyTorch, of the tensors of its checkpoint."""
+    """A PyTorch model with the tensors of its checkpoint."""
     import torch
 
     from vaiom.model.vaiom import unallocated_model
 
-    # What does not fit is refused before it costs memory.
+    # Mismatches are refused before memory is allocated.
     model = unallocated_model(card.config, card.tokenizer.vocabulary_sizes)
     model.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()}, assign=True)
     return model.eval()
 
 
 def read_checkpoint(path: Path, make: Callable[[ModelCard, Tensors], T]) -> tuple[ModelCard, T]:
-    """What a checkpoint says of its model, and what is made of its tensors, which must be those of such a model."""
+    """The card of a checkpoint, and what `make` builds from its tensors, which must fit the card's model."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
         card = read_card(header, path)
@@ -129,7 +129,7 @@ def read_checkpoint(path: Path, make: Callable[[ModelCard, Tensors], T]) -> tupl
 
 
 def read_card(header: dict[str, Any], path: Path) -> ModelCard:
-    """What the header of a model file says of the model."""
+    """The model card in the header of a model file."""
     return ModelCard(
         config=from_json(ModelConfig, header["model"]),
         tokenizer=Tokenizer.from_json(header["tokenizer"], path),
@@ -139,12 +139,12 @@ def read_card(header: dict[str, Any], path: Path) -> ModelCard:
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Tensors in the memory of the processor."""
+    """Tensors as NumPy arrays on the CPU."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
 def write_tensors(path: Path, kind: str, version: int, contents: dict[str, Any], tensors: Tensors) -> str:
-    """Write a file that `read_tensors` can check, atomically; returns the hash of the tensors."""
+    """Write a file that `read_tensors` can verify, atomically; returns the hash of the tensors."""
     digest = tensors_sha256(tensors)
     header = {"format": kind, "format_version": version, **contents, "tensors_sha256": digest}
     text = canonical_json(header)
@@ -157,7 +157,7 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], T
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
-            # Copies: what is checked and used must not follow a file that changes later.
+            # Copies: verified data must not change with the file later.
             tensors = {name: file.get_tensor(name).copy() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError("no such checkpoint", where=path) from error
@@ -195,7 +195,7 @@ def tensors_sha256(tensors: Tensors) -> str:
 
 
 def _in_order(data: bytes) -> bytes:
-    """A safetensors file whose header has its keys in order: the library writes them in another one each time."""
+    """A safetensors file with sorted header keys: the library's order varies."""
     end = 8 + int.from_bytes(data[:8], "little")
     header = canonical_json(json.loads(data[8:end]))
     header += b" " * (-len(header) % 8)  # tensors stay aligned

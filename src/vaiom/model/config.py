@@ -20,38 +20,38 @@ RUNGS = {
 }
 FEED_FORWARD_FACTOR = 4
 SCORED_HISTORY = 512
-"""The paper's context: models that look further back are scored on the events that it gives, like everything else."""
+"""The paper's context; models that look further back are scored on the same events as all others."""
 MIN_EMBEDDING_WIDTH = 8
 INPUT_LIMIT = 32.0
-"""Continuous inputs are clipped to this on entry to the model, and nowhere else."""
+"""Continuous inputs are clipped to this inside the model, and nowhere else."""
 ROTARY_BASE = 10_000.0
-"""Of the angles from one position to the next."""
+"""Base of the rotation frequencies."""
 
 
 def class_of(buckets: Any) -> Any:
-    """Class ids 0..K-1 of bucket ids 1..K, of one id or of an array; where 0 may occur the array must be signed."""
+    """Class ids 0..K-1 of bucket ids 1..K, of one id or an array; the array must be signed if 0 may occur."""
     return buckets - 1
 
 
 PAPER_VOCABULARY = event.vocabulary_sizes(
     num_assets=11, num_classes=len(event.CLASSES), num_gap_buckets=14, num_vol_regimes=5
 )
-"""The corpus that the paper describes: what a configuration is counted with where no corpus is at hand."""
+"""The vocabulary of the paper's corpus, for counting parameters without a corpus."""
 
 
 RENAMED = {"average": "ema_decay", "drop_layer": "stochastic_depth"}
-"""Settings of a model or of its training that version 0.1 called otherwise, old name first."""
+"""Settings renamed since version 0.1, old name first."""
 HASHED_DEFAULTS: dict[str, Any] = {"norm": "layer", "feed_forward": "gelu", "normed_keys": False}
 REMOVED: dict[str, Any] = {**HASHED_DEFAULTS, "drop_field": 0.0}
-"""Settings of a model that there were, with the only value that is left of each; hashes are over some of them."""
+"""Removed model settings with their only supported value; some of them enter hashes."""
 
 ADDED: dict[str, Any] = {"attention_window": 0, "asset_dropout": 0.0, "cross_dropout": 0.0}
 ADDED |= {"teachers": 0, "teacher_share": 0.0}
-"""Settings that came later, with what they are where nobody names them: hashes leave them out then."""
+"""Settings added later, with their defaults: hashes leave them out at these values."""
 
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under today's names, whoever wrote them: checkpoint, `config.toml`, record, resume state, `--set`."""
+    """Settings under today's names, from any source: checkpoint, `config.toml`, record, resume state, `--set`."""
     upgraded: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in REMOVED:
@@ -62,7 +62,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spell_as_hashed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under the names of version 0.1: hashes and the keys of records are over these and never change."""
+    """Settings under the names of version 0.1, over which hashes and record keys are computed forever."""
     old = {new: old for old, new in RENAMED.items()}
     return {old.get(key, key): value for key, value in settings.items() if value != ADDED.get(key)}
 
@@ -73,9 +73,9 @@ class ModelConfig:
 
     input: Literal["disc", "cont", "hybrid"] = "hybrid"
     fields: tuple[str, ...] = ()
-    """Which fields of an event the model reads; none named is all that the paper gives its input branch."""
+    """The event fields that the model reads; if empty, all that the paper gives its input branch."""
     backbone: Literal["decoder", "gru"] = "decoder"
-    # Far beyond any use: what is larger is a slip or a hostile file, and would cost time before it fails.
+    # Larger values are a slip or a hostile file, and would waste time before failing.
     num_layers: Annotated[int, Interval("[1, 1000]")] = 4
     num_heads: Annotated[int, Interval("[1, 1000]")] = 4
     width: Annotated[int, Interval("[1, 100000]")] = 128
@@ -83,13 +83,13 @@ class ModelConfig:
     dropout: Share = 0.1
     positions: Literal["learned", "rotary"] = "learned"
     attention_window: Annotated[int, Interval("[0, inf)")] = 0
-    """How many positions each layer sees, its own included and never more than the context; 0 is the whole context."""
+    """Positions that each layer sees, its own included, at most the context; 0 is the whole context."""
     stochastic_depth: Share = 0.0
-    """How often the last layer is left out in training; earlier ones proportionally less."""
+    """Probability of skipping the last layer in training; earlier layers proportionally less."""
     asset_dropout: Share = 0.0
-    """How often a window is shown in training as one of an unknown asset."""
+    """Probability of hiding a window's asset in training."""
     cross_dropout: Share = 0.0
-    """How often a window is shown in training as if no other asset had a bar."""
+    """Probability of hiding other assets' bars from a window in training."""
     return_head: Literal["moms", "independent"] = "moms"
     num_states: Annotated[int, Interval("[1, 1000]")] = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
@@ -114,32 +114,32 @@ class ModelConfig:
 
     @property
     def input_fields(self) -> tuple[str, ...]:
-        """The fields that the model reads, in the order of its input."""
+        """The fields that the model reads, in input order."""
         return self.fields or (event.DISC_FIELDS if self.input == "disc" else event.CONT_FIELDS)
 
     @property
     def num_continuous(self) -> int:
-        """How many of its fields are numbers and not ids."""
+        """Number of continuous fields."""
         return 0 if self.input == "disc" else len(self.input_fields)
 
     @property
     def embedded(self) -> tuple[str, ...]:
-        """What the model has embeddings of: all fields, or the metadata beside continuous ones, or nothing."""
+        """Embedded fields: all of them, or the metadata beside continuous ones, or none."""
         return {"disc": self.input_fields, "cont": (), "hybrid": event.META_FIELDS}[self.input]
 
     @property
     def window(self) -> int:
-        """How many positions a layer sees at most."""
+        """Positions that a layer sees at most."""
         return min(self.attention_window or self.context, self.context)
 
     @property
     def receptive_field(self) -> int:
-        """How many rows an answer depends on."""
+        """Rows that an output depends on."""
         return 1 + self.num_layers * (self.window - 1) if self.attention_window else self.context
 
     @property
     def history(self) -> int:
-        """How many rows an event must have, its own included, to be scored: as many whatever the attention window."""
+        """Rows that an event must have to be scored, its own included, whatever the attention window."""
         return min(self.context, SCORED_HISTORY) if self.attention_window else self.context
 
     @property

@@ -1,7 +1,5 @@
-"""The backbones: a pre-normalised causal decoder, and a GRU in its place, which attention over the window must beat.
+"""The backbones: a pre-norm causal decoder, and a GRU of the same interface to compare it with.
 
-Enters: event vectors (B, T, D). Leaves: hidden states (B, T, D), or (B, 1, D) where only the last position is wanted.
-Attention and dropout take the fastest way that the device has.
 Paper: Methods, "VAIOM Backbone"; learned positions are drawn from N(0, 0.02). Rotary positions and stochastic depth are
 additions, off in the paper's model.
 """
@@ -21,14 +19,14 @@ if torch.cuda.is_available():
 
 POSITION_SCALE = 0.02
 _TABLE_ROWS = 8_192
-"""Positions whose rotations are at hand; longer passes compute their own."""
+"""Positions with precomputed rotations; longer passes compute their own."""
 _QUERY_BLOCK = 64
-# Odd multipliers without structure, as signed 32-bit numbers.
+# Unstructured odd multipliers, as signed 32-bit numbers.
 _SPREAD, _MIX = -1640531535, 739982445
 
 
 class Decoder(nn.Module):
-    """Blocks over events that know their place in the window; position s sees positions up to s and nothing later."""
+    """Causal Transformer blocks over event vectors with positions; position s sees positions up to s alone."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -54,7 +52,7 @@ class Decoder(nn.Module):
         trim = last_only and not self.any_length
         for number, block in enumerate(self.blocks, start=1):
             if trim and self.window:
-                # What the last position can see through the layers that are left, in blocks that GPU kernels take.
+                # Only what the last position sees through the remaining layers, in blocks that GPU kernels support.
                 seen = 1 + (len(self.blocks) - number + 1) * (self.window - 1)
                 h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
             rotated = None if rotated is None else rotated[:, -h_BTD.shape[1] :]
@@ -64,7 +62,7 @@ class Decoder(nn.Module):
         return hidden
 
     def accept_any_length(self) -> None:
-        """Compute in a way whose graph does not depend on the length, for other programs; the answers are the same."""
+        """Use operations whose graph does not depend on the length, for export; the results are the same."""
         for part in (self, *self.blocks):
             part.any_length = True
 
@@ -74,7 +72,7 @@ class Decoder(nn.Module):
 
 
 class Gru(nn.Module):
-    """Stacked GRU layers; state s has seen the events up to s and nothing later."""
+    """Stacked GRU layers; state s has seen the events up to s alone."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -93,7 +91,7 @@ class Gru(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward network, each behind its norm and beside a residual path."""
+    """Attention and a feed-forward network, each with a norm and a residual connection."""
 
     def __init__(self, config: ModelConfig, depth_rate: float = 0.0) -> None:
         super().__init__()
@@ -108,7 +106,7 @@ class Block(nn.Module):
         self.feed_out = nn.Linear(FEED_FORWARD_FACTOR * width, width)
 
     def forward(self, h_BTD: Tensor, rotated: Tensor | None = None, last: int = 0) -> Tensor:
-        """With `last`, of so many last positions alone."""
+        """With `last`, outputs of that many last positions alone."""
         rate = self.dropout if self.training else 0.0
         normed = self.attention_norm(h_BTD)
         if last:
@@ -127,14 +125,14 @@ class Block(nn.Module):
         return h_BTD + self._drop_path(drop(fed, rate))
 
     def _drop_path(self, change: Tensor) -> Tensor:
-        """Stochastic depth: leave a layer's change out for whole windows at random, and scale the others up."""
+        """Stochastic depth: skip a layer for random windows, and scale the others up."""
         if not self.training or not self.depth_rate:
             return change
         keep = torch.rand(change.shape[0], 1, 1, device=change.device) >= self.depth_rate
         return change * (keep / (1 - self.depth_rate)).to(change.dtype)
 
     def _attend_last(self, normed: Tensor, rotated: Tensor | None, rate: float, last: int) -> Tensor:
-        """Queries of the last positions alone, keys and values of all that they see: (B, last, D)."""
+        """Attention of the last positions' queries to all visible keys and values: (B, last, D)."""
         normed = normed[:, -(last + self.window - 1) :]
         width = normed.shape[-1]
         query_weight, rest_weight = self.query_key_value.weight.split([width, 2 * width])
@@ -145,32 +143,32 @@ class Block(nn.Module):
         if rotated is not None:
             q, k = rotate(q, rotated[:, -q.shape[1] :]), rotate(k, rotated[:, -normed.shape[1] :])
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        if last == 1:  # in a way that other programs can take
+        if last == 1:  # operations that can be exported
             return scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(-2)
         return attend_in_blocks(q, k, v, rate, self.window).transpose(1, 2).flatten(-2)
 
 
 def rotary_speeds(size: int) -> Tensor:
-    """Angle from one position to the next of each pair of a head's values."""
+    """Rotation angle per position of each pair of a head's values."""
     speeds: Tensor = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64, device="cpu") / size)
     return speeds
 
 
 def rotations(length: int, size: int) -> Tensor:
-    """(2, T, E/2) cosines and sines; of angles in double precision, which stay exact where positions are millions."""
+    """(2, T, E/2) cosines and sines, of angles in double precision, exact at positions in the millions."""
     angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * rotary_speeds(size)
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
 def rotate(part_BTHE: Tensor, rotations_2TE: Tensor) -> Tensor:
-    """Rotary positions: products of two vectors then depend on the distance between their positions alone."""
+    """Rotary positions: dot products then depend on the distance between positions alone."""
     cos, sin = rotations_2TE[:, :, None].to(part_BTHE.dtype)
     first, second = part_BTHE.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
 def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
-    """Attention to the last `window` positions, the own one included; a weight is dropped with probability `rate`."""
+    """Attention to the last `window` positions, its own included, with dropout at `rate`."""
     if qkv_BT3HE.is_cuda and attention_gpu.fits(qkv_BT3HE):
         return attention_gpu.causal_attention(qkv_BT3HE, rate, window)
     q, k, v = (part.transpose(1, 2) for part in qkv_BT3HE.unbind(2))
@@ -182,7 +180,7 @@ def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
 
 
 def attend_any_length(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
-    """One masked product, whose graph holds for windows of any length."""
+    """One masked product, whose graph holds for any length."""
     q, k, v = (part.transpose(1, 2) for part in qkv_BT3HE.unbind(2))
     at = torch.arange(qkv_BT3HE.shape[1])
     distance = at[:, None] - at
@@ -191,9 +189,9 @@ def attend_any_length(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
 
 
 def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:
-    """Where dropout or a window leave the fused path: blocks of queries against the keys that they may see.
+    """Attention in blocks of queries against their visible keys, where dropout or a window rules out the fused path.
 
-    There may be queries of the last positions alone.
+    Queries may be those of the last positions alone.
     """
     length, size = k_BHTE.shape[-2:]
     out, begin = [], length - q_BHTE.shape[-2]
@@ -212,8 +210,8 @@ def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float
 
 @lru_cache(maxsize=32)
 def _unseen(length: int, before: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(length, before + length): -inf where a query does not see a key, of those before the block and in it."""
-    with torch.inference_mode(False):  # or a pass that learns could not use it
+    """(length, before + length): -inf where a query does not see a key, before the block or in it."""
+    with torch.inference_mode(False):  # else a training pass could not use it
         keys = torch.arange(before + length, device=device)
         distance = keys[before:, None] - keys
         return torch.zeros(distance.shape, dtype=dtype, device=device).masked_fill_(
@@ -222,7 +220,7 @@ def _unseen(length: int, before: int, window: int, dtype: torch.dtype, device: t
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
-    """Dropout, by decisions that cost little: sixteen random bits each on CPUs, a short integer hash on GPUs."""
+    """Dropout from cheap random bits: sixteen per decision on CPUs, a short integer hash on GPUs."""
     if not rate:
         return values
     if not values.is_cuda:

@@ -1,7 +1,6 @@
-"""What a hidden state says: logits of every head, the distribution of the next return bucket, the training objective.
+"""Output heads: logits of every task, the distribution of the next return bucket, and the training objective.
 
-Targets are bucket ids with 0 where a position does not count. Each task is one mean over its valid positions of a
-micro-batch, not a mean of window means; micro-batches that run together are averaged as if each had run alone.
+A task's loss is the mean over the valid positions of a micro-batch, not a mean of window means.
 Paper: Methods, "Output Heads", "Training Objective", "Supervision Scope"; Appendix F, "FullSeq Valid-Position Logic".
 """
 
@@ -17,11 +16,11 @@ from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.config import ModelConfig, class_of
 
 TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime": "vol_regime"}
-"""Which target each task learns from."""
+"""The target of each task."""
 
 
 class Heads(nn.Module):
-    """All heads side by side: one product serves them, and each keeps its own rows of it."""
+    """All heads in one matrix product; each has its own rows."""
 
     def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
@@ -29,7 +28,7 @@ class Heads(nn.Module):
         self.projection = nn.Linear(config.width, sum(self.sizes.values()))
 
     def forward(self, h_BTD: Tensor) -> dict[str, Tensor]:
-        # Softmax, logsumexp and losses are FP32 whatever the products are.
+        # Softmax, logsumexp and losses are FP32 whatever the precision of the products.
         parts = self.projection(h_BTD).float().split(list(self.sizes.values()), dim=-1)
         return dict(zip(self.sizes, parts, strict=True))
 
@@ -41,7 +40,7 @@ def state_log_probs(logits: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def return_log_probs(logits: dict[str, Tensor]) -> Tensor:
-    """Log-probabilities (..., 16) of the next return bucket, mixture or not."""
+    """Log-probabilities (..., 16) of the next return bucket, with or without a mixture."""
     if "state" not in logits:
         return logits["return"].log_softmax(dim=-1)
     weights, components = state_log_probs(logits)
@@ -54,7 +53,7 @@ def class_ids(buckets: Tensor) -> Tensor:
 
 
 def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The loss of every position for each task whose head is there, shape (B, T); invalid positions are not zeroed."""
+    """Losses (B, T) of each task that has a head; invalid positions are not zeroed."""
     losses = {"return": _nll(return_log_probs(dict(logits)), targets["return"])}
     if "ordinal" in logits:
         losses["ordinal"] = _ordinal(logits["ordinal"], targets["return"])
@@ -65,7 +64,7 @@ def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor])
 
 
 def grouped_means(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
-    """(G,) the mean over valid positions of each micro-batch; 0 where it has none, which leaves its term out."""
+    """(G,) mean over the valid positions of each micro-batch; 0 if it has none."""
     per_group = torch.where(valid, losses, 0.0).view(num_groups, -1).sum(dim=1)
     return per_group / valid.view(num_groups, -1).sum(dim=1).clamp(min=1)
 
@@ -78,9 +77,9 @@ def objective(
     teacher_BTK: Tensor | None = None,
     teacher_share: float = 0.0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss to minimise and the mean of each task; the windows are `num_groups` equal micro-batches in a row.
+    """The loss to minimise and the mean of each task; windows are `num_groups` equal, consecutive micro-batches.
 
-    With a teacher's probabilities, that share of the return's loss is the cross-entropy to them.
+    With a teacher's probabilities, that share of the return loss is the cross-entropy to them.
     """
     terms = {
         task: grouped_means(losses, targets[TARGET_OF[task]] > 0, num_groups).mean()
@@ -102,7 +101,7 @@ def _nll(log_probs: Tensor, buckets: Tensor) -> Tensor:
 
 
 def _ordinal(logits: Tensor, buckets: Tensor) -> Tensor:
-    """Mean binary cross-entropy over the thresholds; threshold j is passed when the bucket is above j."""
+    """Mean binary cross-entropy over the thresholds; threshold j is passed if the bucket is above j."""
     thresholds = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
     passed = (thresholds < buckets[..., None]).to(logits.dtype)
     return binary_cross_entropy_with_logits(logits, passed, reduction="none").mean(dim=-1)

@@ -1,7 +1,6 @@
-"""Heads for the sums of the next h returns, on a trunk that stays as it is; the file that keeps them.
+"""Heads for the sum of the next h returns on a frozen trunk, and `horizons.safetensors`, the file that stores them.
 
-Enters: the trunk's last hidden states (..., D) and the rows' own inputs (..., F). Leaves: probabilities (..., 16);
-`horizons.safetensors` beside a checkpoint, with all that Train fits of each horizon. The paper predicts one bar.
+The paper predicts one bar.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ WIDTH = 256
 LEAST_SPREAD = 1e-3
 """Added to the standard deviation of each field."""
 LEAST_USED = 1.01 * LEAST_SPREAD
-"""What never changed on Train tells nothing: masks are set on rows that no target follows there."""
+"""Fields that are constant on Train are ignored, such as masks, which never precede a target there."""
 _BLOCK = 65_536
-"""Rows that go through the heads together."""
+"""Rows per pass through the heads."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedHorizons:
-    """What a run knows beyond the next bar."""
+    """What is fitted for the horizons of a run."""
 
     checkpoint_sha256: str
-    """Of the trunk."""
+    """Hash of the trunk."""
     corpus_sha256: str
     seed: int
     validation_bits: dict[str, float]
@@ -48,13 +47,13 @@ class FittedHorizons:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Horizons:
-    """Heads with what they were fitted from: one hidden layer for all horizons."""
+    """Trained heads: one hidden layer shared by all horizons."""
 
     fitted: FittedHorizons
     tensors: Tensors
 
     def probs(self, hidden: Floats, inputs: Floats, bars: int) -> npt.NDArray[np.float64]:
-        """(..., 16) of one horizon; their sum is 1 in double precision."""
+        """(..., 16) probabilities of one horizon, normalised in double precision."""
         known = [each.bars for each in self.fitted.fits]
         if bars not in known:
             raise unknown_horizon(bars, known)
@@ -68,7 +67,7 @@ class Horizons:
         return np.asarray(probs / probs.sum(axis=-1, keepdims=True)).reshape(*hidden.shape[:-1], -1)
 
     def _logits(self, h_ND: Floats, x_NF: Floats, of_horizon: slice) -> Floats:
-        """As `training.horizons.HorizonHeads` has them."""
+        """The same as `training.horizons.HorizonHeads`."""
         centre, spread = self.tensors["centre"], self.tensors["spread"]
         own = np.clip(x_NF[:, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
         own = np.where(spread > LEAST_USED, (own - centre) / spread, np.float32(0))
@@ -91,7 +90,7 @@ def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
 
 
 def load_horizons(path: Path, card: ModelCard) -> Horizons:
-    """Read heads back, or say why they cannot be trusted; they must be of this very model."""
+    """Load the heads of this very model, or raise an error that says why they cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
         known = {name: header[name] for name in FittedHorizons.__dataclass_fields__}

@@ -1,10 +1,7 @@
-"""A few more rows through a decoder whose layers see a window of rows, in NumPy.
+"""Incremental inference in NumPy for decoders with windowed attention: new rows use cached keys and values.
 
-Enters: the memory of the rows before, events (R, F) and their metadata (3,), of one asset or of several. Leaves: the
-memory after each row, and in it the probabilities of the next return bucket, as `Vaiom` gives them for a window that
-ends there. One row is too little work to pay for PyTorch's dispatch: the time goes into reading the weights, which
-rows share, and into calls of NumPy, of which there are as few as can be.
-Paper: none; it follows from attention over a window of rows and rotary positions.
+One row is too little work to pay for PyTorch's dispatch: reading the weights, which rows of several assets share, and
+the NumPy calls, which are few, take the time. Not in the paper; it needs an attention window and rotary positions.
 """
 
 from __future__ import annotations
@@ -26,22 +23,22 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
 _EPSILON = 1e-5
-"""Of PyTorch's layer norms."""
+"""Epsilon of PyTorch's layer norms."""
 GELU = np.float32(0.5**0.5)
-"""GELU of x is c u (1 + erf(u)) where u is c x: products beside it take both factors."""
+"""GELU(x) is c u (1 + erf(u)) with u = c x: adjacent products absorb both factors."""
 MOST_ROWS = 64
-"""At once; more are cheaper layer by layer, as a window begins."""
+"""Rows of one step; more are cheaper layer by layer, as in `begin`."""
 _FEW_ROWS = 3
-"""Up to here a product takes row by row, which BLAS does in half the time of one with all of them."""
+"""Up to this many rows are multiplied one by one, which BLAS does in half the time of one product."""
 _ERF = np.array(
     [1.5896005e-07, -5.985688e-06, 8.9712573e-05, -6.2571954e-04, -1.8438373e-04, 0.10276548, 1.1283797], np.float32
 )
 _ERF_END = np.float32(4.2**2)
-"""erf(x) is the hyperbolic tangent of x times a polynomial in the square of x, which is as good as 1 beyond the end."""
+"""erf(x) is tanh of x times a polynomial in x squared, and 1 to rounding beyond the end."""
 
 
 class _Buffer:
-    """Keys and values (layers, 2, heads, rows, size), and whose each row is: the answer that was given after it."""
+    """Cached keys and values (layers, 2, heads, rows, size), and the output that owns each row."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.rows: Array = np.empty(shape, np.float32)
@@ -49,32 +46,32 @@ class _Buffer:
 
 
 class RowMemory:
-    """What a model remembers of an asset: the beginning of a buffer that its successors write on in."""
+    """A model's cache for one asset: the first rows of a buffer that later memories extend."""
 
     def __init__(self, buffer: _Buffer, end: int, position: int, probs: Probabilities, hidden: Array) -> None:
         self.buffer = buffer
         self.end = end
-        """How many rows of the buffer belong to it."""
+        """Number of its rows in the buffer."""
         self.position = position
-        """How many rows there were."""
+        """Number of rows so far."""
         self.probs = probs
-        """(16,) of the return bucket that follows the last of them."""
+        """(16,) probabilities of the next return bucket."""
         self.hidden = hidden
-        """(D,) what heads read of the last of them."""
+        """(D,) last hidden state, which heads read."""
 
     @property
     def intact(self) -> bool:
-        """Whether nobody has gone on from an earlier row since, in another way."""
+        """Whether no other continuation has overwritten its rows."""
         answers = self.buffer.answers
         return self.end <= len(answers) and (self.end == 0 or answers[self.end - 1] is self.probs)
 
 
 MoreRows = tuple[RowMemory | None, Array, npt.NDArray[np.int64]]
-"""What was there before, events (R, F) of an asset that follow it, and their metadata (3,)."""
+"""The memory so far, the asset's next events (R, F), and their metadata (3,)."""
 
 
 class _Place(NamedTuple):
-    """Where the rows of an asset are written: those from `low` on are seen."""
+    """Where an asset's rows are written; rows from `low` on are visible."""
 
     buffer: _Buffer
     low: int
@@ -84,21 +81,21 @@ class _Place(NamedTuple):
 
 
 class RowStep:
-    """The weights of a model, ready for rows: whatever is linear is part of the products beside it.
+    """The weights of a model, prepared for row steps: linear operations are folded into adjacent products.
 
-    Hidden states have mean 0 here, which norms would take away; pairs of values that positions turn are neighbours.
-    Weights are (in + 1, out), the bias last.
+    Hidden states have mean 0, which norms would subtract; rotated pairs of values are adjacent. Weights are (in + 1,
+    out), the bias last.
     """
 
     def __init__(self, config: ModelConfig, tensors: Mapping[str, Array]) -> None:
-        """Of the tensors of a checkpoint."""
+        """From the tensors of a checkpoint."""
         assert config.attention_window
         self.config, self.window = config, config.window
         self._tensors = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
         self.num_heads, self.width = config.num_heads, config.width
         self.size = config.width // config.num_heads
         self.speeds = 1j * ROTARY_BASE ** (-np.arange(0, self.size, 2) / self.size)
-        # Of as many rows as any other row depends on.
+        # For as many rows as any output depends on.
         self._turns = np.exp(np.arange(config.receptive_field - 1)[:, None, None] * self.speeds)
         self.pairs = np.arange(self.size).reshape(2, -1).T.ravel()
         self._ones = np.ones((max(self.width, self.window + MOST_ROWS), 1), np.float32)
@@ -111,7 +108,7 @@ class RowStep:
             self.continuous = self._weights("encoder.continuous") * GELU
             self.first[: self.width] *= GELU
         self.second = self._to_hidden("encoder.second", GELU)
-        # State and return come first among the heads; auxiliary ones are for learning alone.
+        # State and return come first among the heads; auxiliary heads are used in training alone.
         self.num_states = config.num_states if config.return_head == "moms" else 0
         used = self.num_states + NUM_RETURN_BUCKETS * (self.num_states or 1)
         self.projection = np.ascontiguousarray(self._after_norm("backbone.norm", "heads.projection")[:, :used])
@@ -120,13 +117,13 @@ class RowStep:
 
     @classmethod
     def of(cls, network: Vaiom) -> RowStep:
-        """Of a network in PyTorch."""
+        """From a PyTorch network."""
         return cls(network.config, arrays_of(network.state_dict()))
 
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
-        """The memory of a window of rows; `first` rows of the asset came before.
+        """The memory after a window of rows; `first` rows of the asset came before.
 
-        Of the rows before the last, a layer passes on what the layers after it can see: a window less for each.
+        Each layer computes only the rows that later layers can see.
         """
         reach, width = self.window - 1, self.width
         before, heads = (
@@ -158,35 +155,35 @@ class RowStep:
                 own += gelu(self._normed(own).dot(to_feed)).dot(from_feed)
                 own += bias
             hidden = hidden[idle:]
-        return self.step(_unanswered(buffer, kept, position), events_TF[-1:], meta_M)[0]
+        return self.step(_without_output(buffer, kept, position), events_TF[-1:], meta_M)[0]
 
     def walk(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> Iterator[RowMemory]:
-        """The memories after each of any number of rows; `first` rows of the asset came before, and are not seen."""
-        memory = _unanswered(self._buffer(None), 0, first)
+        """The memories after each of any number of rows; `first` rows of the asset came before and are not visible."""
+        memory = _without_output(self._buffer(None), 0, first)
         for start in range(0, len(events_TF), MOST_ROWS):
             made = self.step(memory, events_TF[start : start + MOST_ROWS], meta_M)
             yield from made
             memory = made[-1]
 
     def step(self, memory: RowMemory | None, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> list[RowMemory]:
-        """The memories after each of a few more rows, in place of any that followed; of none, from the first row on."""
+        """The memories after each of a few new rows, which replace any earlier continuation."""
         return self.step_all([(memory, events_RF, meta_M)])[0]
 
     def step_all(self, more: Sequence[MoreRows]) -> list[list[RowMemory]]:
-        """A step of several assets, which share the reading of the weights."""
+        """A step of several assets, which read the weights once."""
         places = [self._place(memory, len(events_RF)) for memory, events_RF, _ in more]
         positions = [place.position + row for place in places for row in range(place.stop - place.end)]
         turns = np.exp(np.array(positions)[:, None, None, None] * self.speeds).astype(np.complex64)
         number, hidden = len(positions), self._encode(more)
-        # They end with 1: the bias is part of a product.
+        # Rows end with 1, so that the bias is part of a product.
         normed, mixed = np.ones((2, *hidden.shape[:-1], self.width + 1), np.float32)
         inside = normed[..., :-1]
         mixed_HRE = mixed[..., :-1].reshape(number, self.num_heads, self.size).swapaxes(0, 1)
-        # Views of every layer are made once: there are many calls, and little in each.
+        # Views of every layer are made once: there are many small calls.
         views, start = [], 0
         for place in places:
             count, length = place.stop - place.end, place.stop - place.low
-            rows, shape = slice(start, start := start + count), (self.num_heads, *_taken(count), self.size)
+            rows, shape = slice(start, start := start + count), (self.num_heads, *_batching(count), self.size)
             seen_L2H1NE = place.buffer.rows[:, :, :, None, place.low : place.stop]
             views.append(
                 (
@@ -237,7 +234,7 @@ class RowStep:
         return made
 
     def _place(self, memory: RowMemory | None, number: int) -> _Place:
-        """Where more rows are written, in a copy of the last window where the buffer is full."""
+        """Where new rows are written: a copy of the last window if the buffer is full."""
         assert 0 < number <= MOST_ROWS
         if memory is None:
             return _Place(self._buffer(None), 0, 0, number, 0)
@@ -251,14 +248,14 @@ class RowStep:
         return _Place(buffer, low, end, end + number, memory.position)
 
     def _buffer(self, rows: Array | None) -> _Buffer:
-        """Room for a window of rows, which come first in it, and for those that follow; then it is copied."""
+        """A buffer that starts with these rows and has room for later ones."""
         buffer = _Buffer((len(self.blocks), 2, self.num_heads, self.window + MOST_ROWS, self.size))
         if rows is not None:
             buffer.rows[:, :, :, : rows.shape[3]] = rows
         return buffer
 
     def _block(self, name: str) -> tuple[Array, ...]:
-        """To queries, keys and values; from what attention gives; to the feed-forward network, and from it."""
+        """Weights to queries, keys and values; from attention; to and from the feed-forward network."""
         qkv = self._after_norm(f"{name}.attention_norm", f"{name}.query_key_value")
         qkv[:, : self.width] *= self.size**-0.5
         turned = qkv[:, : 2 * self.width].reshape(len(qkv), -1, self.size)
@@ -268,19 +265,19 @@ class RowStep:
         return qkv, self._to_hidden(f"{name}.attention_out"), feed, out[:-1], out[-1]
 
     def _weights(self, linear: str) -> Array:
-        """(in + 1, out), the bias last: a few rows times this is the fastest product."""
+        """(in + 1, out), the bias last: the fastest layout for a few rows."""
         weight, bias = (self._tensors[f"{linear}.{name}"] for name in ("weight", "bias"))
         return np.ascontiguousarray(np.concatenate([weight.T, bias[None]]))
 
     def _after_norm(self, norm: str, linear: str) -> Array:
-        """A product of values over the root of their sum of squares that includes the rest of the norm."""
+        """A product that includes the norm's scale and shift, for values over the root of their sum of squares."""
         weights, scale = self._weights(linear), self._tensors[f"{norm}.weight"]
         weights[-1] += self._tensors[f"{norm}.bias"] @ weights[:-1]
         weights[:-1] *= scale[:, None] * np.float32(len(scale) ** 0.5)
         return weights
 
     def _to_hidden(self, linear: str, scale: np.float32 | None = None) -> Array:
-        """A product that adds to hidden states of mean 0."""
+        """A product whose output is added to hidden states of mean 0."""
         weights = self._weights(linear)
         weights -= weights.mean(axis=1, keepdims=True)
         if scale is not None:
@@ -295,7 +292,7 @@ class RowStep:
             seen = np.concatenate([table[at] for table, at in zip(self.tables, ids, strict=True)], axis=1)
         else:
             seen = np.minimum(np.maximum(events_RF, -INPUT_LIMIT), INPUT_LIMIT)
-        seen = seen.reshape(*_taken(len(seen)), seen.shape[1])
+        seen = seen.reshape(*_batching(len(seen)), seen.shape[1])
         if self.continuous is None:
             first = _apply(self.first, seen)
         else:
@@ -306,20 +303,20 @@ class RowStep:
         return _apply(self.second, gelu(first))
 
     def _bias_of(self, *meta: int) -> Array:
-        """What an asset's metadata add to the fused product, the same at every row."""
+        """The part of the fused product from an asset's metadata, constant over rows."""
         if meta not in self._biases:
             embedded = np.concatenate([table[at] for table, at in zip(self.tables, meta, strict=True)])
             self._biases[meta] = embedded @ self.first[self.width : -1] + self.first[-1]
         return self._biases[meta]
 
     def _norm(self, hidden: Array, out: Array) -> None:
-        """With what `_after_norm` has made of the norm."""
+        """The part of the norm that `_after_norm` does not include."""
         squares = (hidden * hidden).dot(self._width_ones)
         squares += self._epsilon
         np.divide(hidden, np.sqrt(squares, out=squares), out=out)
 
     def _normed(self, hidden: Array) -> Array:
-        """(N, D + 1), with the 1 that a bias is multiplied by."""
+        """(N, D + 1), with a last column of ones for the bias."""
         normed = np.ones((len(hidden), self.width + 1), np.float32)
         self._norm(hidden, normed[:, :-1])
         return normed
@@ -335,24 +332,24 @@ class RowStep:
         return probs
 
 
-def _unanswered(buffer: _Buffer, end: int, position: int) -> RowMemory:
-    """What is remembered of rows whose answers nobody has asked for."""
+def _without_output(buffer: _Buffer, end: int, position: int) -> RowMemory:
+    """A memory of rows whose outputs were not computed."""
     nothing = np.empty(0)
     buffer.answers += [nothing] * end
     return RowMemory(buffer, end, position, nothing, nothing.astype(np.float32))
 
 
-def _taken(number: int) -> tuple[int, int]:
-    """How rows go into products: so many, of so many rows each."""
+def _batching(number: int) -> tuple[int, int]:
+    """How rows are batched in products: (number of products, rows of each)."""
     return (number, 1) if number <= _FEW_ROWS else (1, number)
 
 
 @lru_cache
 def _unseen(before: int, number: int, window: int) -> Array | None:
-    """(*_taken(number), before + number): what each new row does not see of those before and of the new ones."""
+    """(*_batching(number), before + number): mask of the earlier and new rows that each new row does not see."""
     if number == 1:
         return None
-    distance = before + np.arange(number).reshape(*_taken(number), 1) - np.arange(before + number)
+    distance = before + np.arange(number).reshape(*_batching(number), 1) - np.arange(before + number)
     return np.where((distance < 0) | (distance >= window), np.float32(-np.inf), np.float32(0))
 
 
@@ -363,13 +360,13 @@ def _apply(weights: Array, values: Array) -> Array:
 
 
 def _powers(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Softmax but for a factor, in place."""
+    """Unnormalised softmax, in place."""
     logits -= np.maximum.reduce(logits, axis=-1, keepdims=True)
     return np.asarray(np.exp(logits, out=logits))
 
 
 def gelu(values: Array) -> Array:
-    """Of what it is asked for times `GELU`, and to be multiplied by it again."""
+    """GELU of inputs multiplied by `GELU`, whose output is still to be multiplied by it."""
     out = erf(values)
     out += 1
     out *= values

@@ -1,7 +1,7 @@
-"""The whole model: an encoder that makes each event a vector of the model's width, backbone, heads.
+"""The whole model: an encoder of events, the backbone and the heads.
 
-Enters: windows of events (B, T, F), continuous or discrete, and the metadata of each window (B, 3): windows never cross
-assets, so their metadata does not change inside one. Leaves: named logits per position.
+Enters: windows of events (B, T, F), continuous or discrete, and metadata per window (B, 3), constant because windows
+never cross assets. Leaves: named logits per position.
 Paper: Methods, "Input Representations" and "VAIOM Backbone"; initialisation is PyTorch's.
 """
 
@@ -22,12 +22,11 @@ from vaiom.model.heads import Heads, return_log_probs
 
 ASSET_TABLE = "encoder.embeddings.asset_id.weight"
 CLASS_TABLE = "encoder.embeddings.asset_class_id.weight"
-"""The parameters with a row per asset, the unknown one first, and per class."""
+"""Parameters with a row per asset, the unknown one first, and per class."""
 
 
 class Encoder(nn.Module):
-    """DiscIn is an embedding per field; pure ContIn the fields themselves; HybridContIn a projection of them beside
-    embeddings of the metadata. An MLP makes the vector."""
+    """MLP of field embeddings (DiscIn), fields (ContIn), or projected fields and metadata embeddings (HybridContIn)."""
 
     def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
@@ -47,24 +46,24 @@ class Encoder(nn.Module):
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
         tables = list(self.embeddings.values())
         if self.input == "disc":
-            parts = [_looked_up(table, x_BTF[..., field]) for field, table in enumerate(tables)]
+            parts = [_look_up(table, x_BTF[..., field]) for field, table in enumerate(tables)]
             fused = self.first(torch.cat(parts, dim=-1))
         elif self.input == "cont":
             fused = self.first(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT))
         else:
-            x_BTF, meta_BM = self._left_out(x_BTF, meta_BM) if self.training else (x_BTF, meta_BM)
+            x_BTF, meta_BM = self._hide_at_random(x_BTF, meta_BM) if self.training else (x_BTF, meta_BM)
             continuous = gelu(self.continuous(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)))
             embedded = torch.cat([table(meta_BM[:, field]) for field, table in enumerate(tables)], dim=-1)
-            # The concatenation of the paper, with the constant part of the product computed once per window.
+            # The paper's concatenation, with the constant part of the product computed once per window.
             for_events, for_window = self.first.weight.split([continuous.shape[-1], embedded.shape[-1]], dim=1)
             fused = linear(continuous, for_events) + linear(embedded, for_window, self.first.bias)[:, None]
         hidden: Tensor = self.second(gelu(fused))
         return hidden
 
-    def _left_out(self, x_BTF: Tensor, meta_BM: Tensor) -> tuple[Tensor, Tensor]:
-        """Some windows without other assets' bars, some as of an unknown asset."""
+    def _hide_at_random(self, x_BTF: Tensor, meta_BM: Tensor) -> tuple[Tensor, Tensor]:
+        """Hide other assets' bars from some windows, and the asset of some."""
         if self.cross_dropout:
-            # Zero is what these fields are where no other asset has a bar.
+            # These fields are zero where no other asset has a bar.
             alone_B = torch.rand(len(x_BTF), device=x_BTF.device) < self.cross_dropout
             x_BTF = x_BTF * (self.get_buffer("_own_F") | ~alone_B[:, None, None])
         if self.asset_dropout:
@@ -73,8 +72,8 @@ class Encoder(nn.Module):
         return x_BTF, meta_BM
 
 
-def _looked_up(table: nn.Module, index_BT: Tensor) -> Tensor:
-    """Rows of a table; while learning on a GPU as a product, whose gradient is one too instead of a scatter."""
+def _look_up(table: nn.Module, index_BT: Tensor) -> Tensor:
+    """Rows of a table; in training on a GPU as a product, whose gradient is one too instead of a scatter."""
     assert isinstance(table, nn.Embedding)
     if not index_BT.is_cuda or not torch.is_grad_enabled():
         return embedding(index_BT.long(), table.weight)
@@ -91,16 +90,16 @@ class Vaiom(nn.Module):
         self.heads = Heads(config, vocabulary)
 
     def compiled(self, function: Callable[..., Any]) -> Any:
-        """A function that calls the model, as one compiled graph; recurrent layers bring kernels of their own."""
+        """A function that calls the model, compiled; recurrent layers have their own kernels."""
         return torch.compile(function, fullgraph=True, dynamic=False) if self.config.backbone == "decoder" else function
 
     def hidden(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> Tensor:
-        """(B, T, D): what heads read at every position, or (B, 1, D) at the last one alone."""
+        """(B, T, D) inputs of the heads at every position, or (B, 1, D) at the last alone."""
         hidden: Tensor = self.backbone(self.encoder(x_BTF, meta_BM), last_only=last_only)
         return hidden
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> dict[str, Tensor]:
-        """Logits of each head at every position, or at the last one alone."""
+        """Logits of each head at every position, or at the last alone."""
         logits: dict[str, Tensor] = self.heads(self.hidden(x_BTF, meta_BM, last_only))
         return logits
 
@@ -109,7 +108,7 @@ class Vaiom(nn.Module):
         return return_log_probs(self(x_BTF, meta_BM, last_only=True))[:, -1]
 
     def saved_tensors(self) -> dict[str, Tensor]:
-        """Copies of all parameters on the CPU; an unknown asset that was never shown is the mean of the known ones."""
+        """Copies of all parameters on the CPU; an untrained unknown asset becomes the mean of the known ones."""
         tensors = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
         table = tensors.get(ASSET_TABLE)
         if table is not None and not self.config.asset_dropout:
@@ -118,18 +117,18 @@ class Vaiom(nn.Module):
 
 
 def count_parameters(config: ModelConfig, vocabulary: Mapping[str, int]) -> int:
-    """The exact number of trainable parameters; nothing is allocated."""
+    """The exact number of trainable parameters, without allocating them."""
     return sum(parameter.numel() for parameter in unallocated_model(config, vocabulary).parameters())
 
 
 def unallocated_model(config: ModelConfig, vocabulary: Mapping[str, int]) -> Vaiom:
-    """A model whose parameters are on no device yet: it costs no memory, and no random number is drawn."""
-    with torch.device("meta"), _Undrawn():
+    """A model without memory for its parameters; no random number is drawn."""
+    with torch.device("meta"), _SkipInitialisation():
         return Vaiom(config, vocabulary)
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves out what fills tensors in place: to fill one that is not there, PyTorch would load its compiler."""
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips in-place initialisation: on tensors without memory, it would make PyTorch load its compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__
