@@ -1,4 +1,4 @@
-"""A market whose true distribution of the next return is known, and the oracle that predicts with it."""
+"""A simulated market whose true distribution of the next return is known, and the oracle that predicts with it."""
 
 import sys
 

@@ -1,8 +1,7 @@
 """A simulated market: bars of any number of assets whose true distribution of the next return is known.
 
-Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both, made and written some
-rows at a time. On real bars nobody knows the best reachable bits per event; here everybody does, so the demo and the
-tests use it.
+Enters: a `MarketConfig`. Leaves: per asset its bars and its `Truth`, or a bar folder with both, written in parts. The
+best reachable bits per event are known here, unlike on real bars, so the demo and the tests use it.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from vaiom.simulate.oracle import (
 Stamps = NDArray[np.datetime64]
 BoolArray = NDArray[np.bool_]
 Draw = Callable[[int], NDArray[Any]]
-"""So many random numbers after those that it gave before."""
+"""Gives this many random numbers, continuing a sequence."""
 
 MAX_ASSETS = 10_000
 MAX_HOURS = 300_000
-"""Of trade: more would begin before 1970."""
+"""Trading hours at most: more would begin before 1970."""
 PART_ROWS = 1 << 15
-"""Of an asset in memory at a time."""
+"""Rows of an asset in memory at a time."""
 
 _FACTOR = 64  # the place of the shared factor among the assets' random numbers
 
@@ -63,23 +62,23 @@ _NEWS_FACTOR = 1.35
 _OPENING_FACTOR = 2.2
 _DAY_LEVEL = np.array([0.90, 0.98, 1.03, 1.03, 1.04, 1.0, 1.0])
 _DECIMAL_SLIP = 10.0
-_ROW_GROUP = 100_000  # as Polars makes them of a whole frame
+_ROW_GROUP = 100_000  # as Polars writes a whole frame
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarketConfig:
-    """A market in a few numbers; the same numbers give the same bars."""
+    """The settings of a market; equal settings give equal bars."""
 
     assets: int = 6
     bars: int = 64_000
     timeframe: str = "1h"
-    """An hour or a part of it; the dynamics are those of a bar, whatever its length."""
+    """An hour or a part of it; the dynamics are per bar, whatever its length."""
     seed: int = 17
     end: datetime = datetime(2025, 12, 31, 23)
     faults_per_bar: float = 2e-4
     dynamics: Dynamics = field(default_factory=Dynamics)
     correlation: float = 0.0
-    """Of the noise of any two assets in the same hour, in normal scores."""
+    """Correlation of any two assets' noise in the same bar, in normal scores."""
 
     def __post_init__(self) -> None:
         step = step_seconds(self.timeframe)
@@ -109,7 +108,7 @@ class Asset:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedAsset:
-    """All rows of an asset, or some."""
+    """All rows of an asset, or a part of them."""
 
     asset: Asset
     bars: pl.DataFrame
@@ -128,7 +127,7 @@ def simulate(config: MarketConfig | None = None) -> dict[str, SimulatedAsset]:
 def simulate_assets(
     config: MarketConfig, progress: Progress | None = None
 ) -> Iterator[tuple[Asset, Iterator[SimulatedAsset]]]:
-    """The assets of a market one after another, each in parts; none depends on how many others there are."""
+    """The assets of a market one by one, each in parts; none depends on the number of others."""
     seeds = np.random.SeedSequence(config.seed).spawn(max(config.assets, _FACTOR) + 1)
     shared = np.random.default_rng(seeds.pop(_FACTOR))
     factor = shared.standard_normal(
@@ -143,9 +142,9 @@ def simulate_assets(
 def write_market(
     config: MarketConfig, out: Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Write a bar folder with the truth beside the bars, a part of an asset at a time; the manifest is returned."""
+    """Write a bar folder with the truth beside the bars, part by part; returns the manifest."""
     stored, usual = to_json(config), MarketConfig()
-    for name in ("correlation", "timeframe"):  # as it always was
+    for name in ("correlation", "timeframe"):  # manifests of earlier versions lack them
         if getattr(config, name) == getattr(usual, name):
             del stored[name]
     symbols, assets = {}, {}
@@ -159,7 +158,7 @@ def write_market(
 
 
 def _write_asset(folder: Path, symbol: str, parts: Iterator[SimulatedAsset]) -> dict[str, Any]:
-    """Bars wait in files of their own until all are there, as Polars writes no file in steps; describes them."""
+    """Write parts to temporary files and join them, as Polars writes no file in steps; returns the manifest entry."""
     waiting: dict[Path, dict[str, Any]] = {}
     with staging_folder(folder) as staging:
 
@@ -188,7 +187,7 @@ def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
 
 
 def trading_stamps(metal: bool, config: MarketConfig, start: int = 0, stop: int | None = None) -> Stamps:
-    """The stamps of some of the last `bars` rows up to the market's end; the one after them is row number `bars`."""
+    """Stamps of a range of the last `bars` rows up to the market's end; the row after them has number `bars`."""
     first, ends, before = _trading_hours(metal, config)
     rows = np.arange(start, config.bars if stop is None else stop) + before
     hours = np.searchsorted(ends, rows, side="right")
@@ -197,14 +196,14 @@ def trading_stamps(metal: bool, config: MarketConfig, start: int = 0, stop: int 
 
 
 def _hours_back(config: MarketConfig) -> int:
-    """More than the bars take."""
+    """An upper bound of the hours that the bars span."""
     open_share = 0.6  # a lower bound, holidays and pauses included
     return int(config.bars / open_share) * step_seconds(config.timeframe) // 3600 + _FORTNIGHT
 
 
 @lru_cache(maxsize=2)
 def _trading_hours(metal: bool, config: MarketConfig) -> tuple[IntArray, IntArray, int]:
-    """Of every hour of trade its first stamp and how many end with it, and how many come before the market's first."""
+    """First stamp of each trading hour, cumulative number of stamps, and number of stamps before the market's first."""
     step, last = step_seconds(config.timeframe), int(np.datetime64(config.end, "h").astype("datetime64[s]").astype(int))
     hours = last + 3600 * np.arange(-_hours_back(config), _FORTNIGHT)
     stamps = hours.astype("datetime64[s]")
@@ -217,7 +216,7 @@ def _trading_hours(metal: bool, config: MarketConfig) -> tuple[IntArray, IntArra
     if metal:
         closed |= week_hour % 24 == _METALS_PAUSE_HOUR
     hours = hours[~closed]
-    late = (last - hours) % step  # stamps are whole steps from the last one, which hours need not be
+    late = (last - hours) % step  # stamps are whole steps from the last one, hours need not be
     ends = np.cumsum(-((late - 3600) // step))
     earlier = int(np.searchsorted(hours, last))
     through = int(ends[earlier - 1]) + bool(hours[earlier] == last)
@@ -225,7 +224,7 @@ def _trading_hours(metal: bool, config: MarketConfig) -> tuple[IntArray, IntArra
 
 
 def calendar_profile(asset: Asset, stamps: Stamps) -> FloatArray:
-    """The known scale of an hour at each stamp: sessions of the day, day of the week, weekly news, openings."""
+    """The known scale at each stamp: sessions, day of the week, weekly news, openings."""
     week_hour = _week_hour(stamps)
     angle = 2 * np.pi * (np.arange(24)[:, None] - _SESSION_HOURS) / 24
     of_day = np.exp(np.exp(_SESSION_FOCUS * (np.cos(angle) - 1)) @ np.array(asset.sessions))
@@ -243,7 +242,7 @@ def _simulate_parts(
     own = ("standard_normal",) if config.correlation else ("standard_t", 4)
     around = (("standard_normal",), ("standard_t", 3), ("random",), ("random",), ("standard_normal",))
     kinds = (("random",), own, ("random",), *around, ("integers", 0, 3))
-    fails, noise, chances, *around_closes, slips = [_replayed(rng, config.bars, *kind) for kind in kinds]
+    fails, noise, chances, *around_closes, slips = [_draw_in_parts(rng, config.bars, *kind) for kind in kinds]
     walk, seen = _Walk(asset, config.dynamics), Filter(asset.ticks_per_unit, config.dynamics)
     failed, last = True, None
     for start in range(0, config.bars, PART_ROWS):
@@ -251,7 +250,7 @@ def _simulate_parts(
         stamps = trading_stamps(asset.metal, config, start - lead, start + count + 1)
         profile = calendar_profile(asset, stamps)[lead:] * sqrt(step_seconds(config.timeframe) / 3600)
         opening, stamps = _follows_closure(stamps)[lead:-1], stamps[lead:-1]
-        # Rows at which the feed fails: never the first, never two in a row, which could hide each other.
+        # Rows with feed failures: never the first, never two in a row, which could hide each other.
         faulty = fails(count) < config.faults_per_bar
         for row in np.flatnonzero(faulty):
             faulty[row] = not (faulty[row - 1] if row else failed)
@@ -261,7 +260,7 @@ def _simulate_parts(
         close[faulty] = np.nan
         truth = seen.observe(stamps.astype("datetime64[us]"), close, profile)
         bars = _bars_around(truth, last or truth.rows(slice(1)), asset, opening, around_closes)
-        # Faulty rows have no prices at all, or a decimal point that slipped.
+        # Faulty rows have no prices, or a misplaced decimal point.
         slip = slips(count)
         spoil = np.select([~faulty, slip == 1, slip == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
         spoiled = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(spoil))).fill_nan(None)
@@ -269,8 +268,8 @@ def _simulate_parts(
         yield SimulatedAsset(asset, bars.with_columns(spoiled), truth)
 
 
-def _replayed(rng: np.random.Generator, bars: int, kind: str, *values: float) -> Draw:
-    """The numbers of all bars, to be drawn in parts; the generator goes on behind them, as if they were drawn."""
+def _draw_in_parts(rng: np.random.Generator, bars: int, kind: str, *values: float) -> Draw:
+    """The random numbers of all bars, drawn in parts; the generator is advanced as if they had been drawn at once."""
     own = deepcopy(rng)
     for start in range(0, bars, PART_ROWS):
         getattr(rng, kind)(*values, size=min(PART_ROWS, bars - start))
@@ -278,7 +277,7 @@ def _replayed(rng: np.random.Generator, bars: int, kind: str, *values: float) ->
 
 
 def _share(noise: FloatArray, factor: FloatArray, stamps: Stamps, config: MarketConfig) -> FloatArray:
-    """Student-t noise as it is; that of correlated assets is normal until it is mixed with the factor of the bar."""
+    """Student-t noise unchanged, or for correlated assets, normal noise mixed with the common factor of the bar."""
     if not config.correlation:
         return noise
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
@@ -296,7 +295,7 @@ class _Walk:
         self.start = self.ticks = round(asset.start * asset.ticks_per_unit)
 
     def onward(self, profile: FloatArray, faulty: BoolArray, chances: FloatArray, noise: FloatArray) -> IntArray:
-        """The next closes: each hidden move starts from the last rounded price, the first price is given."""
+        """The next closes: each latent move starts from the last rounded price; the first price is given."""
         dynamics, start, last, variance = self.dynamics, self.start, self.ticks, self.variance
         still = faulty.copy()
         still[0] |= self.state < 0
@@ -314,13 +313,13 @@ class _Walk:
         return np.array(ticks)
 
     def _draw_states(self, chances: FloatArray) -> IntArray:
-        """A path of the hidden chain; the state of the first bar is drawn from the long-run shares."""
+        """A path of the hidden Markov chain; the first state is drawn from the stationary distribution."""
         reach = np.cumsum(self.dynamics.transition, axis=1)[:, :-1]
         onward = (chances[:, None, None] >= reach).sum(axis=2)  # (N, K) from each state
         if self.state < 0:
             onward[0] = np.searchsorted(np.cumsum(self.dynamics.stationary())[:-1], chances[0], side="right")
             self.state = 0
-        # Most chances leave every state as it is.
+        # Most draws change no state.
         changes = np.flatnonzero((onward != np.arange(len(reach))).any(axis=1))
         path = [self.state]
         for following in onward[changes].tolist():
@@ -330,7 +329,7 @@ class _Walk:
 
 
 def _bars_around(truth: Truth, before: Truth, asset: Asset, opening: BoolArray, draws: list[Draw]) -> pl.DataFrame:
-    """Open, High, Low and Volume given closes and public scales alone, which keeps the filter of `oracle` exact."""
+    """Open, High, Low and Volume from closes and public scales alone, which keeps the filter of `oracle` exact."""
     normal, student, above, below, busy = (draw(len(truth.ticks)) for draw in draws)
     close = truth.ticks.astype(np.float64)
     previous = np.append(before.ticks, close[:-1])
@@ -339,7 +338,7 @@ def _bars_around(truth: Truth, before: Truth, asset: Asset, opening: BoolArray, 
     reopening = 0.6 * move + 0.5 * scale * normal
     gap = np.where(opening, reopening, 0.025 * scale * student)
     start = np.maximum(np.rint(previous * np.exp(np.clip(gap, -0.5, 0.5))), 1.0)
-    # The extremes of a Brownian path that is tied to the open and the close; they reach at least as far as both.
+    # Extremes of a Brownian bridge between open and close; they enclose both.
     path, wander = np.log(close / start), -2.0 * (0.8 * scale) ** 2
     high = np.rint(start * np.exp((path + np.sqrt(path**2 + wander * np.log(above))) / 2))
     low = np.rint(start * np.exp((path - np.sqrt(path**2 + wander * np.log(below))) / 2))

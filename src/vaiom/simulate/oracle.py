@@ -1,8 +1,8 @@
-"""The exact distribution of a simulated market's next close, given what anyone can observe, and what it predicts.
+"""The exact distribution of a simulated market's next close given the observable past, and its predictions.
 
-The next move is `pull + scale * (drift[s] + spread[s] * e)`, with s the hidden state and e a Student t of four degrees
-of freedom and unit variance. The price is rounded to its tick, so the probability of a range of next closes is a sum of
-differences of the distribution function, and the states are filtered with those same probabilities. NumPy alone.
+The next move is `pull + scale * (drift[s] + spread[s] * e)`, with hidden state s and e Student-t with four degrees of
+freedom and unit variance. Prices are rounded to ticks, so probabilities are differences of the distribution function,
+and the states are filtered with those same probabilities.
 Paper: "Return Bucket Construction" and "Serialized row and target validity rules".
 """
 
@@ -28,14 +28,14 @@ IntArray = NDArray[np.int64]
 
 TRUTH_FOLDER = "truth"
 FAULT_LIMIT = 1.0
-"""A close further than this from the last good one, in log units, is a faulty print: the price did not move."""
+"""A close further than this from the last good one, in log units, is a faulty print: the price is unchanged."""
 
 _ROW_ARRAYS = ("timestamps", "ticks", "pull", "scale", "weights")
 UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
 
 
 def require(*demands: tuple[bool, str]) -> None:
-    """Raise a ValueError with the message of the first demand that is not met."""
+    """Raise a ValueError with the message of the first condition that fails."""
     for met, message in demands:
         if not met:
             raise ValueError(message)
@@ -67,7 +67,7 @@ class Dynamics:
         )
 
     def stationary(self) -> FloatArray:
-        """The long-run share of each hidden state, shape (K,)."""
+        """(K,) the stationary distribution of the hidden states."""
         states = len(self.spread)
         balance = np.vstack([np.array(self.transition).T - np.eye(states), np.ones(states)])
         return np.asarray(np.linalg.lstsq(balance, np.append(np.zeros(states), 1.0), rcond=None)[0])
@@ -81,8 +81,8 @@ class Dynamics:
 
 
 def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
-    """P(lower < e <= upper), to full digits in both tails."""
-    # Mirroring an interval of the upper tail into the lower one avoids differences of numbers near one.
+    """P(lower < e <= upper), accurate in both tails."""
+    # Mirroring upper-tail intervals avoids differences of numbers near one.
     mirrored = lower > 0
     return _student_cdf(np.where(mirrored, -lower, upper)) - _student_cdf(np.where(mirrored, -upper, lower))
 
@@ -97,7 +97,7 @@ def _student_cdf(x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truth:
-    """What the distribution of the next close needs, per row; rows are the asset's bars in order."""
+    """Per row, the parameters of the distribution of the next close; rows are the asset's bars in order."""
 
     timestamps: NDArray[np.datetime64]  # (N,) left edges, microseconds
     ticks: IntArray  # (N,) the last good close, in ticks
@@ -119,7 +119,7 @@ class Truth:
         centre = self.pull[rows, None, None] + scale * self.drift
 
         def hidden(bound: FloatArray) -> FloatArray:
-            """The noise at which rounding passes from a number of ticks to the next; no price is below one tick."""
+            """The noise at which the rounded price moves to the next tick; no price is below one tick."""
             ticks = np.floor(bound)
             move = np.log1p((np.maximum(ticks, 1.0) + 0.5 - origin) / origin)
             return np.asarray((np.where(ticks < 1.0, -np.inf, move)[:, :, None] - centre) / (scale * self.spread))
@@ -147,7 +147,7 @@ class Truth:
 
 
 def save_truth(path: Path, parts: Iterable[Truth]) -> None:
-    """Save the rows of all parts, in the memory of one, as `numpy.savez` would save them joined."""
+    """Save the rows of all parts, holding one in memory, as `numpy.savez` would save them joined."""
     with staging_folder(path.parent) as staging, atomic_file(path) as staged:
         rows = 0
         for part in parts:
@@ -168,7 +168,7 @@ def save_truth(path: Path, parts: Iterable[Truth]) -> None:
 
 
 class Filter:
-    """What anyone can know of an asset's next close, as its closes come in."""
+    """Filters the hidden state of an asset from its closes."""
 
     def __init__(self, ticks_per_unit: int, dynamics: Dynamics) -> None:
         self.ticks_per_unit, self.dynamics = ticks_per_unit, dynamics
@@ -176,8 +176,8 @@ class Filter:
         self._last: list[Truth] = []  # its last row, where there is one
 
     def observe(self, timestamps: NDArray[np.datetime64], close: FloatArray, profile: FloatArray) -> Truth:
-        """The next closes (N,), NaN where missing; `profile` (N + 1,) is the calendar scale, through the bar after."""
-        # The last good close in ticks, which rows are good, and the scale of each row's next bar from the past alone.
+        """The truth at the next closes (N,), NaN if missing; `profile` (N + 1,) is the calendar scale, plus one bar."""
+        # The last good close in ticks, which rows are good, and each row's scale of the next bar, from the past alone.
         dynamics, price, variance, calendar = self.dynamics, self._price, self._variance, profile.tolist()
         before = int(self._last[0].ticks[0]) if self._last else 0
         ticks, good, deviation = [], [], []
@@ -204,12 +204,12 @@ class Filter:
         )
         truth = Truth.joined([*self._last, part])
         first, predicted, transition = not self._last, truth.weights[0], np.array(dynamics.transition)
-        if first:  # before the first move nothing is known of the state but its long-run shares
+        if first:  # before the first move the state has its stationary distribution
             predicted[:] = dynamics.stationary()
         reached = truth.ticks[1:, None].astype(np.float64)
         likelihood = truth.mass_by_state(np.arange(len(reached)), reached - 1.0, reached)[:, 0]
         ones = np.ones(len(transition))
-        # Products of short vectors take less time than sums.
+        # Dot products of short vectors are faster than sums.
         for usable, of_states, weights in zip(good[first:], likelihood, truth.weights[1:], strict=True):
             if usable:
                 predicted = predicted * of_states
@@ -220,7 +220,7 @@ class Filter:
 
 
 class Events(Protocol):
-    """What the oracle reads of a corpus."""
+    """The part of a corpus that the oracle reads."""
 
     @property
     def edges(self) -> Mapping[str, NDArray[Any]]: ...
@@ -234,14 +234,14 @@ class Events(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """Predicts like a baseline, but from the distribution that made the bars."""
+    """Predicts like a baseline, but with the true distribution."""
 
     truths: Mapping[str, Truth]
     name = "oracle"
 
     @classmethod
     def load(cls, bars_folder: Path) -> Self:
-        """The oracle of a folder that `vaiom data simulate` wrote."""
+        """Load the oracle of a folder written by `vaiom data simulate`."""
         truths = {path.stem: Truth.load(path) for path in sorted((bars_folder / TRUTH_FOLDER).glob("*.npz"))}
         if not truths:
             expected = f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}"
@@ -279,7 +279,7 @@ def bucket_probabilities(truth: Truth, rows: IntArray, edges: FloatArray, sigma:
     returns = np.clip(edges * sigma[:, None], -FAULT_LIMIT, FAULT_LIMIT)
     bounds = np.floor(origin * np.exp(returns))
     mass = truth.mass(rows, bounds[:, :-1], bounds[:, 1:])
-    # An unmoved price is no target: its bucket keeps what lies below and above it.
+    # An unchanged price is no target: its bucket keeps the mass below and above it.
     zero = int(np.searchsorted(edges, 0.0, side="left")) - 1
     lower, upper = bounds[:, [zero]], bounds[:, [zero + 1]]
     below = truth.mass(rows, lower, np.maximum(origin - 1.0, lower))
