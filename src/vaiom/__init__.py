@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Virtual processors may advertise matrix units that trap: PyTorch's products stay below them, which costs FP32 nothing.
+# Virtual processors may advertise matrix units that trap: PyTorch stays below them, at no cost in FP32.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
-# Threads that wait for each other spin for a moment only: those that go on stop each other where other programs run.
+# Waiting threads spin only briefly: on busy machines, spinning threads block those with work to do.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-# NumPy's products are small here: where other programs run, a second thread costs many times what it gives.
+# NumPy's products are small here: on busy machines a second thread costs many times what it saves.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _LAZY = {
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> Bars:
-    """Simulate a market into a bar folder, with its true distributions beside the bars; the bars come back by symbol.
+    """Simulate a market into a bar folder, with its true distributions beside the bars; returns the bars by symbol.
 
     Options are those of `vaiom.simulate.market.MarketConfig`: assets, bars, seed, end and others.
     """
@@ -77,12 +77,9 @@ def build_corpus(
 ) -> Corpus:
     """Build a corpus folder from a bar folder: causal events, buckets fitted on Train, splits.
 
-    The timeframe is that of the bars; naming one makes sure of it.
-
-    With `like`, a run or a packaged model's name, bars and buckets are that model's, and its splits unless others are
-    named: the model can then be scored on the corpus and go on learning there.
-
-    Options are those of `vaiom.events.build.build_corpus`: overwrite, covered, engine, progress.
+    The timeframe is that of the bars, which must match one that is given. With `like`, a run or a packaged model's
+    name, the timeframe and buckets are that model's, and so are its splits unless given: the model can then be scored
+    and trained on it.  Options are those of `vaiom.events.build.build_corpus`: overwrite, covered, engine, progress.
     """
     from vaiom.events.build import CorpusConfig, build_corpus
 
@@ -110,8 +107,8 @@ def train(
 ) -> TrainResult:
     """Train an experiment into a run folder and select on Validation; `changes` are settings such as seed and steps.
 
-    With `start`, a run or a packaged model's name, training goes on from its weights instead, and the result has a
-    `verdict`: whether that helped, over other runs `against` it too. Settings may be texts, as in `steps=100`.
+    With `start`, a run or a packaged model's name, training continues from its weights, and the result has a `verdict`:
+    whether that helped, also against other runs (`against`). `settings` are strings such as `steps=100`.
     """
     require_installed("torch")
     from vaiom.experiments.refit import adapt
@@ -156,7 +153,7 @@ def evaluate(
     out: str | Path | None = None,
     device: str = "auto",
 ) -> Evaluation:
-    """Score a run's selected model on a split, beside baselines on the same events; a look at a test is recorded."""
+    """Score a run's selected model on a split, with baselines on the same events; looks at a test are recorded."""
     require_installed("torch")
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.run import Run
@@ -174,7 +171,7 @@ def audit(
     corpus: str | Path | None = None,
     **options: Any,
 ) -> list[Proof]:
-    """Prove that a corpus or a run does not see the future and is what it says; more is proved with its bars.
+    """Prove that a corpus or a run does not see the future and matches its records; bars allow more proofs.
 
     Options are those of `vaiom.audit.proof.AuditConfig`: cuts, seed, baselines and others.
     """
@@ -187,7 +184,7 @@ def audit(
 
 
 class CallableRoom(ModuleType):
-    """A room whose name is also a function here: importing the room must not take the function away."""
+    """A room whose name is also a public function: importing the room must not replace the function."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return _ROOMS[self.__name__](*args, **options)

@@ -1,4 +1,4 @@
-"""Errors by audience: what a user can fix says what was expected, what came, where, and the way out."""
+"""The package's errors; those a user can fix say what was expected, what came, where, and the way out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ EXTRAS = {
     "ray": ("ray",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
 }
-"""Libraries that forecasts do without, by the extra of the package that brings them."""
+"""Libraries that forecasts do not need, by the extra that installs them."""
 
 
 class VaiomError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class UserError(VaiomError):
@@ -33,19 +33,19 @@ class UserError(VaiomError):
 
 
 class DataError(UserError):
-    """Prices, bar folders or corpora that cannot be used as they are."""
+    """Prices, bar folders or corpora that cannot be used."""
 
 
 class ConfigError(UserError):
-    """An option or configuration value that does not make sense."""
+    """An invalid option or setting."""
 
 
 class CheckpointError(UserError):
-    """A model file that is damaged, foreign or from another schema."""
+    """A model file that is damaged, foreign or of another schema."""
 
 
 def require_installed(*libraries: str) -> None:
-    """Libraries that the next step imports, or an error that says which extra brings the first that is missing."""
+    """Raise an error that names the extra to install, if one of these libraries is missing."""
     for library in libraries:
         if find_spec(library) is None:
             raise not_installed(library)

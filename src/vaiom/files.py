@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, staged folders, checksums. Used by every room."""
+"""Atomic files and folders (complete or absent), locks, checksums and JSON, for every room."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 Progress = Callable[[int, int, str], None]
-"""Is told how many of how many are done, and which one it is about."""
+"""Called with the number done, the total and the name of the current item."""
 
 STAGING_PREFIX = ".vaiom-staging-"
 MOST_UNPACKED = 4 << 30
 
-# What the standard library and NumPy are known to raise over zip files and arrays that are not whole.
+# Raised by the standard library and NumPy for damaged zip files and arrays.
 BAD_ZIPS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError),
     *(ValueError, KeyError, IndexError, struct.error),
@@ -43,7 +43,7 @@ BAD_ZIPS = (
 BAD_ARRAYS = (*BAD_ZIPS, TypeError, SyntaxError, MemoryError, tokenize.TokenError)
 
 _LOCK_SUFFIX = ".staging-lock"
-# A process that sweeps holds the locks that it finds for a moment.
+# A sweep holds the locks that it finds for a moment.
 _SWEEP_SECONDS = 0.1
 _RETIRED_PREFIX = ".vaiom-replaced-"
 
@@ -62,12 +62,12 @@ def sha256_file(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one byte string of a JSON value: sorted keys, no spaces, no NaN."""
+    """Canonical JSON bytes: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def ensure_folder(path: Path) -> Path:
-    """Create a folder, or say why it cannot be written to."""
+    """Create a folder, or raise an error that says why it cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -79,7 +79,7 @@ def ensure_folder(path: Path) -> Path:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it there when the block ends well, remove it otherwise."""
+    """Yield a temporary path beside `path`; rename it to `path` on success, remove it otherwise."""
     with _staged(path.parent, partial(Path.touch, exist_ok=False), path.suffix) as staged:
         with _disk_errors(path):
             yield staged
@@ -89,17 +89,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def staging_folder(parent: Path) -> AbstractContextManager[Path]:
-    """An empty hidden folder in `parent`, gone when the block ends, or at the next run if this one is killed."""
+    """An empty hidden folder in `parent`, removed when the block ends, or by the next run if this one is killed."""
     return _staged(parent, Path.mkdir)
 
 
 @contextmanager
 def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[None]:
-    """Keep other processes from writing a folder, there already or not; who comes second is refused after so long."""
-    from filelock import FileLock, Timeout  # on first use: it takes a while to import
+    """Lock a folder, existing or not, against other processes; raises `FolderInUseError` after `patience` seconds."""
+    from filelock import FileLock, Timeout  # slow to import
 
     own = path.resolve()
-    # Beside the folder, which may be replaced, if one may write there; a name that is swept where it was left.
+    # Beside the folder, which may be replaced, if writable; with a name that is swept if left over.
     place = own.parent if os.access(own.parent, os.W_OK) or not own.is_dir() else own
     file = place / f"{STAGING_PREFIX}{sha256_of(own.name.encode())[:16]}{_LOCK_SUFFIX}"
     lock = FileLock(file, thread_local=False)
@@ -107,7 +107,7 @@ def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[Non
         lock.acquire(timeout=patience, poll_interval=_SWEEP_SECONDS / 4)
     except (OSError, NotImplementedError) as error:
         holder = None
-        with suppress(OSError):  # where no lock file can be made there is none, and writing says why
+        with suppress(OSError):  # without a lock file, writing reports the reason
             holder = file.read_text(errors="replace")
         if isinstance(error, Timeout) and holder is not None:
             fix = "wait until it has ended, or choose another folder"
@@ -123,13 +123,13 @@ def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[Non
 
 
 def try_lock(path: Path) -> BaseFileLock | None:
-    """Hold a lock file until it is released or this process ends; None where another holds it or locks do not work."""
-    from filelock import FileLock  # on first use: it takes a while to import
+    """Hold a lock file until released or the process ends; None if another process holds it or locks do not work."""
+    from filelock import FileLock  # slow to import
 
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(blocking=False)
-    except (OSError, NotImplementedError):  # a lock that another holds is a TimeoutError
+    except (OSError, NotImplementedError):  # a lock held by another process is a TimeoutError
         return None
     return lock
 
@@ -140,12 +140,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON for people: indented, keys in the order given."""
+    """Write indented JSON, keys in the order given."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; raises `ValueError`, also over a key that an object has twice."""
+    """Parse JSON; raises `ValueError`, also for duplicate keys."""
 
     def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if repeated := [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]:
@@ -166,7 +166,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz file; raises one of `BAD_ARRAYS`, and takes no more memory than the file really holds."""
+    """The arrays of an .npz file; raises one of `BAD_ARRAYS`, and allocates no more than the file really holds."""
     import numpy as np
     from numpy.lib import format as npy
 
@@ -179,7 +179,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             major, _ = npy.read_magic(stream)
             header = npy.read_array_header_1_0(stream) if major == 1 else npy.read_array_header_2_0(stream)
             shape, fortran, dtype = header
-            # NumPy's own reader would reserve what the header claims.
+            # NumPy's reader would allocate what the header claims.
             if dtype.hasobject or len(stream.getbuffer()) - stream.tell() != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"{info.filename} does not hold what its header says")
             flat = np.frombuffer(stream.getbuffer(), dtype, offset=stream.tell())
@@ -189,7 +189,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 @contextmanager
 def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty folder beside `path` that becomes `path` when the block ends well and vanishes otherwise."""
+    """Yield an empty folder beside `path` that replaces `path` on success and is removed otherwise."""
     ensure_folder(path.parent)
     with hold_folder(path):
         _recover(path)
@@ -211,7 +211,7 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def _recover(path: Path) -> None:
-    """Whoever is killed between the two renames of a replacement leaves the old folder under its retired name."""
+    """Restore the old folder, which a process killed between the two renames of a replacement leaves retired."""
     retired = path.with_name(_RETIRED_PREFIX + path.name)
     if retired.is_dir():
         if path.exists():
@@ -221,7 +221,7 @@ def _recover(path: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """A bar folder or a corpus, which both have a manifest that lists symbols, or an empty folder."""
+    """Whether it is a bar folder or a corpus, whose manifests list symbols, or an empty folder."""
     if not path.is_dir():
         return False
     manifest = path / "manifest.json"
@@ -231,7 +231,7 @@ def _is_ours(path: Path) -> bool:
 
 @contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Native writers tell of a full disk in words of their own; here it becomes the error that everybody knows."""
+    """Turn native writers' messages about a full disk into the standard `OSError`."""
     try:
         yield
     except OSError:
@@ -245,13 +245,13 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Iterator[Path]:
-    """Make something hidden in a folder beside a lock file, which ends with this process; remove both at the end."""
+    """Create something hidden in a folder, with a lock file that this process holds; remove both at the end."""
     folder = ensure_folder(parent)
     try:
         _sweep(folder)
-        for _ in range(3):  # another run may sweep the lock file before it is locked
+        for _ in range(3):  # another process may sweep the lock file before it is locked
             lock_file = folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}{_LOCK_SUFFIX}"
-            lock = try_lock(lock_file)  # None where the file system has no locks: then nobody sweeps it either
+            lock = try_lock(lock_file)  # None if the file system has no locks: then no sweep either
             if lock and lock_file.exists():
                 break
         staged = lock_file.with_suffix(suffix)
@@ -265,7 +265,7 @@ def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Ite
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed runs left staged in a folder: all that shares the name of a lock that nobody holds."""
+    """Remove what killed runs left in a folder: everything named after a lock that no process holds."""
     staged: dict[str, list[Path]] = {}
     for path in folder.iterdir():
         if path.name.startswith(STAGING_PREFIX):
@@ -278,21 +278,21 @@ def _sweep(folder: Path) -> None:
 
 
 def _release(lock_file: Path, lock: BaseFileLock | None, staged: list[Path]) -> None:
-    """Remove what a lock stands for, then its file: what has no lock file is nobody's."""
+    """Remove staged files, then their lock file: a file without a lock file has no owner."""
     for path in staged:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         elif path != lock_file:
             path.unlink(missing_ok=True)
     if os.name == "nt" and lock:
-        lock.release()  # an open file cannot be removed there
+        lock.release()  # Windows cannot remove an open file
     lock_file.unlink(missing_ok=True)
     if lock:
         lock.release()
 
 
 def flush(path: Path) -> None:
-    """Onto the disk; Windows cannot open folders and does it itself."""
+    """Flush to disk; Windows cannot open folders and flushes them itself."""
     if path.is_dir() and os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

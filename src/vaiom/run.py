@@ -1,4 +1,4 @@
-"""A run folder: what lies where, its raw configuration, its training log. Used by every room."""
+"""The layout of a run folder: its files, raw configuration and training log."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ BEST_NAME = "best.safetensors"
 REPORT_NAME = "report.html"
 
 MODELS = Path(__file__).parent / "models"
-"""The models inside the package, each a run folder without its training."""
+"""The packaged models, each a run folder without training files."""
 DEFAULT_MODEL = "fx-1h"
 EVIDENCE_SUFFIX = "-evidence"
-"""Ends the name of the model that a packaged model for use is judged by."""
+"""Suffix of the model whose evaluation stands for a packaged model for use."""
 
 _STATE = re.compile(r"step-(\d+)\.state\.safetensors")
 
 
 def packaged_models() -> dict[str, Path]:
-    """The run folders inside the package, by their names."""
+    """Run folders of the packaged models, by name."""
     return {best.parent.name: best.parent for best in sorted(MODELS.glob(f"*/{BEST_NAME}"))}
 
 
 def find_run(path: Path) -> Path:
-    """What a path or the name of a packaged model stands for; what lies on the disk comes first."""
+    """Resolve a path or the name of a packaged model; existing paths come first."""
     return path if path.exists() else packaged_models().get(str(path), path)
 
 
@@ -42,35 +42,35 @@ class Run:
         self.best = path / BEST_NAME
         """The selected checkpoint."""
         self.start = path / "start.safetensors"
-        """The model that training went on from, where there was one."""
+        """The initial weights, if training started from a model."""
         self.horizons = path / "horizons.safetensors"
-        """What it knows of more bars than the next."""
+        """Heads for longer horizons."""
         self.dependence = path / "dependence.json"
-        """How its assets depend on each other."""
+        """The dependence between its assets."""
         self.about = path / "about.json"
-        """Beside a packaged model, what its training's log and corpus say of a run."""
+        """For a packaged model, the facts of its training log and corpus."""
         self.forecasts = path / "forecasts"
-        """Others' forecasts that were scored beside it: by name a folder with evaluations and events."""
+        """External forecasts scored with the run: a folder per name, with evaluations and events."""
         self.teachers = path / "teachers"
-        """The folder of the runs whose models taught this one, numbered from 1."""
+        """Runs of the teachers of this model, numbered from 1."""
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:07d}.safetensors"
 
     def state(self, step: int) -> Path:
-        """What training needs to go on from a step."""
+        """The training state at a step, to resume from."""
         return self.checkpoints / f"step-{step:07d}.state.safetensors"
 
     def evaluation(self, split: str) -> Path:
         return self.path / f"evaluation-{split}.json"
 
     def events(self, split: str, suffix: str = ".parquet") -> Path:
-        """The loss of every event; `.npz` where no Parquet writer was installed."""
+        """The loss of every event; `.npz` if no Parquet writer is installed."""
         return self.path / f"events-{split}{suffix}"
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether this is a run folder."""
         return self.config.exists() or self.teachers.exists()
 
     def saved_steps(self) -> list[int]:
@@ -79,7 +79,7 @@ class Run:
         return sorted(int(match[1]) for name in names if (match := _STATE.fullmatch(name)))
 
     def evaluated_splits(self) -> list[str]:
-        """Splits with an evaluation, in the order of their names."""
+        """Splits with an evaluation, sorted by name."""
         return sorted(file.stem.removeprefix("evaluation-") for file in self.path.glob("evaluation-*.json"))
 
     def read_config(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Run:
             raise DataError("not readable as TOML", where=self.config, got=str(error)) from error
 
     def corpus_path(self) -> Path:
-        """Where the corpus was when the run was trained."""
+        """The path of the corpus when the run was trained."""
         try:
             return Path(self.read_config()["corpus"]["path"])
         except (DataError, KeyError, TypeError) as error:
@@ -100,19 +100,19 @@ class Run:
             raise ConfigError(problem, where=self.config, fix="name it with --corpus") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The training log; none where the run was packed without it."""
+        """The training log; empty if the run was packaged without it."""
         return [entry for _, entry in self._log()]
 
     def validation_bits(self) -> dict[int, float]:
-        """Bits per event at every Validation, by step."""
+        """Validation bits per event, by step."""
         return {entry["step"]: entry["validation_bits"] for _, entry in self._log() if "validation_bits" in entry}
 
     def trim_metrics(self, last_step: int) -> None:
-        """Drop what was logged after a step."""
+        """Drop log entries after a step."""
         write_bytes(self.metrics, b"".join(line for line, entry in self._log() if entry["step"] <= last_step))
 
     def _log(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """The whole lines of the log and what they say; a torn last line is what a killed run leaves."""
+        """The complete lines of the log, raw and parsed; a killed run may leave a torn last line."""
         lines = self.metrics.read_bytes().splitlines(keepends=True) if self.metrics.is_file() else []
         lines = [line for line in lines if line.endswith(b"\n")]
         try:
