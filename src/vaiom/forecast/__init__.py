@@ -1,1 +1,1 @@
-"""Bars come in, the distribution of the next return comes out."""
+"""Forecasts from bars: the distribution of the next return."""

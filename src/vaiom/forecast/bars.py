@@ -1,8 +1,6 @@
-"""The bars a user hands over, checked: pandas or Polars, named columns, order, clock, timeframe, number.
+"""Check the bars that users pass, from pandas, Polars, files or single bars: columns, order, clock, timeframe, number.
 
-Enters: a frame of one asset or of many, a bar folder or file, or a single bar. Leaves: the bars as a bar folder would
-hold them, or a `DataError` that names the asset, the row and the way out. Missing and non-positive prices are let
-through: the row masks know them.
+Missing and non-positive prices pass: row masks handle them.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
-"""The first bar whose row can be unmasked."""
+"""Bars until a row can be unmasked."""
 CLOCK_ALLOWANCE = timedelta(hours=15)
-"""Bars may lie this far ahead of UTC: no zone is more than 14 hours ahead, and a clock may be wrong by some minutes."""
+"""Bars may be this far ahead of UTC: time zones reach 14 hours, and clocks may be off by minutes."""
 
 _CHECKED_STEPS = 2_000
 _STAMP_NAMES = ("timestamp", "time", "date")
@@ -38,7 +36,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def newest_bars(path: Path, symbol: str | None = None, others: Sequence[str] = ()) -> dict[str, pl.DataFrame]:
-    """The bars of a folder, of one asset in it and the `others` that it has, or of a file, which `symbol` may name."""
+    """The bars of a folder, or of one asset in it and the `others` it has, or of a file, named by `symbol` if given."""
     if symbol is None:
         return folder.read_bars(path)
     if path.is_file():
@@ -69,21 +67,21 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
             fix="bring in a longer history",
         )
     seen, wanted = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
-    # A few bars may lie around a weekend: too far apart is then no proof, too close always is.
+    # A few bars may span a weekend: too far apart proves nothing then, too close always does.
     if seen is not None and (seen < wanted or (seen > wanted and len(bars) >= MIN_BARS)):
         raise wrong_timeframe(where, timeframe, seen)
     return bars
 
 
 def coarsened(bars: pl.DataFrame, symbol: str, timeframe: str) -> pl.DataFrame:
-    """An asset's bars at a model's timeframe where they are finer; others as they are."""
+    """An asset's bars resampled to a model's timeframe if they are finer."""
     seen = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS))
     finer = seen is not None and seen < timeframe_of(timeframe)
     return resample(bars, timeframe, where=Path(f"bars of {symbol}")) if finer else bars
 
 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:
-    """A long frame as a frame for each asset, in the order in which assets appear."""
+    """Split a long frame into a frame per asset, in order of appearance."""
     frame = _require_table(frame, "bars of many assets")
     if is_pandas(frame) and timestamp_column == frame.index.name:
         frame = frame.reset_index()
@@ -120,7 +118,7 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
 
 
 def utc_now() -> datetime:
-    """The clock of this machine, without a zone, as stamps are."""
+    """The current UTC time without a zone, like stamps."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
@@ -130,12 +128,12 @@ def moment_of(seconds: int) -> datetime:
 
 
 def seconds_of(moment: datetime) -> int:
-    """A naive datetime as it is stored."""
+    """A naive datetime as a stored stamp."""
     return (moment - _EPOCH) // timedelta(seconds=1)
 
 
 def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
-    """The refusal of bars that are not the model's."""
+    """The error for bars of another timeframe."""
     finer = seen < timeframe_of(timeframe)
     return DataError(
         "the bars are of another timeframe than the model's",
@@ -175,11 +173,11 @@ def _require_table(frame: Any, where: str) -> Any:
 
 
 def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
-    """A frame with our column names; other columns are left out."""
+    """A Polars frame with our column names; other columns are dropped."""
     frame = _require_table(frame, where)
     if is_pandas(frame):
         frame = _of_one_asset(frame, symbol, where).rename(columns=str)
-        # The index holds the stamps where no column does.
+        # The index holds the stamps if no column does.
         if "Datetime" not in _canonical(frame.columns, where) and frame.index.dtype.kind == "M":
             frame = frame.reset_index(names="Datetime")
     names, zone = _canonical(frame.columns, where), None
@@ -194,7 +192,7 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
             zone = getattr(got, "tz", zone)
         kinds, price = {"Datetime": {"dtype": "datetime64[us]"}}, {"dtype": np.float64, "na_value": np.nan}
         frame = pl.DataFrame({new: frame[old].to_numpy(**kinds.get(new, price)) for new, old in names.items()})
-    # A query costs more than a short frame does, and waits for the library's threads.
+    # A lazy query costs more than a short frame, and waits for the library's threads.
     elif frame.columns != list(names):
         frame = frame.select(pl.col(old).alias(new) for new, old in names.items())
     zone = zone or getattr(frame.schema.get("Datetime"), "time_zone", None)
@@ -211,7 +209,7 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
 
 
 def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
-    """Our column names and what the frame calls them: whatever an imported file may call them too."""
+    """Our column names and those of the frame, with the aliases of file imports."""
     found = {role: name for role, name in guess_roles(names).items() if role in BAR_COLUMNS}
     for name in names:
         if (known := found.get(name.capitalize(), name)) != name:
@@ -220,7 +218,7 @@ def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
 
 
 def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:
-    """A pandas frame with one level of column names; yfinance has tickers above or below them."""
+    """A pandas frame with one level of column names; yfinance adds tickers above or below."""
     if frame.columns.nlevels == 1:
         return frame
     prices = next((n for n in range(2) if "close" in {str(name).lower() for name in frame.columns.levels[n]}), 0)

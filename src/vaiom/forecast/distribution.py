@@ -1,8 +1,6 @@
-"""The forecast a user holds: the distribution of the next log return of one asset, or of several bars' return.
+"""The forecast that users get: the distribution of the log return over the next bar or bars, its origin and cautions.
 
-Enters: a distribution as `events.distribution` computes it, and what the forecast was made from. Leaves: a
-`ReturnDistribution` with its origin and its cautions; text, HTML, a drawing, rows of a table, CSV. Returns are shown in
-basis points.
+It prints as text, HTML, plot, table or CSV, with returns in basis points.
 """
 
 from __future__ import annotations
@@ -38,36 +36,33 @@ _DRAWN_POINTS = 800
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReturnDistribution(BucketDistribution[float]):
-    """The distribution of ln(close of the next bar / last close), given that the return is not zero.
-
-    With a `horizon` it is the close that many bars ahead.
-    """
+    """The distribution of ln(close `horizon` bars ahead / last close), given that the return is not zero."""
 
     symbol: str
     edges: Floats
     """(17,) edges in sigmas, with the infinities."""
     prob_zero: float
-    """The asset's Train share of zero returns; the mean over assets where the asset is unknown."""
+    """The asset's Train share of zero returns; the mean over assets if the asset is unknown."""
     as_of: datetime
     """Left edge of the last bar used, on the clock of the bars."""
     target_time: datetime
-    """Left edge of the next bar, or of the horizon's last, where the week goes on as it usually does."""
+    """Left edge of the next bar, or of the horizon's last, if the week goes as usual."""
     stale_since: datetime
-    """When the next bar has closed: from then on this is not the newest forecast that there could be."""
+    """When the next bar has closed and a newer forecast is possible."""
     horizon: int = 1
     """Bars that the return spans."""
     context: int
-    """Bars that the model saw."""
+    """Number of bars that the model saw."""
     stale: bool = False
     """The last row is masked, or `now` was after `stale_since`."""
     masked: bool = False
-    """The last row is masked: its bar is not to be trusted."""
+    """The last row is masked: its bar cannot be trusted."""
     unknown_asset: bool = False
-    """The model never saw the asset and treats it as an average one."""
+    """The model was not trained on the asset and treats it as an average one."""
     missing_assets: tuple[str, ...] = ()
-    """Assets that the model reads and did not get."""
+    """Assets that the model reads and that were missing."""
     notes: tuple[str, ...] = ()
-    """Why the forecast deserves caution, in words."""
+    """Reasons for caution."""
 
     @property
     def return_edges(self) -> Floats:
@@ -75,11 +70,11 @@ class ReturnDistribution(BucketDistribution[float]):
         return self.edges * self.sigma
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-safe values: times in ISO format, infinite edges null."""
+        """All figures as JSON-safe values: times in ISO format, infinite edges null."""
         return to_dicts([self])[0]
 
     def summary(self) -> dict[str, str]:
-        """What a person reads first, by the name of its column; returns in basis points."""
+        """The main figures by column name, returns in basis points."""
         cautions = {"stale": self.stale, "unknown": self.unknown_asset, "incomplete": bool(self.missing_assets)}
         steps = np.minimum(len(_HEIGHTS) * self.probs / self.probs.max(), len(_HEIGHTS) - 1).astype(int)
         shown = {
@@ -169,13 +164,13 @@ class ReturnDistribution(BucketDistribution[float]):
 
 
 def stack(dists: Sequence[ReturnDistribution]) -> ReturnDistributions:
-    """The distributions of one shape, whose figures cost little more than those of one."""
+    """Stack distributions of one shape, whose figures cost little more than one's."""
     probs, sigma = np.array([dist.probs for dist in dists]), np.array([dist.sigma for dist in dists])
     return ReturnDistributions(probs=probs, sigma=sigma, shape=dists[0].shape)
 
 
 def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
-    """What `to_dict` says of each, all of one shape."""
+    """`to_dict` of many forecasts of one shape."""
     every, edges = stack(dists), dists[0].edges.tolist()
     risk, shown = np.array(RISK_LEVELS), len(SHOWN_LEVELS)
     means, ups = every.mean(), every.prob_up.tolist()
@@ -218,7 +213,7 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
 
 
 def notes_of(dists: Iterable[ReturnDistribution]) -> list[str]:
-    """Why forecasts deserve caution, each reason once with all whom it concerns."""
+    """The cautions of forecasts, each once, with the assets concerned."""
     said: dict[str, list[str]] = {}
     for dist in dists:
         for words in dist.notes:

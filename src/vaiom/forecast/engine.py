@@ -1,8 +1,6 @@
-"""What turns rows of events into probabilities: one small contract, and the engines that need no PyTorch.
+"""Inference engines, from rows of events to float64 probabilities of the return buckets: the interface, NumPy and ONNX.
 
-Enters: rows of one or many assets, (T, F) or (B, T, F), and metadata, (3,) or (B, 3), as NumPy arrays; a model file.
-Leaves: probabilities of the return buckets, float64. A window shorter than the context begins at the first position, as
-the beginning of a training window does.
+A window shorter than the context starts at the first position, like a training window.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ EXPORTED_SUFFIX = ".onnx"
 FORMAT = "vaiom-onnx"
 FORMAT_VERSION = 1
 TOLERANCE = 1e-6
-"""Probabilities of two engines, or of one engine in two batches, differ by no more than this."""
+"""Probabilities of two engines, or of two batches, differ by no more than this."""
 BATCH = 32
-"""Windows that go through a model together."""
+"""Windows per pass through a model."""
 
 PROBE_SEED = 0
 
@@ -43,20 +41,20 @@ Probabilities = npt.NDArray[np.float64]
 
 
 class Engine(ABC):
-    """A model that answers for the rows of windows."""
+    """A model that maps windows of rows to probabilities."""
 
     name: str
     row_step: RowStep | None = None
-    """What takes one more row at the price of one row, where the model allows it."""
+    """Incremental inference, if the model supports it."""
     horizons: Horizons | None = None
-    """What answers for more bars than the next."""
+    """Heads for longer horizons."""
 
     @abstractmethod
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         """(B, 16) for what follows each window (B, T, F)."""
 
     def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        """(T, 16) for what follows each beginning of one window (T, F): its first row, its first two, and so on."""
+        """(T, 16) for what follows each prefix of one window (T, F)."""
         beginnings = (events[None, :stop] for stop in range(1, len(events) + 1))
         return np.concatenate([self.probs(beginning, meta[None], horizon) for beginning in beginnings])
 
@@ -71,7 +69,7 @@ class Engine(ABC):
 
 
 class NumpyEngine(Engine):
-    """A model whose layers see a window of rows, in NumPy."""
+    """A model with windowed attention, in NumPy."""
 
     name = "numpy"
 
@@ -93,7 +91,7 @@ class NumpyEngine(Engine):
         return self.horizons.probs(np.stack([memory.hidden for memory in memories]), events, horizon)
 
     def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
-        # No answer depends on more rows than a context has.
+        # No output depends on more rows than a context has.
         return self.probs_of_beginnings(events, meta, horizon)
 
 
@@ -107,7 +105,7 @@ class OnnxEngine(Engine):
         import onnxruntime as runtime
 
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = threads or 0  # 0 leaves the choice to the runtime
+        options.intra_op_num_threads = threads or 0  # 0: the runtime's choice
         source = model if isinstance(model, bytes) else str(model)
         self.session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
@@ -118,9 +116,9 @@ class OnnxEngine(Engine):
 
 
 def open_checkpoint(path: Path, device: str | None = "cpu", threads: int | None = None) -> tuple[Engine, ModelCard]:
-    """A checkpoint in PyTorch, or in NumPy; with the horizons beside a run's best one.
+    """Load a checkpoint into PyTorch or NumPy, with the horizons beside a run's best one.
 
-    Where no device is named, a model that streams is in NumPy: PyTorch takes longer to import than a few forecasts do.
+    Without a device, models that stream run in NumPy: importing PyTorch takes longer than a few forecasts.
     """
     run = Run(path.parent)
     further = run.horizons if path.name == BEST_NAME and run.horizons.is_file() else None
@@ -143,7 +141,7 @@ def open_checkpoint(path: Path, device: str | None = "cpu", threads: int | None 
 
 
 def _row_step(card: ModelCard, tensors: Tensors) -> RowStep:
-    """A model in NumPy, tried on a row."""
+    """A model in NumPy, tested on one row."""
     step = RowStep(card.config, tensors)
     events, meta = made_up_windows(card, 1, PROBE_SEED)
     step.step(None, events[0, :1], meta[0])
@@ -151,12 +149,12 @@ def _row_step(card: ModelCard, tensors: Tensors) -> RowStep:
 
 
 def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
-    """Load a file that `vaiom export` wrote; it must still answer a known window as it did then."""
+    """Load a file written by `vaiom export`; it must reproduce its stored answer to a known window."""
     try:
         engine = OnnxEngine(path, threads)
     except ConfigError:
         raise
-    except Exception as error:  # the runtime's own errors have no common base below this
+    except Exception as error:  # the runtime's errors share no other base
         raise CheckpointError(
             "not readable as an ONNX model", where=path, got=str(error).splitlines()[0], fix="export it again"
         ) from error
@@ -190,7 +188,7 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
 
 
 def made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:
-    """Windows of full context with values that the model's input branch can meet."""
+    """Random windows of full context with valid values for the model's inputs."""
     draw, config = np.random.default_rng(seed), card.config
     shape = (count, config.context, len(config.input_fields))
     sizes = card.tokenizer.vocabulary_sizes
@@ -204,6 +202,6 @@ def made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Met
 
 
 def normalise(log_probs: Probabilities) -> Probabilities:
-    """Probabilities whose sum is 1 in double precision too."""
+    """Probabilities, normalised in double precision."""
     probs = np.exp(log_probs)
     return np.asarray(probs / probs.sum(axis=-1, keepdims=True))

@@ -1,8 +1,8 @@
-"""A trained model that forecasts from bars.
+"""Load a trained model and forecast from bars.
 
-Enters: a run folder, a checkpoint or an exported file; bars of one or many assets. Leaves: a `ReturnDistribution` for
-the bar that follows, or the forecasts of a whole history. A forecast depends on its own asset's bars up to its own
-time and, where the model reads other assets, on theirs, which must come with them.
+Enters: a run folder, checkpoint or exported file; bars of one or many assets. Leaves: a `ReturnDistribution` of the
+next bar, or the forecasts of a whole history. A forecast depends on its asset's bars up to its own time and, if the
+model reads other assets, on theirs.
 Paper: Methods, "Input Representations" and "Evaluation and Ablation Protocol" (the final position of a window).
 """
 
@@ -49,7 +49,7 @@ _MASK_WORDS = {
 
 
 class Forecaster:
-    """A trained model that forecasts from bars: the next one, every one of a history, or a live stream."""
+    """A trained model that forecasts the next bar, every bar of a history, or a live stream."""
 
     context: int
     """Bars of a full window."""
@@ -58,7 +58,7 @@ class Forecaster:
     reads_other_assets: bool
     """Whether the inputs of an asset depend on other assets' bars."""
     reads: tuple[str, ...]
-    """Assets whose bars a forecast of any asset wants beside its own; none where each is forecast by itself."""
+    """Assets whose bars every forecast needs beside its own; empty if assets are forecast separately."""
 
     def __init__(self, engine: Engine, card: ModelCard, dependence: Dependence | None = None) -> None:
         self.engine, self.card, self.dependence = engine, card, dependence
@@ -74,9 +74,9 @@ class Forecaster:
 
     @classmethod
     def load(cls, path: str | Path, device: str | None = "cpu", threads: int | None = None) -> Forecaster:
-        """Load a run folder's selected model, a packaged one by its name, a checkpoint or an exported file.
+        """Load a run folder's selected model, a packaged model by name, a checkpoint or an exported file.
 
-        For a few forecasts `device=None` answers sooner: where the model allows it, PyTorch is not imported.
+        With `device=None` a few forecasts are faster: if the model allows it, PyTorch is not imported.
         """
         file = _model_file(find_run(Path(path)))
         if file.suffix == EXPORTED_SUFFIX:
@@ -92,7 +92,7 @@ class Forecaster:
     def pretrained(
         cls, name: str = DEFAULT_MODEL, device: str | None = "cpu", threads: int | None = None
     ) -> Forecaster:
-        """Load a model that is part of the package: no file, no network, no training."""
+        """Load a packaged model: no file, no network, no training."""
         models = packaged_models()
         if name not in models:
             raise ConfigError("no such packaged model", expected=", ".join(models), got=name, fix="vaiom models")
@@ -103,7 +103,7 @@ class Forecaster:
         return f"<Forecaster {self.card.provenance.experiment}, {bars}, context {self.context}, {self.engine.name}>"
 
     def describe(self) -> dict[str, Any]:
-        """Which model this is, in JSON-safe values: engine, hashes, timeframe, assets, protocol."""
+        """The model's identity as JSON-safe values: engine, hashes, timeframe, assets, protocol."""
         origin = self.card.provenance
         return {
             "engine": self.engine.name,
@@ -119,7 +119,7 @@ class Forecaster:
 
     @property
     def horizons(self) -> tuple[int, ...]:
-        """Numbers of bars that it forecasts the sum of, 1 first."""
+        """The supported horizons in bars, 1 first."""
         return tuple(self._horizons)
 
     @overload
@@ -133,11 +133,11 @@ class Forecaster:
     def predict(
         self, bars: Any, symbol: str | None = None, *, horizon: int = 1, now: datetime | None = None
     ) -> ReturnDistribution | dict[str, ReturnDistribution]:
-        """Forecast the bar after the last: of one asset's frame, or of each frame of {symbol: frame}.
+        """Forecast the bar after the last, of one asset's frame or of each frame of {symbol: frame}.
 
-        With frames of many and a `symbol`, that asset alone is forecast, and a model that reads the others reads them.
-        With a `horizon`, one of `horizons`, it is the log return over that many next bars. `now`, a moment of the bars'
-        clock and else the present in UTC, lets a forecast say that its last bar is stale.
+        With many frames and a `symbol`, only that asset is forecast, and a model that reads others reads them.
+        `horizon`, one of `horizons`, is the number of bars that the log return spans. `now`, on the bars' clock and by
+        default the present in UTC, decides whether the forecast is stale.
         """
         self.at(horizon)
         windows = self.windows(_frames(bars, symbol), symbol)
@@ -145,9 +145,9 @@ class Forecaster:
         return dists if symbol is None else dists[symbol]
 
     def joint(self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None) -> JointDistribution:
-        """Forecast the next returns of {symbol: frame} together, zero returns included.
+        """Forecast the next returns of {symbol: frame} jointly, zero returns included.
 
-        Some hundred common bars beyond the model's context tell how the assets depend on each other now.
+        The current dependence is estimated from some hundred common bars beyond the model's context.
         """
         require_installed("scipy")
         self.at(horizon)
@@ -165,10 +165,10 @@ class Forecaster:
         quantile_levels: Sequence[float] = SHOWN_LEVELS,
         now: datetime | None = None,
     ) -> Any:
-        """Forecast each asset of a long frame of bars: a line per asset with the next bar's time and its quantiles.
+        """Forecast each asset of a long frame of bars: a row per asset with the next bar's time and quantiles.
 
-        pandas in, pandas out; Polars likewise. `predictions` are medians, all in log returns; `notes` say why a
-        forecast deserves caution.
+        pandas in, pandas out; Polars likewise. `predictions` are medians, all in log returns; `notes` are reasons for
+        caution.
         """
         dists = self.predict(split_assets(frame, id_column, timestamp_column), now=now)
         lines = [
@@ -193,7 +193,7 @@ class Forecaster:
     @overload
     def predict_all(self, bars: Any, symbol: str, *, horizon: int = 1) -> History: ...
     def predict_all(self, bars: Any, symbol: str | None = None, *, horizon: int = 1) -> History | dict[str, History]:
-        """Forecast after every bar of a history, each from what was known at its time; `predict` gives the same."""
+        """Forecast after every bar of a history, each from what was known at its time, as `predict` would."""
         self.at(horizon)
         assets = self._rows_of(_frames(bars, symbol), symbol)
         histories = {}
@@ -221,9 +221,9 @@ class Forecaster:
     def paths(
         self, bars: Any, symbol: str | None = None, *, n: int = 1000, seed: int | None = None
     ) -> ReturnPaths | dict[str, ReturnPaths]:
-        """Sample paths of the return bar by bar, distributed as forecast at every one of `horizons`.
+        """Sample paths of the return bar by bar, distributed as forecast at each of `horizons`.
 
-        The same seed draws the same steps for every asset; how assets move together is not in them.
+        A seed draws the same steps for every asset; dependence between assets is not modelled.
         """
         require_installed("scipy")
         windows = self.windows(_frames(bars, symbol), symbol)
@@ -232,32 +232,32 @@ class Forecaster:
         return made if symbol is None else made[symbol]
 
     def at(self, horizon: int) -> Horizon:
-        """Scale, buckets and shape of the sum of this many next bars; one that nobody trained is refused."""
+        """Scale, buckets and shape of the sum of this many next bars; untrained horizons are refused."""
         if horizon not in self._horizons:
             raise unknown_horizon(horizon, list(self.horizons[1:]))
         return self._horizons[horizon]
 
     def meta(self, symbol: str) -> npt.NDArray[np.int64]:
-        """(3,) what the model is told of an asset."""
+        """(3,) metadata of an asset: asset id, class id, timeframe id."""
         if symbol not in self._metas:
             self._metas[symbol] = meta_of(self.tokenizer, symbol)
         return self._metas[symbol]
 
     def online(self) -> OnlineForecaster:
-        """A forecaster for live bars, which remembers what it needs of each asset."""
+        """A forecaster for live bars, with a state per asset."""
         from vaiom.forecast.online import OnlineForecaster
 
         return OnlineForecaster(self)
 
     def windows(self, bars: Mapping[str, Any], symbol: str | None = None) -> list[Window]:
-        """The windows of many assets, or of one of them, with what a model reads of the others."""
+        """The windows of many assets, or of one of them, with the cross fields that the model reads."""
         assets = self._rows_of(bars, symbol)
         return [cut_window(assets, self.reads, each, self.context) for each in ([symbol] if symbol else assets)]
 
     def forecast(
         self, windows: Iterable[Window], now: datetime | None = None, *, horizon: int = 1
     ) -> list[ReturnDistribution]:
-        """Forecasts in the order of the windows; those of one length share passes through the model."""
+        """Forecasts in the order of the windows; windows of equal length are batched."""
         windows, _ = list(windows), self.at(horizon)
         by_length: dict[int, list[int]] = {}
         for index, window in enumerate(windows):
@@ -273,7 +273,7 @@ class Forecaster:
         return [self.distribution(each, answers[index], now, horizon=horizon) for index, each in enumerate(windows)]
 
     def forecast_in_turn(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
-        """Forecasts of windows of one asset, each a bar further than the one before; a row is computed once."""
+        """Forecasts of consecutive windows of one asset; each row is computed once."""
         meta = self.meta(windows[0].symbol)
         last = [{name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]]
         events = [inputs_of(self.config, columns, meta) for columns in (windows[0].columns, *last)]
@@ -289,7 +289,7 @@ class Forecaster:
         context: int | None = None,
         horizon: int = 1,
     ) -> ReturnDistribution:
-        """Put probabilities that were made at the last row of a window into returns; `context` is its length."""
+        """The forecast from the probabilities at the last row of a window; `context` is its length."""
         at, last = self.at(horizon), {name: window.columns[name][-1:] for name in ("timestamp", "sigma20")}
         asset, missing = int(self.meta(window.symbol)[0]), window.missing_assets
         context = len(window) if context is None else context
@@ -331,7 +331,7 @@ class Forecaster:
         )
 
     def _rows_of(self, bars: Mapping[str, Any], symbol: str | None) -> dict[str, Columns]:
-        """Rows of whole histories; of one asset alone where no other is read."""
+        """Rows of whole histories; only of one asset if no other is read."""
         assets = {}
         for each in [symbol] if symbol and not self.reads_other_assets else bars:
             wanted = MIN_BARS if symbol in (None, each) else 1
@@ -341,7 +341,7 @@ class Forecaster:
 
 
 def _frames(bars: Any, symbol: str | None) -> Mapping[str, Any]:
-    """Frames by symbol, the one that is asked for among them."""
+    """Frames by symbol, including the one asked for."""
     if not isinstance(bars, Mapping):
         if symbol is None:
             raise ConfigError("whose bars are these?", expected='symbol="EURUSD", or {"EURUSD": frame}')
@@ -352,7 +352,7 @@ def _frames(bars: Any, symbol: str | None) -> Mapping[str, Any]:
 
 
 def _model_file(path: Path) -> Path:
-    """The model that a path stands for: itself, a run's selected checkpoint, or a folder's one exported file."""
+    """Resolve a path to its model file: itself, a run's selected checkpoint, or a folder's only exported file."""
     if path.is_file():
         return path
     if (best := Run(path).best).is_file():

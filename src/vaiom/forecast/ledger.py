@@ -1,9 +1,8 @@
-"""Live forecasts on record before their bars come, and how much evidence there is that they are worth something.
+"""A ledger of live forecasts, recorded before their bars, and the e-value of their gain over the baseline.
 
-Enters: forecasts as they are made, bits as bars settle them. Leaves: a file of JSON lines, each with the SHA-256 of all
-bytes before it, so that none can be changed or taken out once a later hash is known to others; an e-value. A model that
-is no better than the baseline brings it above 20 with a probability of 1/20 at most, however often one looks.
-Paper: none; Choe and Ramdas, "Comparing Sequential Forecasters" (bets on mean score differences).
+Each JSON line holds the SHA-256 of all bytes before it, so that no entry can be changed once a later hash is published.
+A model no better than the baseline reaches an e-value above 20 with probability at most 1/20, however often one looks
+(Choe and Ramdas, "Comparing Sequential Forecasters").
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from vaiom.files import ensure_folder, flush, hold_folder
 from vaiom.forecast.bars import utc_now
 from vaiom.forecast.distribution import ReturnDistribution
 
-# Part of the baseline in the forecaster that is tested: it then loses no more than six bits to it on any bar.
+# Share of the baseline in the tested mixture, which bounds its loss to six bits on any bar.
 _HEDGE = 1 / 64
-# Shares of the wealth that are staked, side by side.
+# Fractions of the wealth that are staked in parallel.
 _STAKES = 0.9 * 0.5 ** np.arange(8)
 _MOST_LOG = 690.0
 _BEGINNING = b'{"time": "'
-"""Of every line: what is left of a torn one has it, or zeros in its place."""
+"""Start of every line; the rest of a torn line has it, or zeros in its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +42,11 @@ class Commitment:
     symbol: str
     as_of: datetime
     model: str
-    """SHA-256 of its tensors."""
+    """SHA-256 of the model's tensors."""
     sigma: float
     probs: list[float]
     missing_assets: list[str]
-    """Assets that the model reads and whose bars had not come."""
+    """Assets that the model reads and whose bars were missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +55,10 @@ class Settlement:
 
     symbol: str
     as_of: datetime
-    """Of the forecast."""
+    """Time of the forecast."""
     target_time: datetime
     model_bits: float | None
-    """None where the bar is not scored."""
+    """None if the bar is not scored."""
     frequency_bits: float | None
 
     def __post_init__(self) -> None:
@@ -72,7 +71,7 @@ _KINDS: dict[str, type[Entry]] = {"forecast": Commitment, "settled": Settlement}
 
 
 class ForecastLedger:
-    """An open ledger; a line is on the disk when a method returns."""
+    """An open ledger; a line is on disk when a method returns."""
 
     def __init__(self, file: Path, model: str, clock: Callable[[], datetime] = utc_now) -> None:
         self.file, self.model, self.clock = file, model, clock
@@ -80,7 +79,7 @@ class ForecastLedger:
         self._settled: list[Settlement] = []
         self._digest, self._size, self._lock = hashlib.sha256(), 0, threading.Lock()
         self._torn = True
-        """Whether part of a line may follow those that were taken."""
+        """Whether a partial line may follow the complete ones."""
         ensure_folder(file.parent)
         with ExitStack() as stack:
             stack.enter_context(hold_folder(file))
@@ -101,17 +100,17 @@ class ForecastLedger:
 
     @property
     def head(self) -> str:
-        """The SHA-256 of the file: whoever knows it knows whether anything before was changed."""
+        """The SHA-256 of the file, which reveals any later change of what it covers."""
         return self._digest.hexdigest()
 
     @property
     def e_value(self) -> float | None:
-        """The evidence against "no better than Frequency" of all that was settled."""
+        """The e-value of all settled forecasts against "no better than Frequency"."""
         bits = [(each.target_time, each.model_bits, each.frequency_bits) for each in self._settled]
         return e_value(*zip(*bits, strict=True)) if bits else None
 
     def commit(self, dist: ReturnDistribution) -> None:
-        """Record a forecast, unless it was just recorded."""
+        """Record a forecast, unless it is already the last one."""
         entry = Commitment(
             symbol=dist.symbol,
             as_of=dist.as_of,
@@ -125,7 +124,7 @@ class ForecastLedger:
                 self._append("forecast", entry)
 
     def settle(self, entry: Settlement) -> None:
-        """Record what became of a forecast."""
+        """Record the outcome of a forecast."""
         with self._lock:
             self._append("settled", entry)
 
@@ -152,7 +151,7 @@ class ForecastLedger:
         self._take(line, entry)
 
     def _cut_off_rest(self) -> None:
-        """On the disk before anything is written there: a power cut may keep parts of both."""
+        """Truncate on disk before writing: a power cut may keep parts of both."""
         self._stream.truncate(self._size)
         os.fsync(self._stream.fileno())
         self._torn = False
@@ -166,10 +165,10 @@ class ForecastLedger:
 
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
-    """The whole lines and what they say; None where a line is no entry or does not follow those before it."""
+    """The complete lines, raw and parsed; None where a line is no entry or does not continue the chain."""
     digest, (*lines, _) = hashlib.sha256(), file.read_bytes().split(b"\n")
     if lines and b"\0" in lines[-1]:
-        lines.pop()  # a power cut kept its end and not what is before it
+        lines.pop()  # a power cut kept its end but not its start
     for text in lines:
         line = text + b"\n"
         try:
@@ -186,7 +185,7 @@ def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
 
 
 def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bits: Sequence[float]) -> float:
-    """What a gambler has made of 1 by betting, stamp after stamp, that the model costs fewer bits than the baseline.
+    """The wealth from 1 of a gambler who bets at each stamp that the model costs fewer bits than the baseline.
 
     The assets of a stamp share one bet, because their returns are not independent.
     """

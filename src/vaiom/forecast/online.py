@@ -1,10 +1,8 @@
-"""Forecasts of a live stream: a state per asset that a bar updates in constant time.
+"""Forecasts of live streams: a state per asset that each bar updates in constant time.
 
-Enters: bars one by one or a stamp at a time, or a history at once. Leaves: forecasts equal to those of
-`Forecaster.predict` on all bars so far: inputs to the bit, because a bar goes through the recursion that builds a
-corpus. What a row reads of other assets is made when it is asked for, and anew after one more bar of its stamp. A model
-whose layers see a window of rows computes new and changed rows alone. The state goes to JSON and back; what the model
-remembers is computed again from its rows.
+Forecasts equal `Forecaster.predict` on all bars so far, with inputs equal to the bit, because bars run through the same
+recursions as a corpus. Cross fields are computed when needed, and again after late bars of their stamp; models with
+windowed attention compute only new and changed rows. The state is stored as JSON, without the model's cache.
 Paper: Methods, "Continuous dynamic features" (recursive scales).
 """
 
@@ -36,40 +34,40 @@ from vaiom.model.row_step import MOST_ROWS, MoreRows, RowMemory, RowStep
 STATE_VERSION = 3
 _OLDER_VERSIONS = (2,)
 
-# The same number of bars reaches further back in an asset that trades fewer hours. Where assets read each other, rows
-# are kept for its sake beyond the window.
+# The same number of bars reaches further back in an asset that trades fewer hours: if assets read each other, rows are
+# kept beyond the window for its sake.
 _KEPT_CONTEXTS = 2
-_REMEMBERED = 8
-"""Rows that a bar of another asset may come late and change at the price of those rows."""
+_CACHED_ROWS = 8
+"""Rows that late bars of other assets may change without recomputing the window."""
 _ROOM = 512
-"""Rows that are kept beyond those that are needed, before these are copied."""
+"""Spare rows that are kept before the needed ones are copied."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AssetStream:
-    """Where one asset stands: its recursion, its last rows, and how many bars it has had."""
+    """The state of one asset: its recursion, its last rows, and its number of bars."""
 
     recursion: AssetState
     columns: Columns
-    """Of the asset's own bars."""
+    """The asset's own rows."""
     room: Columns = field(default_factory=dict)
-    """What `columns` are the beginning of; rows that nobody has written have the stamp 0."""
+    """The buffer that `columns` are the start of; unused rows have the stamp 0."""
     num_bars: int
     seconds: int
-    """The stamp of the last bar, as it is stored."""
+    """The stored stamp of the last bar."""
     cross: npt.NDArray[np.float16] | None = None
-    """(fields, rows): what rows read of other assets, if the model does; of the last ones it may still be made."""
+    """(fields, rows) cross fields, if the model reads them; the last ones may still be missing."""
     memories: list[RowMemory] = field(default_factory=list)
-    """What the model remembers after each of the last rows, if it has been asked."""
+    """The model's cache after each of the last rows, if computed."""
 
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
 
     def followed_by(self, recursion: AssetState, new: Columns) -> AssetStream:
-        """With more rows."""
+        """The stream with more rows."""
         room, end = self.room, len(self)
         stop = end + len(new["timestamp"])
-        # Another may have gone on from here.
+        # Another stream may have continued from here.
         if not room or stop > len(room["timestamp"]) or room["timestamp"][end]:
             room = {name: np.zeros(stop + _ROOM, column.dtype) for name, column in self.columns.items()}
             for name, column in self.columns.items():
@@ -92,14 +90,14 @@ class AssetStream:
         return moment_of(self.seconds)
 
     def part(self, rows: slice) -> Columns:
-        """Some rows with what they read of others."""
+        """Some rows, with their cross fields."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         if self.cross is not None:
             columns |= zip(CROSS_FIELDS, self.cross[:, rows], strict=True)
         return columns
 
     def to_json(self, kept: int) -> dict[str, Any]:
-        """Its last rows byte for byte: a service writes down many of them in the time of a few bars."""
+        """Its last rows byte for byte, which is fast enough for a service to store many."""
         columns = {
             name: b64encode(column.astype(ROW_TYPES[name]).tobytes()).decode()
             for name, column in self.part(slice(-kept, None)).items()
@@ -121,35 +119,35 @@ class AssetStream:
 
 
 def _column(value: str | list[Any], kind: str) -> npt.NDArray[Any]:
-    """As `to_json` writes it, or as a list of numbers, as it was in version 2."""
+    """A column as `to_json` writes it, or as a list of numbers (version 2)."""
     if isinstance(value, str):
         return np.frombuffer(b64decode(value), kind)
     return np.array([np.nan if item is None else item for item in value]).astype(kind)
 
 
 class OnlineForecaster:
-    """Live forecasts of any number of assets, bar by bar. Not for use by several threads at once."""
+    """Live forecasts of any number of assets, bar by bar. Not thread-safe."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self.forecaster = forecaster
         self.streams: dict[str, AssetStream] = {}
         self._stale: dict[str, float] = {}
-        """Stamps from which on rows are still to read what other assets had there."""
+        """The first stamp of each asset whose cross fields are out of date."""
         self.dependence: tuple[DependenceState, int] | None = None
-        """How assets depend on each other after a stamp, if it has been asked."""
+        """The dependence between assets after a stamp, if computed."""
         self._kept = forecaster.context * (_KEPT_CONTEXTS if forecaster.reads_other_assets else 1)
 
     def push(
         self, symbol: str, bar: Mapping[str, Any], *, forecast: bool = True, now: datetime | None = None
     ) -> ReturnDistribution | None:
-        """Take the next bar of an asset; the forecast after it, None while there are too few bars or if not wanted."""
+        """Take an asset's next bar; returns the forecast after it, or None with too few bars or if not wanted."""
         self.push_many({symbol: bar}, forecast=False)
         return self.forecast(symbol, now=now) if forecast and self.ready(symbol) else None
 
     def push_many(
         self, bars: Mapping[str, Mapping[str, Any]], *, forecast: bool = True, now: datetime | None = None
     ) -> dict[str, ReturnDistribution]:
-        """Take the bars of one stamp, all or none; the forecasts after them of the assets that are ready."""
+        """Take the bars of one stamp, all or none; returns the forecasts of the assets that are ready."""
         checked = {symbol: live_bar(bar, symbol) for symbol, bar in bars.items()}
         stamps = {symbol: moment_of(int(bar.seconds)) for symbol, bar in checked.items()}
         if len({*stamps.values()}) > 1:
@@ -161,11 +159,11 @@ class OnlineForecaster:
         return self.forecast_many([symbol for symbol in bars if self.ready(symbol)], now=now) if forecast else {}
 
     def extend(self, symbol: str, bars: Any) -> int:
-        """Take a history, or the bars that follow the last one, at once; returns how many bars there were."""
+        """Take a history, or the bars after the last one; returns the number of bars."""
         return self.extend_many({symbol: bars})[symbol]
 
     def extend_many(self, bars: Mapping[str, Any]) -> dict[str, int]:
-        """Take histories of several assets, all or none; those that read each other must come together."""
+        """Take histories of several assets, all or none; assets that read each other must come together."""
         frames = {
             symbol: check_bars(frame, symbol, self.forecaster.tokenizer.timeframe, min_bars=1)
             for symbol, frame in bars.items()
@@ -175,13 +173,13 @@ class OnlineForecaster:
         return {symbol: len(frame) for symbol, frame in frames.items()}
 
     def forecast(self, symbol: str, *, horizon: int = 1, now: datetime | None = None) -> ReturnDistribution:
-        """The forecast after the last bar of an asset; a further horizon costs one more product."""
+        """The forecast after an asset's last bar; a longer horizon costs one more product."""
         return self.forecast_many([symbol], horizon=horizon, now=now)[symbol]
 
     def forecast_many(
         self, symbols: Sequence[str], *, horizon: int = 1, now: datetime | None = None
     ) -> dict[str, ReturnDistribution]:
-        """The forecasts after the last bars of assets, which go through the model together."""
+        """The forecasts after the last bars of assets, in one batch."""
         self.forecaster.at(horizon)
         step = self.forecaster.engine.row_step
         if step is None:
@@ -190,11 +188,11 @@ class OnlineForecaster:
         for symbol in symbols:
             self._require_bars(symbol)
         self._read_others(symbols)
-        self._remember(symbols, step)
-        return {symbol: self._remembered(symbol, horizon, now) for symbol in symbols}
+        self._update_caches(symbols, step)
+        return {symbol: self._cached_forecast(symbol, horizon, now) for symbol in symbols}
 
-    def _remembered(self, symbol: str, horizon: int, now: datetime | None) -> ReturnDistribution:
-        """The forecast that the model remembers of the last bar of an asset."""
+    def _cached_forecast(self, symbol: str, horizon: int, now: datetime | None) -> ReturnDistribution:
+        """The forecast from the model's cache after an asset's last bar."""
         stream, horizons = self.streams[symbol], self.forecaster.engine.horizons
         missing = find_missing(self._columns(), self.forecaster.reads, symbol)
         window = Window(symbol=symbol, columns=stream.columns, missing_assets=missing)
@@ -211,9 +209,9 @@ class OnlineForecaster:
     def joint(
         self, symbols: Sequence[str] | None = None, *, horizon: int = 1, now: datetime | None = None
     ) -> JointDistribution:
-        """The forecasts of assets together, all that are ready unless told; a stamp costs each asset one window.
+        """The joint forecast of assets, by default of all that are ready; a stamp costs each asset one window.
 
-        Bars that come after a later stamp was asked for do not change what was learned of their stamp.
+        Bars that arrive after a later stamp was requested do not change what was learned from their stamp.
         """
         chosen = [each for each in self.streams if self.ready(each)] if symbols is None else list(symbols)
         dists = self.forecast_many(chosen, horizon=horizon, now=now)
@@ -229,16 +227,16 @@ class OnlineForecaster:
         return join(dists, state)
 
     def is_newest(self, stream: AssetStream, symbol: str) -> bool:
-        """Whether no bar has changed what a forecast from this stream reads."""
+        """Whether no bar has changed the inputs of a forecast from this stream."""
         return self.streams.get(symbol) is stream and symbol not in self._stale
 
     def ready(self, symbol: str) -> bool:
-        """Whether an asset has had enough bars to be forecast."""
+        """Whether an asset has enough bars for a forecast."""
         stream = self.streams.get(symbol)
         return stream is not None and stream.num_bars >= MIN_BARS and bool(stream.columns["sigma20"][-1] > 0)
 
     def window(self, symbol: str) -> Window:
-        """What the next forecast of an asset depends on; windows of many go to `Forecaster.forecast` together."""
+        """The inputs of an asset's next forecast; `Forecaster.forecast` batches those of many."""
         self._require_bars(symbol)
         self._read_others([symbol])
         missing = find_missing(self._columns(), self.forecaster.reads, symbol)
@@ -246,19 +244,19 @@ class OnlineForecaster:
         return Window(symbol=symbol, columns=columns, missing_assets=missing)
 
     def copy(self) -> OnlineForecaster:
-        """Another that goes on from here by itself, in a moment: what was taken so far is shared and never changed."""
+        """A cheap independent copy: rows so far are shared and never changed."""
         other = OnlineForecaster(self.forecaster)
         other.streams, other._stale, other.dependence = self.streams, self._stale, self.dependence
         return other
 
     def to_json(self) -> dict[str, Any]:
-        """All streams as JSON values that `restore` takes back, every bit kept."""
+        """All streams as JSON values for `restore`, every bit kept."""
         self._read_others([*self.streams])
         assets = {symbol: stream.to_json(self._kept) for symbol, stream in self.streams.items()}
         return {**self._identity(), "assets": assets}
 
     def restore(self, value: dict[str, Any]) -> None:
-        """Go on from a state that a forecaster with the same tokenizer, context and fields left."""
+        """Restore a state from a forecaster with the same tokenizer, context and fields."""
         for name, ours in self._identity().items():
             if value.get(name) != ours and not (name == "version" and value.get(name) in _OLDER_VERSIONS):
                 got = value.get(name)
@@ -269,7 +267,7 @@ class OnlineForecaster:
         }
 
     def _identity(self) -> dict[str, Any]:
-        """What a state must agree with."""
+        """What a restored state must match."""
         return {
             "version": STATE_VERSION,
             "tokenizer_sha256": self.forecaster.tokenizer.sha256,
@@ -278,7 +276,7 @@ class OnlineForecaster:
         }
 
     def _advance(self, bars: Mapping[str, Bars], first: Mapping[str, datetime]) -> None:
-        """Append the rows of bars that begin at these stamps, of all assets or of none."""
+        """Append the rows of bars that begin at these stamps, for all assets or none."""
         for symbol, stamp in first.items():
             self._require_next(symbol, stamp)
         streams, stale = dict(self.streams), dict(self._stale)
@@ -292,7 +290,7 @@ class OnlineForecaster:
                 streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=number, seconds=end)
         if self.forecaster.reads_other_assets:
             begins = {symbol: seconds_of(stamp) for symbol, stamp in first.items()}
-            # All read what known assets bring; what others bring, they alone.
+            # Bars of known assets change what all assets read, those of unknown ones only their own rows.
             known = min((begins[symbol] for symbol in begins if symbol in self.forecaster.symbols), default=math.inf)
             later = (symbol for symbol, stream in streams.items() if stream.seconds >= known)
             for symbol in dict.fromkeys((*begins, *later)):
@@ -300,7 +298,7 @@ class OnlineForecaster:
                 stale[symbol] = min(stale.get(symbol, since), since)
         self.streams, self._stale = streams, stale
         long = [symbol for symbol in bars if len(streams[symbol]) > self._kept + _ROOM]
-        if long:  # others read the rows before they are dropped
+        if long:  # other assets read the rows before they are dropped
             self._read_others([*self._stale])
             rows = slice(-self._kept, None)
             for symbol in long:
@@ -313,7 +311,7 @@ class OnlineForecaster:
         return {symbol: stream.columns for symbol, stream in self.streams.items()}
 
     def _read_others(self, symbols: Sequence[str]) -> None:
-        """Let rows of assets read what has come of the others since; those of the same stamps at once."""
+        """Update the cross fields of assets with bars that have arrived since, batched by stamp."""
         streams, together = dict(self.streams), dict[bytes, list[tuple[str, int]]]()
         for symbol in (each for each in symbols if each in self._stale):
             stamps = streams[symbol].columns["timestamp"]
@@ -323,7 +321,7 @@ class OnlineForecaster:
             made = read_others(self._columns(), self.forecaster.symbols, np.frombuffer(key, np.uint32))
             for symbol, at in members:
                 stream = streams[symbol]
-                # A copy: a window that was handed out must stay what it was.
+                # A copy: windows already handed out must not change.
                 before = np.empty((len(CROSS_FIELDS), 0), np.float16) if stream.cross is None else stream.cross[:, :at]
                 memories = [each for each in stream.memories if each.position <= stream.num_bars - len(stream) + at]
                 cross = np.concatenate([before, made[symbol]], axis=1)
@@ -332,15 +330,15 @@ class OnlineForecaster:
             self.streams = streams
             self._stale = {symbol: stamp for symbol, stamp in self._stale.items() if symbol not in symbols}
 
-    def _remember(self, symbols: Sequence[str], step: RowStep) -> None:
-        """Bring what the model remembers of assets to their last rows, from where it was last asked."""
+    def _update_caches(self, symbols: Sequence[str], step: RowStep) -> None:
+        """Advance the model's cache of assets to their last rows."""
         config, more = self.forecaster.config, dict[str, MoreRows]()
         for symbol in symbols:
             stream, meta = self.streams[symbol], self.forecaster.meta(symbol)
             stream.memories[:] = [each for each in stream.memories if each.intact]
             behind = stream.num_bars - stream.memories[-1].position if stream.memories else math.inf
             if behind > MOST_ROWS:
-                # All but the last row, which alone may change, in one pass.
+                # All but the last row, the only one that may change, in one pass.
                 before, behind = inputs_of(config, stream.part(slice(-config.context - 1, -1)), meta), 1
                 stream.memories[:] = [step.begin(before, meta, stream.num_bars - 1 - len(before))]
             if behind:
@@ -348,7 +346,7 @@ class OnlineForecaster:
                 more[symbol] = stream.memories[-1], rows, meta
         for symbol, memories in zip(more, step.step_all([*more.values()]) if more else (), strict=True):
             kept = self.streams[symbol].memories
-            kept[:] = [*kept, *memories][-_REMEMBERED:]
+            kept[:] = [*kept, *memories][-_CACHED_ROWS:]
 
     def _require_bars(self, symbol: str) -> None:
         had = self.streams[symbol].num_bars if symbol in self.streams else 0

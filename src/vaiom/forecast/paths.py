@@ -1,9 +1,7 @@
-"""Sampled paths through the horizons of a forecast.
+"""Sample paths of an asset's return through its forecast horizons.
 
-Enters: the distributions of one asset at several horizons, made at one moment. Leaves: `ReturnPaths`, whose values at
-those horizons are distributed exactly as forecast. Between one bar and the next the normal scores of one-bar PITs are
-independent, so that a path is a random walk in normal scores (a Gaussian copula); between two horizons its quantiles
-are interpolated in the root of time.
+A path is a random walk in normal scores (a Gaussian copula of independent one-bar steps); it is distributed as forecast
+at each horizon, and in between its quantiles are interpolated in the root of time.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ from vaiom.forecast.distribution import ReturnDistribution
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReturnPaths:
-    """Paths of the log return since the last bar, given that it is zero at none of the horizons."""
+    """Paths of the log return since the last bar, given that it is not zero at any horizon."""
 
     symbol: str
     as_of: datetime
     horizons: tuple[int, ...]
-    """Where the distribution is the forecast one."""
+    """Bars at which the distribution is the forecast."""
     returns: Floats
     """(paths, bars) after each bar."""
 
@@ -41,12 +39,12 @@ class ReturnPaths:
         return np.asarray(self.returns[:, bars - 1])
 
     def quantile(self, levels: Sequence[float]) -> Floats:
-        """(levels, bars): a fan."""
+        """(levels, bars) quantiles after each bar."""
         return np.asarray(np.quantile(self.returns, levels, axis=0))
 
 
 def sample_paths(dists: Sequence[ReturnDistribution], n: int = 1000, seed: int | None = None) -> ReturnPaths:
-    """Draw `n` paths through the distributions of one asset, shortest horizon first, the next bar's included."""
+    """Draw `n` paths through the distributions of one asset, shortest horizon first, starting with the next bar."""
     from scipy.special import ndtr  # type: ignore[import-untyped]
 
     if n < 1:
@@ -56,7 +54,7 @@ def sample_paths(dists: Sequence[ReturnDistribution], n: int = 1000, seed: int |
     levels = ndtr(walk / np.sqrt(bars))
     returns = np.zeros(levels.shape)
     for place, dist in enumerate(dists):
-        # How much this horizon weighs at each bar: all at its own, nothing at its neighbours.
+        # Weight of this horizon at each bar: 1 at its own, 0 at its neighbours.
         weight = np.interp(np.sqrt(bars), np.sqrt(known), np.eye(len(known))[place])
         near = weight > 0
         returns[:, near] += weight[near] * np.asarray(dist.quantile(levels[:, near]))

@@ -1,8 +1,4 @@
-"""Forecasts of several assets as one joint distribution; positions from a file.
-
-Enters: forecasts, rows of histories, a state of the dependence. Leaves: a `JointDistribution` that says why it deserves
-caution. Each bar of the history is scored by the forecast that the row before it would have been given.
-"""
+"""Joint forecasts of several assets from their own forecasts and past bars, and positions read from a file."""
 
 from __future__ import annotations
 
@@ -26,11 +22,11 @@ if TYPE_CHECKING:
     from vaiom.forecast.forecaster import Forecaster
 
 FEW_STAMPS = 100
-"""Fewer common bars say little of a correlation."""
+"""With fewer common bars, correlations are unreliable."""
 
 
 def dependence_of(forecaster: Forecaster) -> Dependence:
-    """What was fitted beside the model, which must have been."""
+    """The dependence fitted for the model, which must exist."""
     if forecaster.dependence is None:
         fix = "`vaiom dependence RUN` fits it, and packaged models have one"
         raise ConfigError("this model was never fitted to several assets together", where=forecaster, fix=fix)
@@ -40,7 +36,7 @@ def dependence_of(forecaster: Forecaster) -> Dependence:
 def state_after(
     forecaster: Forecaster, assets: Mapping[str, Columns], before: DependenceState | None = None, since: int = -1
 ) -> DependenceState:
-    """The dependence after the last bars of histories, from as many as it remembers, or from those `since` a stamp."""
+    """The dependence state after the last bars, from as many as it remembers, or from those `since` a stamp."""
     fit, at = dependence_of(forecaster), forecaster.at(1)
     series = {}
     for symbol, rows in assets.items():
@@ -61,7 +57,7 @@ def state_after(
 
 
 def join(dists: Mapping[str, ReturnDistribution], state: DependenceState) -> JointDistribution:
-    """Forecasts of one horizon, joined by the dependence that was there before them."""
+    """Join forecasts of one horizon by the dependence before them."""
     symbols, fit = list(dists), state.fit
     scales = np.array([float(scale_of(dist)) for dist in dists.values()])
     newest, horizon = max(dist.as_of for dist in dists.values()), next(iter(dists.values())).horizon

@@ -1,8 +1,6 @@
-"""Rows of assets: the window that a forecast depends on, a history of forecasts, and what a row reads of other assets.
+"""Windows, histories of forecasts, and cross fields of rows.
 
-Enters: rows of several assets, and the assets that a model was trained with. Leaves: windows; the rows with the columns
-of `fields.CROSS_FIELDS`, and who was absent; a `History`. Only assets that the model was trained with are read, so that
-a foreign one in the same call changes nobody's forecast.
+Only assets that the model was trained on are read, so that an unknown one changes no other forecast.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ Stamps = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
-    """The last rows of one asset, at most as many as the model's context: all that a forecast depends on."""
+    """The last rows of one asset, at most a context: the inputs of a forecast."""
 
     symbol: str
     columns: Columns
     missing_assets: tuple[str, ...] = ()
-    """Assets that the model reads and that had no bar at the last stamp."""
+    """Assets that the model reads and that have no bar at the last stamp."""
     stamps: Stamps | None = None
-    """Of the last bars, where the columns are of fewer rows."""
+    """Stamps of the last bars, if the columns have fewer rows."""
 
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
@@ -58,13 +56,13 @@ class History:
     forecaster: Forecaster
     symbol: str
     columns: Columns
-    """The rows that the forecasts were made at."""
+    """The rows at which the forecasts were made."""
     probs: Probabilities
     """(n, 16) probabilities of the return buckets."""
     absent: npt.NDArray[np.bool_]
-    """(n, assets that the model reads): who had no bar at the forecast's last stamp."""
+    """(n, assets that the model reads): True if without a bar at the forecast's last stamp."""
     stamps: Stamps
-    """Of all bars, those before the first forecast too."""
+    """Stamps of all bars, including those before the first forecast."""
     horizon: int = 1
 
     def __len__(self) -> int:
@@ -87,17 +85,17 @@ class History:
 
     @property
     def context(self) -> npt.NDArray[np.int64]:
-        """Bars that the model saw."""
+        """Number of bars that the model saw."""
         return np.minimum(np.arange(len(self)) + MIN_BARS, self.forecaster.context)
 
     @property
     def masked(self) -> npt.NDArray[np.bool_]:
-        """Forecasts made at a masked row, which are not to be trusted."""
+        """Forecasts made at a masked row, which cannot be trusted."""
         return has_flag(self.columns["flags"], ANY_MASK)
 
     @property
     def distributions(self) -> ReturnDistributions:
-        """All of them at once, for quantiles, risk and PIT of many."""
+        """All forecasts as one object, for quantiles, risk and PIT."""
         shape = self.forecaster.at(self.horizon).shape
         return ReturnDistributions(probs=self.probs, sigma=self.sigma, shape=shape)
 
@@ -128,14 +126,14 @@ def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: st
     """The known assets that have no bar at the last stamp of an asset."""
     own = assets[symbol]["timestamp"].item(-1)
 
-    def has_bar(stamps: Stamps) -> bool:  # one that has gone on since may have had it
+    def has_bar(stamps: Stamps) -> bool:  # a later last stamp does not exclude it
         return (last := stamps.item(-1)) == own or bool(last > own and own in stamps)
 
     return tuple(other for other in known if other not in assets or not has_bar(assets[other]["timestamp"]))
 
 
 def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
-    """Rows of assets with what each reads of the others, of which only the known ones are read."""
+    """Rows with the cross fields that each reads of the other known assets."""
     fields = cross_columns(assets, known)
     return {symbol: {**columns, **fields[symbol]} for symbol, columns in assets.items()}
 

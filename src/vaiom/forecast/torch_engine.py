@@ -1,7 +1,8 @@
-"""A network in PyTorch as an engine of forecasts, and its export to ONNX.
+"""The PyTorch engine, and the export of a model to ONNX.
 
-The file has inputs `events` (batch, time, fields) float32 and `meta` (batch, 3) int64 and the output `log_probs`
-(batch, 16), where batch is free and time is anything up to the context; its metadata say what a checkpoint's do.
+An exported file has inputs `events` (batch, time, fields) float32 and `meta` (batch, 3) int64 and the output
+`log_probs` (batch, 16), with any batch size and any time up to the context; its metadata hold configuration, tokenizer,
+provenance and the answer to a known window.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from vaiom.run import Run, find_run
 from vaiom.training.devices import resolve_device
 
 _STRETCH = 4_096
-"""Rows of a history that go through a model of windowed attention together, besides their run-up."""
+"""Rows of a history per pass through a model with windowed attention, beside their run-up."""
 _CHECK_SEED = 1
 _RANDOM_WINDOWS = 8
 _REAL_WINDOWS = 32
@@ -61,7 +62,7 @@ class TorchEngine(Engine):
         return np.asarray(self._answers(events, meta, horizon, last_only=True)[:, -1])
 
     def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        # The decoder is causal, so that one pass answers for every beginning.
+        # The decoder is causal, so one pass answers for every prefix.
         return np.asarray(self._answers(events[None], meta[None], horizon, last_only=False)[0])
 
     def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
@@ -89,18 +90,18 @@ class TorchEngine(Engine):
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, and how far it lies from PyTorch."""
+    """The exported file, and its largest difference from PyTorch."""
 
     file: Path
     bytes: int
     random_windows: int
     real_windows: int
     largest_difference: float
-    """Of any probability on any of the windows."""
+    """The largest difference of any probability on any window."""
 
 
 class LastPosition(nn.Module):
-    """The part of a model that an exported file holds."""
+    """The exported part of a model."""
 
     def __init__(self, model: Vaiom) -> None:
         super().__init__()
@@ -111,20 +112,20 @@ class LastPosition(nn.Module):
 
 
 def export_run(run: str | Path, file: str | Path, corpus: str | Path | None = None) -> Exported:
-    """Export the selected model of a run; real windows come from its corpus where that is still at hand."""
+    """Export a run's selected model, tested on real windows of its corpus if that still exists."""
     run, windows = find_run(Path(run)), []
     checkpoint = load_model(run)
     if corpus is not None:
         windows = real_windows(open_corpus(Path(corpus)), checkpoint)
     elif not run.is_file():
-        # A corpus that has moved on is no reason to refuse: the caller is told how many windows were compared.
+        # A corpus that has moved is no reason to refuse: the caller is told how many windows were compared.
         with suppress(UserError):
             windows = real_windows(open_corpus(Run(run).corpus_path(), verify=False), checkpoint)
     return export_onnx(checkpoint, Path(file), windows)
 
 
 def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events, Meta]] = ()) -> Exported:
-    """Write the file once ONNX Runtime gives PyTorch's answers on made-up and on the given windows."""
+    """Write the file once ONNX Runtime reproduces PyTorch on random and given windows."""
     if file.suffix != engines.EXPORTED_SUFFIX:
         raise ConfigError("an exported file must be recognisable", expected=f"*{engines.EXPORTED_SUFFIX}", got=file)
     data = exported_bytes(checkpoint)
@@ -146,7 +147,7 @@ def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events,
 
 
 def exported_bytes(checkpoint: Checkpoint) -> bytes:
-    """The content of the file, not yet checked."""
+    """The file's content, not yet verified."""
     if checkpoint.config.backbone != "decoder":
         raise ConfigError(
             "only decoders are exported: the exporter fixes the length of a recurrent model's windows",
@@ -172,7 +173,7 @@ def exported_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, Meta]]:
-    """Windows of Validation, or of Train where there are none, spread over the events."""
+    """Windows of Validation, or of Train if it is empty, spread over the events."""
     config, origin = checkpoint.config, checkpoint.provenance
     if origin.purpose == USE:
         corpus = under_splits(corpus, SplitConfig.from_json(origin.splits))
@@ -196,7 +197,7 @@ def _convert(model: Vaiom) -> Any:
     events = torch.zeros(2, config.context, len(config.input_fields))
     batch = torch.export.Dim("batch")
     time = torch.export.Dim("time", max=config.context)
-    # The exporter talks of its own deprecations and skipped optimisations, which no user can act on.
+    # The exporter warns of its own deprecations and skipped optimisations, which no user can act on.
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -219,7 +220,7 @@ def _convert(model: Vaiom) -> Any:
 
 @contextmanager
 def _threads(number: int | None) -> Iterator[None]:
-    """PyTorch's thread count is the process's: it is set for the pass and put back."""
+    """Set PyTorch's thread count, which is global to the process, for one pass."""
     before = torch.get_num_threads()
     if number is None or number == before:
         yield

@@ -1,4 +1,4 @@
-"""What a model is made of: input branch and fields, rung, context, heads. Vocabulary sizes are the tokenizer's.
+"""The configuration of a model: input fields, size, context and heads; vocabulary sizes come from the tokenizer.
 
 Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture Rungs and Tensor Shapes".
 """
