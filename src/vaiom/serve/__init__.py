@@ -1,1 +1,1 @@
-"""A trained model as a service: HTTP, live assets that survive a restart, a drift monitor, a dashboard."""
+"""A trained model as an HTTP service: live assets that survive restarts, a drift monitor, a dashboard."""

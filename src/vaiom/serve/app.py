@@ -1,8 +1,8 @@
-"""The service: one model, its live assets, its batches, what each route answers, refusals as JSON, the dashboard.
+"""The HTTP service: its routes, live assets, batching, error responses and dashboard.
 
-Enters: a `ServeConfig`; then checked requests. Leaves: an ASGI application whose answers are forecasts and what became
-of the bars, or an `ErrorAnswer`. Bars of one asset are taken one request after another, so that each is scored by the
-forecast made before it; forecasts of different assets run together.
+Enters: a `ServeConfig`, then validated requests. Leaves: an ASGI application whose responses are forecasts, what became
+of the bars, or an `ErrorAnswer`. Bars of one asset are processed in order, so that each is scored by the forecast made
+before it; forecasts of different assets are batched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from vaiom.serve.store import Store
 _KEYS = (401, 429)
 _READ = (*_KEYS, 404, 422, 503)
 _WRITE = (*_KEYS, 400, 408, 413, 422, 503)
-# Method, path, who answers, the group on the OpenAPI page, the statuses of refusals.
+# Method, path, handler, OpenAPI group, error statuses.
 _ROUTES = (
     ("POST", "/v1/forecast", "forecast", "forecasts", _WRITE),
     ("GET", "/v1/forecast", "every", "forecasts", _READ),
@@ -66,11 +66,11 @@ _PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("vaiom.serve")
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Service:
-    """Made before the event loop runs, started in it."""
+    """Created before the event loop runs, started in it."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
@@ -88,30 +88,30 @@ class Service:
             fix = "have it computed again from the stored bars (vaiom state DIR --rebuild), or choose another --state"
             raise DataError("the stored state is damaged", where=self.store.path, got=repr(error), fix=fix) from error
         self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
-        """Bars that were brought in and whose forecasts are still to be made again, oldest first."""
+        """Bars from a folder whose forecasts are still to be replayed, oldest first."""
         self.posted = PostedHistories(self.forecaster)
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
         self.follower: Follower | None = None
-        """Brings the bars of a feed."""
+        """Polls a feed for new bars."""
         if config.follow is not None:
             feed = open_feed(config.follow, self.model_card.timeframe)
             self.follower = Follower(feed, OwnService(self), utc_offset=config.utc_offset)
         self.is_ready = False
         self.failure: Exception | None = None
-        """Why there can be no forecasts."""
+        """Why no forecast is possible."""
         self.give_up: Callable[[], None] = lambda: None
-        """Ends the service."""
+        """Stops the service."""
         self._state, self._model = ThreadPoolExecutor(1, "state"), ThreadPoolExecutor(1, "model")
         self._num_waiting = 0
-        """Forecasts of posted bars that wait for the model."""
+        """Number of posted forecasts waiting for the model."""
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._pushes: list[tuple[str, Sequence[schemas.BarRow], asyncio.Future[Pushed]]] = []
-        """Bars that wait until others are on the disk."""
+        """Bars waiting for the disk."""
         self._taking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to serve; `ready` when the model is warm and every asset has its forecast."""
+        """Start serving; `ready` once the model is warm and every asset has its forecast."""
         self.loop = asyncio.get_running_loop()
         self._warming_up = asyncio.create_task(self._warm_up())
 
@@ -129,7 +129,7 @@ class Service:
             self.ledger.close()
 
     async def forecast(self, body: schemas.ForecastRequest, horizon: schemas.Horizon = 1) -> schemas.ForecastAnswer:
-        """Forecast the bar after the last of the bars in the body, or a horizon of bars."""
+        """Forecast the bar after the last of the posted bars, or a horizon of bars."""
         self._require_ready()
         self.forecaster.at(horizon)
         bars = {**body.others, body.symbol: body.bars}
@@ -138,12 +138,12 @@ class Service:
         return schemas.ForecastAnswer.of(dist, body.beyond)
 
     async def every(self, horizon: schemas.Horizon = 1, now: schemas.Now = None) -> schemas.ForecastsAnswer:
-        """The forecasts after the last bars of all live assets, of the next bar or of a horizon of bars."""
+        """The forecasts after the last bars of all live assets, for the next bar or a horizon of bars."""
         ready = [symbol for symbol in self.live.symbols if self.live.online.ready(symbol)]
         return schemas.ForecastsAnswer(forecasts=[await self.current(each, now, horizon=horizon) for each in ready])
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
-        """Take the next bars of a live asset; they are on the disk before the answer, which has the new forecast."""
+        """Take the next bars of a live asset; they are on disk before the response, which has the new forecast."""
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
@@ -161,7 +161,7 @@ class Service:
         return answer
 
     async def _take(self, symbol: str, bars: Sequence[schemas.BarRow]) -> Pushed:
-        """Take bars together with those of other assets that came while the disk was busy."""
+        """Take bars, batched with those of other assets that arrived while the disk was busy."""
         answer: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
         self._pushes.append((symbol, bars, answer))
         if self._taking is None or self._taking.done():
@@ -170,7 +170,7 @@ class Service:
 
     async def _take_all(self) -> None:
         while self._pushes:
-            # A client that has gone away before its turn holds no lock, and another may push the same asset.
+            # A client that disconnects before its turn holds no lock: another may push the same asset.
             pushes, self._pushes = [each for each in self._pushes if not each[2].done()], []
             self.metrics.batches.observe(len(pushes))
             answers: Sequence[Pushed | Exception]
@@ -188,7 +188,7 @@ class Service:
                     future.set_result(answer)
 
     async def cut(self, symbol: schemas.Symbol, after: schemas.Stamp) -> schemas.CutAnswer:
-        """Remove the bars of a live asset after a moment, and what they settled. Needs an API key in any case."""
+        """Remove the bars of a live asset after a moment, and the scores they settled. Always needs an API key."""
         if not self.config.api_keys:
             expected = "a service that was started with --api-key-file"
             fix = "stop the service and run `vaiom state`"
@@ -219,7 +219,7 @@ class Service:
         return schemas.ForecastAnswer.of(dist, beyond, whole=law)
 
     async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
-        """Profit and loss of positions in live assets: risk, and which position contributes how much."""
+        """Profit and loss of positions in live assets: risk, and the contribution of each position."""
         self._require_ready()
         symbols = list(dict.fromkeys((*body.positions, *body.given)))
         for symbol in symbols:
@@ -232,20 +232,20 @@ class Service:
         return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **found)
 
     async def model(self) -> schemas.ModelCard:
-        """The model card: provenance, versions, and limits in plain words."""
+        """The model card: provenance, versions and limits."""
         return self.model_card
 
     async def health(self) -> schemas.HealthAnswer:
-        """The process answers."""
+        """Liveness check."""
         return schemas.HealthAnswer(status="alive")
 
     async def ready(self) -> schemas.ReadyAnswer:
-        """The service can forecast; how the feeds of its assets do."""
+        """Readiness, and the state of each asset's feed."""
         self._require_ready()
         return schemas.ReadyAnswer(status="ready", feeds=self.follower.health() if self.follower else {})
 
     async def page(self) -> PlainTextResponse:
-        """Counts, times and drift for Prometheus."""
+        """Counters, timings and drift for Prometheus."""
         self.metrics.ready.set(self.is_ready)
         self.metrics.waiting.set(self._num_waiting)
         if self.ledger:
@@ -261,12 +261,12 @@ class Service:
         if not self.is_ready:
             raise RefusalError(503, "the service is starting", retry_after=1, fix="ask again when GET /readyz says 200")
 
-    async def _in_turn(self, function: Callable[..., Made], *inputs: Any) -> Made:
-        """What a function of the live assets gives, one after another in a thread."""
+    async def _in_turn(self, function: Callable[..., Result], *inputs: Any) -> Result:
+        """Run a function of the live assets in the worker thread, one at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._state, function, *inputs)
 
-    async def run(self, make: Callable[[], Made]) -> Made:
-        """What `make` makes of the model, one after another in a thread, unless too many wait."""
+    async def run(self, make: Callable[[], Result]) -> Result:
+        """Run `make` in the model's thread, one at a time, unless too many are waiting."""
         if self._num_waiting >= self.config.max_waiting:
             raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
         self._num_waiting += 1
@@ -276,15 +276,15 @@ class Service:
             self._num_waiting -= 1
 
     async def _make_newest(self) -> None:
-        """The forecasts after the last bars of the live assets that can be made."""
+        """Make the latest forecasts of all live assets that are ready."""
         for symbol in self.live.online.streams:
             try:
                 await self._in_turn(self.live.newest, symbol)
-            except UserError as error:  # whoever asks for it is told again
+            except UserError as error:  # a request for it raises again
                 _log.warning("no forecast of %s: %s", symbol, error)
 
     async def _warm_up(self) -> None:
-        """Make the first forecasts, which are slow; then, while serving, those of the bars that were brought in."""
+        """Make the first, slow forecasts; then replay those of bars from a folder while serving."""
         try:
             await self._make_newest()
         except Exception as error:
@@ -293,20 +293,20 @@ class Service:
             self.give_up()
             return
         self.is_ready = True
-        if self.follower:  # a daemon, because the end must not wait for a source that is silent
+        if self.follower:  # a daemon: shutdown must not wait for a silent source
             threading.Thread(target=self.follower.run, name="follow", daemon=True).start()
         await self._backfill()
 
     async def _backfill(self) -> None:
         self.replays.sort(key=lambda each: each[0].symbol)
         while self.replays:
-            # An asset at a time, in one pass.
+            # One asset at a time, in one pass.
             last = self.replays[-1][0].symbol
             part = [each for each in self.replays if each[0].symbol == last]
             try:
                 dists = await self.run(partial(self.forecaster.forecast_in_turn, [window for window, _ in part]))
                 await self._in_turn(self.live.settle_replays, part, dists)
-            except RefusalError as busy:  # clients come first, and a disk may have room again
+            except RefusalError as busy:  # clients come first, and a full disk may recover
                 await asyncio.sleep(busy.retry_after or 0)
                 continue
             except Exception:
@@ -315,7 +315,7 @@ class Service:
 
 
 class OwnService:
-    """Bars of a feed enter as those of a request do, from the feed's thread."""
+    """Pushes bars from the feed's thread as requests do."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -360,7 +360,7 @@ def make_app(service: Service) -> FastAPI:
 
 
 def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[Response]]:
-    """The same route, whose documented answer is not checked again on its way out."""
+    """The same route without a second validation of its response."""
 
     @wraps(answer)
     async def made(*inputs: Any, **named: Any) -> Response:
@@ -372,7 +372,7 @@ def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Await
 
 
 def _add_dashboard(app: FastAPI) -> None:
-    """The dashboard's own files, and those that it shares with the report."""
+    """Serve the dashboard's files, and those it shares with the report."""
     shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
     pages = {each.name: each.read_bytes() for each in (*own, *shared)}
@@ -386,7 +386,7 @@ def _add_dashboard(app: FastAPI) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """FastAPI's own refusals in our words; the middleware answers those that we raise."""
+    """Translate FastAPI's own errors; the middleware handles those that we raise."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

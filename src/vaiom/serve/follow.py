@@ -1,8 +1,7 @@
-"""A service that is kept fed: bars of a source are taken once they are over, each once, in order.
+"""Follow a feed: push its bars to a service once they are complete, each once and in order.
 
-Enters: a feed, and where bars go to. Leaves: pushes, and how the feed of each asset does. An answer may repeat, skip,
-lag behind or correct what it said before: a hole is believed when several answers have it, a correction of a stored bar
-is reported and never taken, and after an outage all is asked for from the last stored bars on.
+A source may repeat, skip, lag or correct itself: a hole is accepted after several identical answers, a correction of a
+stored bar is reported and never applied, and after an outage everything since the last stored bars is requested.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ from vaiom.market.timeframes import timeframe_of
 Bar = tuple[Any, ...]
 """Stamp, prices and volume, in the order of a bar folder."""
 FINAL_AFTER = timedelta(seconds=5)
-"""A bar may still change for so long after its end."""
+"""A bar may still change for this long after its end."""
 LOOK_BACK = 4
-"""Stored bars that are asked for again, to notice corrections."""
+"""Stored bars that are requested again, to detect corrections."""
 START_BARS = 1_000
-"""Bars that an asset without any begins with, and the most of one push."""
+"""Bars of a new asset at the start, and at most per push."""
 MOST_DRIFT_S = 60.0
-"""Clocks that differ by more are reported."""
+"""Larger clock differences are reported."""
 
 FIELDS = ("datetime", "open", "high", "low", "close", "volume")
 _Doubt = tuple[datetime, datetime]
-"""A bar that may have come too early, and what is before it."""
+"""A bar that may have come too early, and the stamp before it."""
 _log = logging.getLogger("vaiom.follow")
 
 
 class Sink(Protocol):
-    """Where bars go to: a service."""
+    """A service that takes bars."""
 
     timeframe: str
     symbols: list[str]
@@ -56,23 +55,23 @@ class Sink(Protocol):
         """The last bars of an asset, oldest first."""
 
     def push(self, symbol: str, bars: Sequence[Bar]) -> None:
-        """Add bars, or raise."""
+        """Append bars, or raise."""
 
 
 @dataclass(kw_only=True)
 class FeedHealth:
-    """How the feed of an asset does."""
+    """The state of one asset's feed."""
 
     lag_seconds: float | None = None
-    """Since the end of its last stored bar."""
+    """Seconds since the end of its last stored bar."""
     failures: int = 0
-    """Times in a row that the source had no usable answer."""
+    """Consecutive failed requests."""
     problem: str | None = None
-    """The last failure, until an answer comes."""
+    """The last failure, until a request succeeds."""
     corrections: int = 0
-    """Stored bars of which the source says something else now, or that it had not said in time."""
+    """Stored bars that the source has changed, or delivered too late."""
     clock_drift_seconds: float = 0.0
-    """How far the source's clock is ahead of ours, as far as it is known."""
+    """How far the source's clock is ahead of ours, if known."""
 
 
 @dataclass(kw_only=True)
@@ -81,12 +80,12 @@ class _Asset:
     health: FeedHealth = field(default_factory=FeedHealth)
     last: datetime | None = None
     doubts: dict[_Doubt, int] = field(default_factory=dict)
-    """How many answers in a row had it so."""
+    """How many consecutive answers agreed on it."""
     corrected: set[Bar] = field(default_factory=set)
 
 
 class Follower:
-    """Asks a feed and pushes what is new; `step` at a time, or in a thread of its own."""
+    """Polls a feed and pushes new bars, in `step`s or in a thread."""
 
     def __init__(
         self,
@@ -97,28 +96,28 @@ class Follower:
         clock: Callable[[], datetime] = utc_now,
         chance: random.Random | None = None,
     ) -> None:
-        """`utc_offset` is how far the clock of the service's bars is ahead of UTC."""
+        """`utc_offset` is how far the bars' clock is ahead of UTC."""
         self.feed, self.sink, self.clock, self.utc_offset = feed, sink, clock, utc_offset
         self.chance = chance or random.Random()
         self.timeframe = timeframe_of(sink.timeframe)
         self.assets = {symbol: _Asset(symbol=symbol) for symbol in sink.symbols}
         self.stop = threading.Event()
         self._quiet = 0
-        """Steps in a row that brought nothing."""
+        """Consecutive steps without a new bar."""
 
     def run(self) -> None:
-        """Until `stop` is set."""
+        """Poll until `stop` is set."""
         while not self.stop.is_set():
             self.stop.wait(self.step())
 
     def step(self) -> float:
-        """Take what is new of every asset; seconds until there may be more."""
+        """Push the new bars of every asset; returns the seconds until there may be more."""
         before = {symbol: asset.last for symbol, asset in self.assets.items()}
         for asset in sorted(self.assets.values(), key=lambda each: each.health.failures):
             health, problem = asset.health, None
             try:
                 self._catch_up(asset)
-            except Exception as error:  # whatever a source does, the service goes on
+            except Exception as error:  # no source may stop the service
                 problem = error.problem if isinstance(error, UserError) else type(error).__name__
                 if problem != health.problem:
                     _log.warning("%s: %s", asset.symbol, error)
@@ -137,7 +136,7 @@ class Follower:
         return soonest if len(due) == len(waits) else min(pause, soonest)
 
     def health(self) -> dict[str, FeedHealth]:
-        """By symbol."""
+        """Feed health by symbol."""
         for asset in self.assets.values():
             if asset.last:
                 asset.health.lag_seconds = (self._now() - asset.last - self.timeframe).total_seconds()
@@ -147,22 +146,22 @@ class Follower:
         return self.clock() + self.utc_offset
 
     def _until_next(self, asset: _Asset) -> float:
-        """Seconds until the bar after the last one is over."""
+        """Seconds until the bar after the last one is complete."""
         over = asset.last + 2 * self.timeframe + FINAL_AFTER if asset.last else datetime.min
         return (over - self._now()).total_seconds()
 
     def _catch_up(self, asset: _Asset) -> None:
-        """Ask for what may have come, and push what is new."""
+        """Request what may be new, and push it."""
         if asset.last is None:
             asset.last = _newest(self.sink.stored(asset.symbol))
         if self._until_next(asset) > 0:
             return
         bars, unsure = self._ask(asset)
-        new = self._believed(asset, [bar for bar in bars if asset.last is None or bar[0] > asset.last], unsure)
+        new = self._confirmed(asset, [bar for bar in bars if asset.last is None or bar[0] > asset.last], unsure)
         if not new:
             return
         stored = self.sink.stored(asset.symbol)
-        if _newest(stored) != asset.last:  # somebody else has pushed or removed bars: from there on the next time
+        if _newest(stored) != asset.last:  # another client pushed or removed bars: continue there next time
             asset.last = _newest(stored)
             return
         self._compare(asset, bars, stored)
@@ -172,9 +171,9 @@ class Follower:
             asset.last = part[-1][0]
 
     def _ask(self, asset: _Asset) -> tuple[list[Bar], list[_Doubt]]:
-        """The source's bars that are over, from a few before the last stored one on, each once and in order.
+        """The source's complete bars from a few before the last stored one on, each once and in order.
 
-        The last one is in doubt where finer bars at its end are missing.
+        The last one is in doubt if finer bars at its end are missing.
         """
         now, step = self._now(), self.timeframe
         start = now - START_BARS * step
@@ -195,7 +194,7 @@ class Follower:
         return rows, [(bar[0], newest) for bar in rows[-1:] if newest + own < bar[0] + step]
 
     def _present(self, asset: _Asset, newest: Any) -> datetime:
-        """Our clock or the source's, whichever is behind: a bar must be over by both."""
+        """The earlier of our clock and the source's: a bar must be complete by both."""
         now, date = self._now(), self.feed.date
         theirs = date + self.utc_offset if date else now
         drift = (max(theirs, newest or theirs) - now).total_seconds()
@@ -204,8 +203,8 @@ class Follower:
         asset.health.clock_drift_seconds = drift
         return min(now, theirs)
 
-    def _believed(self, asset: _Asset, new: list[Bar], unsure: list[_Doubt]) -> list[Bar]:
-        """The new bars before the first that is in doubt: after a hole that few answers have had."""
+    def _confirmed(self, asset: _Asset, new: list[Bar], unsure: list[_Doubt]) -> list[Bar]:
+        """The new bars before the first doubtful one, which follows a hole that too few answers confirmed."""
         stamps = [asset.last or new[0][0], *(bar[0] for bar in new)] if new else []
         doubts = unsure + [(after, before) for before, after in pairwise(stamps) if after - before > self.timeframe]
         asset.doubts = {doubt: asset.doubts.get(doubt, 0) + 1 for doubt in doubts}
@@ -213,7 +212,7 @@ class Follower:
         return [bar for bar in new if bar[0] < first]
 
     def _compare(self, asset: _Asset, bars: Sequence[Bar], stored: Sequence[Bar]) -> None:
-        """Report bars that are stored otherwise, or that were not there in time; nothing is changed."""
+        """Report bars that differ from the stored ones or came too late; nothing is changed."""
         known = {bar[0]: bar[1:5] for bar in stored}
         for bar in bars:
             had = known.get(bar[0], "nothing")
@@ -225,7 +224,7 @@ class Follower:
 
 
 class HttpService:
-    """A service that runs elsewhere."""
+    """A service at a URL."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url, self.headers = url.rstrip("/"), {"Content-Type": "application/json"}
@@ -256,7 +255,7 @@ class HttpService:
 
 
 def as_json(bars: Sequence[Bar]) -> dict[str, Any]:
-    """The body of a push."""
+    """The body of a push request."""
     return {"bars": [dict(zip(FIELDS, (bar[0].isoformat(), *bar[1:]), strict=True)) for bar in bars]}
 
 

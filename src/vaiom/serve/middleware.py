@@ -1,7 +1,4 @@
-"""What every request passes: its host, keys, rates, limits of size and time, security headers, counts, no traceback.
-
-Enters: an ASGI request. Leaves: the application's answer with security headers, or a refusal in its place.
-"""
+"""ASGI middleware: host check, API keys, rate limits, size and time limits, security headers, request counts."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from vaiom.serve.run import ServeConfig
 from vaiom.serve.schemas import RefusalError, error_response
 
 GUARDED = ("/v1/", "/metrics")
-"""Paths that need a key, where keys are in use; the dashboard's own files hold no data."""
+"""Paths that need an API key, if keys are configured; the dashboard's files hold no data."""
 
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -34,29 +31,29 @@ _HEADERS = [
     (b"cache-control", b"no-store"),
 ]
 _MAX_CLIENTS = 10_000
-# A minute, from each address.
+# Per minute and address.
 _WRONG_KEYS = 60
-# A client that waited as long as it was told must not be refused for the last bit of a token.
+# A client that waited as long as told must not be refused for rounding.
 _ROUNDING = 1e-9
 _log = logging.getLogger("vaiom.serve")
 
 
 class RateLimit:
-    """A token bucket for each client, which holds a tenth of a minute's requests at once, and one at least."""
+    """A token bucket per client with a burst of a tenth of a minute's requests, at least one."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_second, self.burst, self.clock = per_minute / 60, max(1.0, per_minute / 10), clock
         self.clients: dict[str, tuple[float, float]] = {}
 
     def take(self, client: str, cost: int = 1, problem: str = "too many requests") -> None:
-        """Let one request of a client through, at a cost, or refuse it."""
+        """Take tokens for one request of a client, or refuse it."""
         now = self.clock()
         tokens, then = self.clients.pop(client, (self.burst, now))
         tokens = min(self.burst, tokens + (now - then) * self.per_second)
         refused = tokens < 1 - _ROUNDING
         self.clients[client] = (tokens if refused else tokens - cost, now)
         if len(self.clients) > _MAX_CLIENTS:
-            # The one that was longest away is forgotten.
+            # Evict the client idle for longest.
             del self.clients[next(iter(self.clients))]
         if refused:
             wait = int((1 - tokens) / self.per_second) + 1
@@ -66,7 +63,7 @@ class RateLimit:
 
 
 class LimitMiddleware:
-    """Lets in who may come, waits for the whole body, counts what was answered."""
+    """Authorises requests, receives their bodies and counts responses."""
 
     def __init__(self, app: ASGIApp, config: ServeConfig, metrics: Metrics) -> None:
         self.app, self.config, self.metrics = app, config, metrics
@@ -105,7 +102,7 @@ class LimitMiddleware:
         self.metrics.seconds.labels(route).observe(time.perf_counter() - start)
 
     def _require_own_host(self, scope: Scope) -> None:
-        """A browser names the host of its page: no stranger's page may have a name that leads here (DNS rebinding)."""
+        """Refuse foreign host names: a browser sends the host of its page (DNS rebinding)."""
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         if self.config.hosts is not None and host and not self._is_own(host):
             expected = "an address, or " + ", ".join(sorted(self.hosts))
@@ -138,7 +135,7 @@ class LimitMiddleware:
             self.rate.take(client)
 
     async def _receive_body(self, scope: Scope, receive: Receive) -> Receive:
-        """Wait for the whole body, within the limits; the application then gets it at once."""
+        """Receive the whole body within the limits; the application then gets it at once."""
         declared = dict(scope["headers"]).get(b"content-length", b"")
         self._require_size(int(declared[:18]) if declared.isdigit() else 0)
         body, last = bytearray(), None

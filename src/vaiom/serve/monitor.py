@@ -1,9 +1,7 @@
-"""Does the model still know more than nothing? Its losses on the bars that came, against Frequency's; and metrics.
+"""Drift monitor: the model's losses on live bars against Frequency's, its calibration, and Prometheus metrics.
 
-Enters: a forecast, and the row of the bar that settled it. Leaves: bits of both, where the return fell in the forecast,
-running means, an alert, the page of `/metrics`. Frequency is the pooled Train share of each bucket where the service
-was given Train bars, else the share among the bars scored so far; both with Laplace's count.
-Paper: Methods, "Baselines" (Frequency) and "Evaluation and Ablation Protocol" (bits per event).
+Frequency is the pooled Train share of each bucket if Train bars are given, else the share among the bars scored so far,
+with Laplace smoothing. Paper: Methods, "Baselines" and "Evaluation and Ablation Protocol" (bits per event).
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from vaiom.serve.follow import FeedHealth
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
 
 WINDOW = 500
-"""Scored bars of an asset that its running means look at."""
+"""Scored bars of an asset in its running means."""
 MIN_SCORED = 50
-"""Fewer say too little for an alert."""
+"""Scored bars that an alert needs."""
 ALERT_ERRORS = 2.0
-"""Standard errors by which the mean loss must be too large: less is chance."""
+"""Standard errors by which the mean loss must be too large for an alert."""
 FAN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 COVERAGES = (0.5, 0.8, 0.9, 0.98)
 PIT_BINS = 10
@@ -54,7 +52,7 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 
 class FrequencyBaseline:
-    """Probabilities of the buckets from counts: of Train, or of what has been scored."""
+    """Bucket probabilities from counts of Train, or of the bars scored so far."""
 
     def __init__(self, num_buckets: int, train_counts: list[int] | None) -> None:
         self.name = "shares of the scored bars" if train_counts is None else "Train shares"
@@ -65,14 +63,14 @@ class FrequencyBaseline:
         return -math.log2(float(smooth(self.counts)[class_of(bucket)]))
 
     def learn(self, settled: Iterable[SettledForecast]) -> None:
-        """Count settled bars, unless Train has been counted."""
+        """Count settled bars, unless Train was counted."""
         for each in settled:
             if not self._of_train and each.model_bits is not None:
                 self.counts[class_of(each.bucket)] += 1
 
 
 def count_train(columns: Columns, train_end: datetime, context: int, num_buckets: int) -> npt.NDArray[np.int64]:
-    """Buckets of the Train events of one asset: full context, an unmasked row, a valid return after it."""
+    """Bucket counts of one asset's Train events: full context, an unmasked row, a valid next return."""
     flags, stamps = columns["flags"], columns["timestamp"]
     event = ~has_flag(flags[:-1], ANY_MASK) & ~has_flag(flags[1:], BAD_RETURN)
     event &= stamps[1:].astype(np.int64) < seconds_of(train_end)
@@ -83,7 +81,7 @@ def count_train(columns: Columns, train_end: datetime, context: int, num_buckets
 def settle(
     due: Sequence[tuple[ReturnDistribution, Columns, Columns]], frequency: FrequencyBaseline, *, replayed: bool = False
 ) -> list[SettledForecast]:
-    """Score forecasts, each made at the last row of the first columns, by the bars of the last rows of the second."""
+    """Score forecasts made at the last rows of the first columns by the bars of the last rows of the second."""
     if not due:
         return []
     every = stack([dist for dist, _, _ in due])
@@ -129,7 +127,7 @@ def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drif
 
 
 def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:
-    """A calibrated model fills the bins evenly and covers what it promises."""
+    """PIT bins, even for a calibrated model, and coverage of the central intervals."""
     pits = np.array([each.pit for each in settled if each.pit is not None])
     counts = np.histogram(pits, PIT_BINS, (0.0, 1.0))[0]
     coverage = {
@@ -139,7 +137,7 @@ def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:
 
 
 class Metrics:
-    """Counts, times and gauges of one service."""
+    """The Prometheus metrics of one service."""
 
     def __init__(self) -> None:
         disable_created_metrics()
@@ -159,7 +157,7 @@ class Metrics:
         self.of_asset = {field: gauge(name, words, ["asset"]) for field, (name, words) in _ASSET_GAUGES.items()}
 
     def show(self, symbol: str, found: Drift | FeedHealth) -> None:
-        """How the model, or the feed, does on an asset."""
+        """Update the gauges of an asset's drift or feed."""
         for field, value in vars(found).items():
             if field in self.of_asset and value is not None:
                 self.of_asset[field].labels(symbol).set(value)

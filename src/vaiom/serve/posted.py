@@ -1,7 +1,6 @@
-"""Histories that come with a request: one whose beginning was posted before costs its new bars only.
+"""A cache for posted histories: one that extends an earlier request costs only its new bars.
 
-Enters: the bars of a request by symbol. Leaves: the forecast of one asset. What the service knows of a
-history is found by a hash of the very bars, so that two histories never share anything but a common beginning.
+Entries are keyed by a hash of the bars, so that histories share nothing but a common prefix.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ from vaiom.market.folder import BAR_SCHEMA
 from vaiom.serve.schemas import BarRow
 
 MOST_ASSETS = 128
-"""Assets of all remembered histories together: about 3 MiB each."""
+"""Assets in the cache over all histories: about 3 MiB each."""
 
 Columns = Mapping[str, Sequence[npt.NDArray[Any]]]
-"""By symbol, those of a bar folder."""
+"""Columns of a bar folder by symbol."""
 Lengths = tuple[tuple[str, int], ...]
-"""Symbols of a history and how many bars of each there are."""
+"""Number of bars per symbol."""
 
 
 class PostedHistories:
-    """Not for use by several threads at once."""
+    """Not thread-safe."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self.forecaster = forecaster
         self._known: OrderedDict[tuple[Lengths, bytes], OnlineForecaster] = OrderedDict()
-        """The one that was asked for last comes last."""
+        """Least recently used first."""
 
     def forecast(
         self, bars: Mapping[str, Sequence[BarRow]], symbol: str, now: datetime | None = None, horizon: int = 1
     ) -> ReturnDistribution:
-        """The forecast after the last bar of an asset; the other assets are read by a model that reads them."""
+        """The forecast after an asset's last bar; other assets are used if the model reads them."""
         frames = frames_of(bars if self.forecaster.reads_other_assets else {symbol: bars[symbol]})
         columns = {each: [column.to_physical().to_numpy() for column in frames[each]] for each in frames}
         online = self._longest(columns)
         if not online.streams and len(frames[symbol]) < MIN_BARS:
-            check_bars(frames[symbol], symbol, self.forecaster.tokenizer.timeframe)  # says how many there must be
+            check_bars(frames[symbol], symbol, self.forecaster.tokenizer.timeframe)  # the error names the number needed
         had = {each: stream.num_bars for each, stream in online.streams.items()}
         new = {each: frame[had.get(each, 0) :] for each, frame in frames.items()}
         online.extend_many({each: frame for each, frame in new.items() if len(frame)})
@@ -56,7 +55,7 @@ class PostedHistories:
         return dist
 
     def _longest(self, columns: Columns) -> OnlineForecaster:
-        """A copy of what is known of the longest beginning of these bars."""
+        """A copy of the cached state of the longest known prefix."""
         shapes = {lengths for lengths, _ in self._known if {symbol for symbol, _ in lengths} == columns.keys()}
         for lengths in sorted(shapes, key=lambda each: sum(number for _, number in each), reverse=True):
             if all(number <= len(columns[symbol][0]) for symbol, number in lengths):
@@ -84,5 +83,5 @@ def _key(columns: Columns, lengths: Lengths) -> tuple[Lengths, bytes]:
     digest = hashlib.sha256()
     for symbol, number in lengths:
         for column in columns[symbol]:
-            digest.update(column[:number].tobytes())  # what is missing is NaN
+            digest.update(column[:number].tobytes())  # missing values are NaN
     return lengths, digest.digest()

@@ -1,8 +1,4 @@
-"""How the service is run, until it is told to stop.
-
-Enters: what the command line was given. Leaves: nothing; what can be wrong with options, model, state and bars is found
-before a request is taken.
-"""
+"""Configure and run the service; options, model, state and bars are validated before the first request."""
 
 from __future__ import annotations
 
@@ -23,10 +19,10 @@ if TYPE_CHECKING:
     from vaiom.serve.store import Store
 
 _RATE = re.compile(r"(\d+)\s*/\s*min")
-# A client that neither reads nor writes is not waited for longer than this when the service stops.
+# On shutdown, idle clients are not waited for longer than this.
 _STOP_SECONDS = 10
-# A pass through the model asks for the interpreter at every operation, and may wait this long each time for a thread
-# that reads requests.
+# A pass through the model needs the GIL at every operation, and may wait this long each time for the thread that reads
+# requests.
 _SWITCH_SECONDS = 2e-4
 
 
@@ -34,33 +30,33 @@ _SWITCH_SECONDS = 2e-4
 class ServeConfig:
     run: Path
     state: Path
-    """Folder of what must survive a restart."""
+    """Folder of the persistent state."""
     bars: Path | None = None
     """Bar folder whose assets are live from the start."""
     ledger: Path | None = None
-    """File that every live forecast is put on record in, before its bar comes."""
+    """File that records every live forecast before its bar."""
     follow: str | None = None
-    """Source whose new bars are taken."""
+    """Source of new bars."""
     utc_offset: timedelta = timedelta(0)
     """How far the clock of the bars is ahead of UTC."""
     device: str = "cpu"
     threads: int | None = None
     api_keys: tuple[str, ...] = ()
-    """None: everybody is let in."""
+    """None: no authentication."""
     hosts: tuple[str, ...] | None = None
-    """Names that requests may be sent to, besides addresses and this machine's own names; None: any."""
+    """Allowed host names besides IP addresses and this machine's own names; None: any."""
     rate_limit: int | None = None
-    """Requests a minute for each key, or each address where there are no keys."""
+    """Requests per minute and key, or address without keys."""
     max_body: int = 1 << 20
-    """Bytes of a request."""
+    """Bytes per request."""
     body_seconds: float = 10.0
-    """A request must have arrived by then."""
+    """Time limit for receiving a request."""
     max_waiting: int = 256
     """Forecasts that may wait for the model."""
     alert_bits: float = 0.0
-    """Alert where the recent mean loss exceeds Frequency's by more, and by more than chance explains."""
+    """Alert if the recent mean loss exceeds Frequency's by more than this and than chance explains."""
     backfill: int = 96
-    """Bars of each asset of `bars` whose forecasts are made again at the start."""
+    """Bars of each asset of `bars` whose forecasts are replayed at the start."""
 
     def __post_init__(self) -> None:
         for name in ("max_body", "body_seconds", "max_waiting"):
@@ -71,7 +67,7 @@ class ServeConfig:
 
 
 def parse_rate(text: str) -> int:
-    """Requests a minute: 600/min."""
+    """Requests per minute, as in 600/min."""
     match = _RATE.fullmatch(text.strip())
     if not match or int(match[1]) == 0:
         raise ConfigError("not a rate", expected="requests a minute, as in 600/min", got=repr(text))
@@ -79,7 +75,7 @@ def parse_rate(text: str) -> int:
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """API keys of a file, one a line; blank lines and those that begin with # do not count."""
+    """API keys of a file, one per line; blank lines and lines that begin with # are ignored."""
     try:
         lines = [line.strip() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -93,13 +89,13 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 def default_state(run: Path) -> Path:
-    """Beside the model: a folder of the run, or one named after the file."""
+    """Beside the model: a folder in the run, or one named after the file."""
     return run / "live" if run.is_dir() else run.with_name(f"{run.stem}-live")
 
 
 @contextmanager
 def open_state(folder: Path) -> Iterator[Store]:
-    """What a service that does not run has stored."""
+    """The store of a service that is not running."""
     require_installed(*EXTRAS["serve"])
     from vaiom.serve.store import FILE_NAME, Store
 
@@ -114,7 +110,7 @@ def open_state(folder: Path) -> Iterator[Store]:
 
 
 def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], None]) -> None:
-    """Serve on an address; port 0 takes a free one, which `announce` is told."""
+    """Serve on an address; port 0 picks a free one, which `announce` receives."""
     require_installed(*EXTRAS["serve"])
     import uvicorn
 
@@ -134,7 +130,7 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
     )
-    gc.freeze()  # what is there now stays: no collection looks at it again
+    gc.freeze()  # long-lived objects: garbage collection skips them
     service.give_up = lambda: setattr(server, "should_exit", True)
     server.run(sockets=[listening])
     if service.failure:
@@ -144,11 +140,11 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
 def _bound(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # Named as TCP: the event loop sends small answers at once on such sockets alone.
+        # With the protocol named TCP: only then does the event loop disable Nagle's algorithm.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen()  # whoever comes while the model loads waits instead of being turned away
+        listening.listen()  # clients wait while the model loads instead of being refused
     except (OSError, OverflowError) as error:
         raise ConfigError(
             "cannot listen here", where=f"{host}:{port}", got=str(error), fix="choose another --host or --port"

@@ -1,7 +1,6 @@
-"""What goes over the wire, and what the service itself works with: strict requests, documented answers, refusals.
+"""Request and response schemas of the service, and its errors as HTTP status and body.
 
-Enters: JSON, errors. Leaves: checked requests, the schemas that `/openapi.json` shows, and for an error a status and a
-body that says what to change, never a traceback. A bar is one of a bar folder in lower case; a missing price is null.
+Bars have the columns of a bar folder in lower case; a missing price is null.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Bar(_Request):
 
 
 class BarRow(NamedTuple):
-    """A bar that has been checked, in the order of a bar folder."""
+    """A validated bar, in the column order of a bar folder."""
 
     datetime: Any
     open: float | None
@@ -129,7 +128,7 @@ class PortfolioRequest(_Request):
 
 
 class PortfolioAnswer(BaseModel):
-    """Loss of the positions in money, over the horizon; those whose return is given are left out."""
+    """Loss of the positions over the horizon, in money, without those whose return is given."""
 
     as_of: Moment
     horizon: int
@@ -173,8 +172,9 @@ class ForecastsAnswer(BaseModel):
 
 
 class ForecastAnswer(BaseModel):
-    """The distribution of the log return over the horizon, the next bar unless told; all but `prob_zero` given that it
-    is not zero."""
+    """The distribution of the log return over the horizon (default: the next bar), given that it is not zero, except
+    `prob_zero`.
+    """
 
     symbol: str
     as_of: str
@@ -201,7 +201,7 @@ class ForecastAnswer(BaseModel):
 
     @classmethod
     def of(cls, dist: ReturnDistribution, beyond: float | None = None, whole: bool = False) -> Self:
-        """A forecast; on request the probability of a move beyond, and all that is needed to compute any other."""
+        """A forecast, optionally with the probability of a larger move, or with all parameters of the distribution."""
         prob_beyond = None if beyond is None else dist.prob_beyond(beyond)
         return cls(**dist.to_dict(), prob_beyond=prob_beyond, law=DistributionAnswer.of(dist) if whole else None)
 
@@ -212,7 +212,7 @@ class SettledForecast(BaseModel):
     as_of: Moment
     target_time: Moment
     replayed: bool
-    """Made again from a history, not when the bar was still to come."""
+    """Made from a history, not before the bar."""
     quantiles: dict[str, float]
     log_return: float | None
     bucket: int
@@ -229,11 +229,11 @@ class PushAnswer(BaseModel):
     scored: SettledForecast | None
     forecast: ForecastAnswer | None
     _timing: str = ""
-    """Where the time went, for a header."""
+    """Durations for the Server-Timing header."""
 
 
 class CutAnswer(BaseModel):
-    """Where an asset stands after bars were removed."""
+    """An asset's state after bars were removed."""
 
     symbol: str
     removed: int
@@ -249,7 +249,7 @@ class Drift(BaseModel):
     frequency_bits: float | None
     gain_bits: float | None
     gain_error: float | None = None
-    """Its standard error."""
+    """Standard error of the gain."""
     alert: bool
 
 
@@ -270,7 +270,7 @@ class AssetsAnswer(BaseModel):
     alert_bits: float
     window: int
     e_value: float | None = None
-    """Of the forecasts on record: evidence that the model is better than Frequency."""
+    """Evidence from recorded forecasts that the model is better than Frequency."""
     assets: list[AssetAnswer]
 
 
@@ -279,7 +279,7 @@ class MaskedBar(Bar):
 
 
 class Calibration(BaseModel):
-    """Where the returns fell in their forecasts: ten even bins of the distribution function, and coverages."""
+    """PITs of realised returns in ten even bins, and coverages."""
 
     scored: int
     pit_counts: list[int]
@@ -306,11 +306,11 @@ class HealthAnswer(BaseModel):
 
 class ReadyAnswer(HealthAnswer):
     feeds: dict[str, FeedHealth]
-    """Of the assets that are followed."""
+    """State of each followed asset's feed."""
 
 
 class ModelCard(BaseModel):
-    """The model card: which model this is, what it has seen, and what it cannot do."""
+    """The model card: identity, training data and limits."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -328,7 +328,7 @@ class ModelCard(BaseModel):
     context: int
     horizons: list[int]
     has_joint: bool
-    """Whether it knows how assets depend on each other."""
+    """Whether it has a fitted dependence between assets."""
     symbols: list[str]
     versions: dict[str, str]
     limits: list[str]
@@ -349,7 +349,7 @@ class ModelCard(BaseModel):
 
 
 def _limits(forecaster: Forecaster) -> list[str]:
-    """In plain words, for somebody who will act on a forecast."""
+    """Limits in plain words, for users who act on a forecast."""
     end = str(forecaster.card.provenance.splits.get("train_end", "an unknown date")).removesuffix("T00:00:00")
     reads = forecaster.reads_other_assets
     seen = "the bars of its assets, and says when some are missing" if reads else "one asset's bars at a time"
@@ -394,7 +394,7 @@ class ErrorAnswer(BaseModel):
 
 
 class RefusalError(UserError):
-    """A request that cannot be served, and the status that says so; all other errors of users are 422."""
+    """A request that cannot be served, with its HTTP status; other user errors are 422."""
 
     def __init__(self, status: int, problem: str, *, retry_after: int | None = None, **details: Any) -> None:
         super().__init__(problem, **details)
@@ -405,7 +405,7 @@ class RefusalError(UserError):
 
 
 def details_of(error: UserError) -> dict[str, Any]:
-    """What an error says, by the names that its constructor takes."""
+    """The parts of an error, named as in its constructor."""
     return {name: getattr(error, name) for name in ("problem", "expected", "got", "where", "fix")}
 
 

@@ -1,9 +1,7 @@
-"""The live assets: their streams, their last bars, the forecast that the next bar will settle.
+"""The live assets: their streams, last bars, and the forecast that the next bar settles.
 
-Enters: a bar folder once, then bars as they come. Leaves: windows for the model, and what the store must keep. A bar
-counts when the store has it: what readers see follows the commit. After a restart a snapshot and the bars since it, in
-the order of their arrival, give the same state to the bit. No bar that the model learned from is scored.
-Paper: Methods, "Baselines" (Frequency).
+A bar counts once the store has committed it. After a restart, a snapshot and the bars since it, in order of arrival,
+restore the same state to the bit. Bars that the model was trained on are never scored.
 """
 
 from __future__ import annotations
@@ -40,27 +38,27 @@ from vaiom.serve.schemas import BarRow, RefusalError, SettledForecast, details_o
 from vaiom.serve.store import Store
 
 Replay = tuple[Window, Columns]
-"""What was known before a bar of a history, and the rows that end with its own."""
+"""The window before a bar of a history, and the rows that end with that bar's."""
 SNAPSHOT_EVERY = 1_000
-"""Bars between two snapshots: a restart replays no more than these."""
+"""Bars between snapshots, and thus at most replayed at a restart."""
 
 _HOUR = 3_600
 _log = logging.getLogger("vaiom.serve")
 
 
 class Pushed(NamedTuple):
-    """What became of bars that were taken."""
+    """The result of a push."""
 
     settled: SettledForecast | None
     forecast: dict[str, Any] | None
-    """As `to_dict` gives it."""
+    """From `to_dict`."""
     num_bars: int
     seconds: dict[str, float]
-    """Of recursion, model and disk."""
+    """Duration of recursion, model and disk."""
 
 
 class LiveAssets:
-    """Pushes come one at a time; readers see all of one or nothing of it."""
+    """Pushes are serial; readers see all of one or none of it."""
 
     def __init__(
         self,
@@ -75,15 +73,15 @@ class LiveAssets:
         self.num_buckets = forecaster.tokenizer.num_buckets["return"]
         end = forecaster.card.provenance.splits.get("train_end")
         self.train_end = datetime.fromisoformat(end) if end else None
-        """Bars before this were learned from."""
+        """Bars before this are training data."""
         self.frequency = monitor.FrequencyBaseline(self.num_buckets, store.fact("train_counts"))
         self.bars: dict[str, deque[BarRow]] = {}
         self.settled: dict[str, tuple[SettledForecast, ...]] = {}
-        """By symbol, those that are remembered, oldest first."""
+        """The remembered ones by symbol, oldest first."""
         self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
         self._next_snapshot = SNAPSHOT_EVERY
         self._brought: set[str] = set()
-        """Assets with the history that a bar folder has just brought."""
+        """Assets whose history has just come from a bar folder."""
         self.online = self._restored()
         for symbol in self.online.streams:
             self._show(symbol, self.online, store.last_bars(symbol, forecaster.context))
@@ -91,7 +89,7 @@ class LiveAssets:
 
     @property
     def symbols(self) -> list[str]:
-        """Those of the model and those that a bar folder brought."""
+        """Assets of the model and of the bar folder."""
         return sorted({*self.forecaster.symbols, *self.online.streams})
 
     def require(self, symbol: str) -> None:
@@ -100,12 +98,12 @@ class LiveAssets:
             raise RefusalError(404, "no such live asset", expected=", ".join(self.symbols), got=symbol, fix=fix)
 
     def forecast(self, symbol: str) -> ReturnDistribution | None:
-        """The forecast after the last bar, if it has been made and nothing that it read has changed since."""
+        """The forecast after the last bar, if made and still up to date."""
         stream, dist = self._forecasts.get(symbol, (None, None))
         return dist if stream and self.online.is_newest(stream, symbol) else None
 
     def keep(self, stream: AssetStream, dist: ReturnDistribution) -> None:
-        """Remember what was forecast from a stream, and put it on record."""
+        """Keep the forecast from a stream, and record it in the ledger."""
         if self.ledger:
             try:
                 self.ledger.commit(dist)
@@ -115,7 +113,7 @@ class LiveAssets:
         self._forecasts[dist.symbol] = (stream, dist)
 
     def newest(self, symbol: str) -> ReturnDistribution | None:
-        """The forecast after the last bar, made if need be; None while there are too few bars."""
+        """The forecast after the last bar, made if needed; None with too few bars."""
         online, known = self.online, self.forecast(symbol)
         if known is None and online.ready(symbol):
             known = online.forecast(symbol)
@@ -123,20 +121,20 @@ class LiveAssets:
         return known
 
     def seen_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
-        """The same at a moment of the bars' clock, when the last bar may be stale, or of a horizon of bars."""
+        """The latest forecast as of a moment on the bars' clock, or for a horizon of bars."""
         dist, now = self.newest(symbol), now or self.clock()
         fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
         return fresh or self.online.forecast(symbol, horizon=horizon, now=now)
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> Pushed:
-        """Take the bars that follow, durably."""
+        """Take an asset's next bars, durably."""
         [answer] = self.push_all([(symbol, bars)])
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def push_all(self, pushes: Sequence[tuple[str, Sequence[BarRow]]]) -> list[Pushed | UserError]:
-        """Take the bars that follow of different assets, durably, or say why not; they share the model and the disk."""
+        """Take the next bars of different assets, durably, or return why not; they share one batch and one commit."""
         start, step = time.perf_counter(), self.forecaster.engine.row_step
         after, answers, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
         for symbol, bars in pushes:
@@ -175,14 +173,14 @@ class LiveAssets:
         return [answers[symbol] for symbol, _ in pushes]
 
     def joint(self, symbols: Sequence[str], horizon: int) -> JointDistribution:
-        """The forecasts of assets together; what is learned of their dependence is kept for the next time."""
-        online, beside = self.online, self.online.copy()  # readers use the one, this works on the other
+        """The joint forecast of assets; what is learned of their dependence is kept."""
+        online, beside = self.online, self.online.copy()  # readers keep the first, this updates the second
         joint = beside.joint(symbols, horizon=horizon)
         online.dependence = beside.dependence
         return joint
 
     def try_snapshot(self) -> None:
-        """Write down where every asset stands; without it the next start takes longer, the bars are stored anyway."""
+        """Store the state of every asset; without it the next start only takes longer."""
         try:
             self.store.put_snapshot(self.online.to_json()["assets"])
             self._next_snapshot = SNAPSHOT_EVERY
@@ -191,17 +189,17 @@ class LiveAssets:
             self._next_snapshot = self.store.num_since_snapshot + SNAPSHOT_EVERY
 
     def cut(self, symbol: str, after: datetime) -> int:
-        """Remove an asset's bars after a moment, how many; everything is then as if they had never come."""
+        """Remove an asset's bars after a moment, as if they had never come; returns how many."""
         with self.store.transaction("nothing was removed"):
             removed = self.store.cut([symbol], after)
             anew = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
         anew._brought = self._brought & anew.online.streams.keys()
-        vars(self).update(vars(anew))  # at once, for readers' sake
+        vars(self).update(vars(anew))  # at once, for concurrent readers
         self.try_snapshot()
         return removed
 
     def settle_replays(self, replays: Sequence[Replay], dists: Sequence[ReturnDistribution]) -> None:
-        """Keep how forecasts went that were made again."""
+        """Store the scores of replayed forecasts."""
         due = [
             (dist, window.columns, after)
             for (window, after), dist in zip(replays, dists, strict=True)
@@ -217,7 +215,7 @@ class LiveAssets:
         return monitor.measure_drift(self.settled.get(symbol, ()), self.alert_bits)
 
     async def assets(self) -> schemas.AssetsAnswer:
-        """Where every live asset stands, and how the model does on it."""
+        """The state of every live asset, and the model's drift on it."""
         return schemas.AssetsAnswer(
             timeframe=self.forecaster.tokenizer.timeframe,
             frequency=self.frequency.name,
@@ -230,7 +228,7 @@ class LiveAssets:
     async def history(
         self, symbol: schemas.Symbol, last: Annotated[int, Query(ge=1, le=schemas.MAX_BARS)] = 96
     ) -> schemas.HistoryAnswer:
-        """The last bars with their masks, the forecasts that they settled, calibration and data quality."""
+        """The last bars with their masks, the forecasts they settled, calibration and data quality."""
         self.require(symbol)
         stream, settled = self.online.streams.get(symbol), self.settled.get(symbol, ())
         rows = (stream.columns[name].tolist() for name in ("timestamp", "flags")) if stream else ([], [])
@@ -240,7 +238,7 @@ class LiveAssets:
                 None, **bar._asdict(), masks=[name for name, bit in MASK_BITS.items() if flags[stamp] & bit]
             )
             for bar in list(self.bars.get(symbol, ()))
-            # One that is just arriving has no row yet.
+            # A bar that is just arriving has no row yet.
             if (stamp := seconds_of(bar.datetime)) in flags
         ]
         counts = Counter(name for bar in bars for name in bar.masks)
@@ -254,7 +252,7 @@ class LiveAssets:
         )
 
     def bring_in(self, folder: Path, backfill: int) -> list[Replay]:
-        """New assets get the folder's whole history, live ones the bars that they lack; what can be forecast again."""
+        """Load whole histories of new assets and missing bars of live ones; returns the forecasts to replay."""
         frames = read_bars(folder)
         self._count_train(frames)
         new = {symbol: frame for symbol, frame in frames.items() if symbol not in self.online.streams}
@@ -277,7 +275,7 @@ class LiveAssets:
         return replays
 
     def _replay(self, frames: Mapping[str, pl.DataFrame], backfill: int) -> tuple[OnlineForecaster, list[Replay]]:
-        """Take histories; windows before the last bars of each asset that the model did not learn from."""
+        """Take histories; returns windows before each asset's last bars that the model was not trained on."""
         late = pl.int_range(pl.len()) + backfill >= pl.len()
         parts = [frame.with_columns(symbol=pl.lit(symbol), late=late) for symbol, frame in frames.items()]
         every = pl.concat(parts).sort("Datetime", "symbol").with_columns(stop=pl.col("late").any().over("Datetime"))
@@ -297,7 +295,7 @@ class LiveAssets:
         return after, replays
 
     def _count_train(self, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Once: the buckets of all Train events of the model's assets."""
+        """Count the buckets of all Train events of the model's assets, once."""
         if self.train_end is None or self.store.fact("train_counts") is not None:
             return
         make, counts = self.forecaster.rows, np.zeros(self.num_buckets, np.int64)
@@ -309,17 +307,17 @@ class LiveAssets:
             self.frequency = monitor.FrequencyBaseline(self.num_buckets, counts.tolist())
 
     def _show(self, symbol: str, after: OnlineForecaster, bars: Sequence[BarRow]) -> None:
-        """Let readers see what the store has."""
+        """Publish committed bars to readers."""
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
         self.online = after
 
     def _settle(self, after: OnlineForecaster, rows: Mapping[str, Columns]) -> dict[str, SettledForecast]:
-        """What the first bars of pushes, whose rows are the last of these, make of the forecasts before them."""
+        """Score the forecasts before the first bars of pushes, whose rows are the last of these."""
         due = []
         for symbol, columns in rows.items():
             before, dist = self.online.streams.get(symbol), self.forecast(symbol)
             if before and dist is None and self.online.ready(symbol):
-                # Bars of other assets have changed what it read: it was made again on the way to the next.
+                # Bars of other assets changed its inputs: it was made again before the next.
                 memories = (each for each in after.streams[symbol].memories if each.position == before.num_bars)
                 dist = next((replace(self._forecasts[symbol][1], probs=each.probs) for each in memories), None)
             if before and dist:
@@ -333,11 +331,11 @@ class LiveAssets:
         try:
             if self.ledger:
                 self.ledger.settle(entry)
-        except OSError as error:  # the forecast itself is on record
+        except OSError as error:  # the forecast itself is recorded
             _log.error("what became of a forecast of %s could not be put on record: %s", symbol, error.strerror)
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
-        # Those that are made again come late: order is that of time. Replaced at once, for readers' sake.
+        # Replayed ones come late, so sort by time; replaced at once, for concurrent readers.
         every = sorted((*self.settled.get(symbol, ()), *settled), key=attrgetter("as_of"))
         self.settled[symbol] = tuple(every[-monitor.WINDOW :])
         self.frequency.learn(settled)
@@ -364,7 +362,7 @@ class LiveAssets:
         except DataError as error:
             place = {"where": f"{self.store.path}, {error.where}", "fix": "choose another --state for this model"}
             raise DataError(**details_of(error) | place) from error
-        if found != identity:  # the next snapshot is written as this version does
+        if found != identity:  # the next snapshot is in this version's format
             self.store.set_fact("identity", identity)
         for symbol, bar in self.store.bars_since_snapshot():
             online.push(symbol, bar._asdict(), forecast=False)
@@ -373,7 +371,7 @@ class LiveAssets:
     def _advanced(
         self, after: OnlineForecaster, symbol: str, bars: Sequence[BarRow]
     ) -> tuple[OnlineForecaster, Columns]:
-        """Where all assets stand after the bars that follow, and the rows that end with that of the first."""
+        """The state after an asset's next bars, and its rows up to the first of these."""
         first: Columns = {}
         after = after.copy()
         for number, bar in enumerate(bars, start=1):
@@ -404,7 +402,7 @@ class LiveAssets:
             raise DataError("a bar of the future", where=where, expected=expected, got=stamp.isoformat(), fix=fix)
 
     def _require_on_grid(self, stamp: datetime, stream: AssetStream | None, where: str) -> None:
-        """Bars begin where the asset's last ones did, or an hour off where summer time moves longer ones."""
+        """Bars must stay on the asset's grid, or an hour off where daylight saving moves longer ones."""
         step = int(self.forecaster.timeframe.total_seconds())
         allowed = {0, _HOUR, step - _HOUR} if step > _HOUR else {0}
         if stream is None or (seconds_of(stamp) - stream.seconds) % step in allowed:

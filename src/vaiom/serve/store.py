@@ -1,8 +1,7 @@
-"""What must survive a restart: acknowledged bars, the state of each asset, forecasts that a bar has settled.
+"""Durable state in one SQLite file: acknowledged bars, snapshots of each asset's state, settled forecasts.
 
-Enters: bars. Leaves: the same bars, snapshots and settled forecasts after any crash. One SQLite file in WAL mode; a
-commit reaches the disk before it returns, and one process holds the file at a time. Of assets that a bar folder brought
-their state after it is kept too, the seed: from there all bars that came since can be replayed.
+WAL mode with synchronous commits, held by one process at a time. For assets loaded from a bar folder the state after
+it, the seed, is kept too, so that all later bars can be replayed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CREATE TABLE IF NOT EXISTS scored (
     bucket INTEGER, model_bits REAL, frequency_bits REAL, pit REAL, PRIMARY KEY (symbol, as_of)
 ) WITHOUT ROWID;
 """
-# A file from before there were seeds has those of its last snapshot: bars from before a folder's end were not kept.
+# In older files the last snapshot is the seed: bars before a folder's end were not kept.
 _VERSION = 1
 _SEED_OLD_FILE = f"""
 BEGIN IMMEDIATE;
@@ -54,28 +53,28 @@ _INSERT_SETTLED = f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VA
 
 
 class StoredAsset(NamedTuple):
-    """What is stored of an asset."""
+    """The stored facts of an asset."""
 
     symbol: str
     bars: int
     first: datetime
     last: datetime
     seeded_to: datetime | None
-    """The last bar of the folder that brought it; None where all its bars are stored."""
+    """The last bar of the folder it came from; None if all its bars are stored."""
     scored: int
 
 
 class Store:
-    """Used by several threads, one after another; of settled forecasts it shows those of one model (its hash)."""
+    """Used by several threads in turn; returns settled forecasts of one model (its hash) alone."""
 
     def __init__(self, folder: Path, model: str) -> None:
         self.path, self.model = ensure_folder(folder) / FILE_NAME, model
         self.num_since_snapshot = 0
         self._lock, self._inside = threading.RLock(), False
         try:
-            # What is written inside `with self._db` is one transaction.
+            # Each `with self._db` is one transaction.
             self._db = sqlite3.connect(self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0)
-            # The first write takes the file for this process; a second one is refused there.
+            # The first write locks the file for this process; a second process is refused here.
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -100,7 +99,7 @@ class Store:
             self._db.close()
 
     def fact(self, name: str) -> Any:
-        """A JSON value; None where it was never set."""
+        """A JSON value; None if never set."""
         found = self._rows("SELECT value FROM facts WHERE name = ?", name)
         return json.loads(found[0][0]) if found else None
 
@@ -109,7 +108,7 @@ class Store:
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     def append(self, bars: Sequence[tuple[str, BarRow]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
-        """Bars and settled forecasts with their symbols, all or none; on the disk when this returns."""
+        """Store bars and settled forecasts with their symbols, all or none, durably."""
         settled_rows = [(symbol, self.model, *_row(each)) for symbol, each in settled]
         with self.transaction("the bars could not be stored, and none was taken"):
             self._insert(bars)
@@ -117,7 +116,7 @@ class Store:
         self.num_since_snapshot += len(bars)
 
     def put_snapshot(self, states: dict[str, dict[str, Any]], brought: Sequence[tuple[str, BarRow]] = ()) -> None:
-        """Record the state of every asset after the last bar; with the last bars that a folder brought, as the seed."""
+        """Store every asset's state after its last bar; with the last bars from a folder, as the seed."""
         rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
         with self.transaction("where the assets stand could not be stored"):
             self._insert(brought)
@@ -139,7 +138,7 @@ class Store:
         ]
 
     def cut(self, symbols: Sequence[str], after: datetime) -> int:
-        """Remove assets' bars after a moment and what they settled, how many; all assets then stand at the seed."""
+        """Remove assets' bars after a moment and what they settled, reset all assets to the seed; returns a count."""
         for each in self.assets():
             if each.symbol in symbols and each.seeded_to and each.first <= after < each.seeded_to:
                 raise RefusalError(
@@ -159,16 +158,16 @@ class Store:
         return removed
 
     def rewind(self) -> None:
-        """Let the next start replay every bar since the seed."""
+        """Make the next start replay every bar since the seed."""
         with self.transaction("nothing was changed"):
             self._rewind()
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """By symbol, the state that was last recorded."""
+        """The last stored state by symbol."""
         return {symbol: json.loads(state) for symbol, state in self._rows("SELECT symbol, state FROM snapshots")}
 
     def bars_since_snapshot(self) -> list[tuple[str, BarRow]]:
-        """Symbols and bars in the order of their arrival."""
+        """Symbols and bars in order of arrival."""
         query = f"SELECT symbol, {_BAR} FROM bars WHERE arrival > ? ORDER BY arrival"
         rows = self._rows(query, self.fact("snapshot") or 0)
         found = [(symbol, _bar(self._numbers(symbol, row))) for symbol, *row in rows]
@@ -189,7 +188,7 @@ class Store:
     def _rewind(self) -> None:
         self._db.execute("DELETE FROM snapshots")
         self._db.execute("INSERT INTO snapshots SELECT * FROM seeds")
-        # Arrivals go on from the last that is left.
+        # Arrival numbers continue from the last one left.
         last = f"SELECT CAST(min({_SEED_ARRIVAL}, coalesce(max(arrival), 0)) AS TEXT) FROM bars"
         for fact in ("seed", "snapshot"):
             self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', ({last}))")
@@ -200,7 +199,7 @@ class Store:
 
     @contextmanager
     def transaction(self, failure: str) -> Iterator[None]:
-        """All that is written inside or nothing; on the disk at the end, or at that of the one around it."""
+        """A durable transaction, or part of the enclosing one."""
         try:
             with self._lock:
                 outer, self._inside = self._inside, True
@@ -214,7 +213,7 @@ class Store:
             raise RefusalError(503, failure, where=self.path.name, got=str(error), retry_after=10, fix=fix) from error
 
     def _numbers(self, symbol: str, row: Sequence[Any]) -> Sequence[Any]:
-        """Columns of numbers, which SQLite lets anybody write a text into."""
+        """Check columns of numbers, where SQLite accepts any text."""
         wrong = [value for value in row if isinstance(value, (str, bytes))]
         if wrong:
             expected, got, where = "a number, or nothing", repr(wrong[0]), f"{self.path}, what is stored of {symbol}"
