@@ -125,10 +125,7 @@ def corpus_in_memory(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> Corpus:
-    """Build in memory what `build_corpus` would write, from a bar folder or from unchecked frames by symbol.
-
-    Nothing is fitted if a tokenizer is given.
-    """
+    """Build the corpus of a bar folder or of unchecked frames in memory; with a tokenizer nothing is fitted."""
     config = _with_timeframe(config or CorpusConfig(), bars)
     if isinstance(bars, Path):
         bars = {symbol: _read_checked(bars / f"{symbol}.parquet", config.timeframe) for symbol in symbols_in(bars)}

@@ -57,10 +57,7 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
 
 
 def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
-    """Rows of bars after `state`, with the extra fields if the state has them, and the state after them.
-
-    The paper's values are float64, NaN where undefined, as fitting the tokenizer needs them.
-    """
+    """Rows of bars after `state`, in float64 with NaN where undefined, as the fit needs them, and the state after."""
     made = list(blocks_of(bars, state))
     if len(made) == 1:
         return made[0]
@@ -78,10 +75,7 @@ def blocks_of(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetSta
 
 
 class RowMaker:
-    """Makes the rows that one model reads: of a history, new bars or one live bar.
-
-    Recursions that no field of the model needs do not run; cross fields come from `fields.cross_columns`.
-    """
+    """Makes the rows that one model reads; recursions that none of its fields needs do not run."""
 
     def __init__(self, input_fields: Sequence[str], tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

@@ -177,10 +177,7 @@ class SlotMeans(NamedTuple):
 
 
 class Series:
-    """One value per bar, NaN where undefined, the variables of the formulas in `events.fields`.
-
-    `_prev` is through the bar before; `after` is the state after the last bar.
-    """
+    """One value per bar, NaN where undefined, for formulas in `events.fields`; `_prev` is through the bar before."""
 
     def __init__(self, bars: Bars, state: AssetState) -> None:
         self.bars = bars

@@ -45,10 +45,7 @@ class SplitConfig:
 
     @classmethod
     def covered_by(cls, first: datetime, last: datetime) -> SplitConfig:
-        """The paper's boundaries if bars from `first` to `last` cover them, else whole days in similar proportions.
-
-        Those are 70% Train, 5% buffer, 10% Validation, and one test of the rest.
-        """
+        """The paper's boundaries if covered, else whole days: 70% Train, 5% buffer, 10% Validation, the rest test."""
         paper, month = cls(), timedelta(days=31)
         if first <= paper.train_end - (paper.seal - paper.train_end) and last >= paper.tests[0][1] - month:
             return paper

@@ -1,7 +1,4 @@
-"""Check the bars that users pass, from pandas, Polars, files or single bars: columns, order, clock, timeframe, number.
-
-Missing and non-positive prices pass: row masks handle them.
-"""
+"""Check the bars that users pass as frames, files or single bars; row masks handle missing and non-positive prices."""
 
 from __future__ import annotations
 

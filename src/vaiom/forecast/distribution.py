@@ -1,7 +1,4 @@
-"""The forecast that users get: the distribution of the log return over the next bar or bars, its origin and cautions.
-
-It prints as text, HTML, plot, table or CSV, with returns in basis points.
-"""
+"""The forecast that users get: the distribution of the log return over the next bar or bars, origin and cautions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Windows, histories of forecasts, and cross fields of rows.
-
-Only assets that the model was trained on are read, so that an unknown one changes no other forecast.
-"""
+"""Windows, histories of forecasts, and cross fields, which are read only from assets that the model was trained on."""
 
 from __future__ import annotations
 

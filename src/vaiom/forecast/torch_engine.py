@@ -1,8 +1,7 @@
 """The PyTorch engine, and the export of a model to ONNX.
 
-An exported file has inputs `events` (batch, time, fields) float32 and `meta` (batch, 3) int64 and the output
-`log_probs` (batch, 16), with any batch size and any time up to the context; its metadata hold configuration, tokenizer,
-provenance and the answer to a known window.
+The file has inputs `events` (batch, time, fields) float32 and `meta` (batch, 3) int64 and the output `log_probs`
+(batch, 16), with any batch size and any time up to the context; its metadata are those of a checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Checkpoints: safetensors files whose header holds configuration, tokenizer, data hashes, training cutoff and seed.
-
-Nothing is unpickled, and a file whose header or tensors do not match their hashes is refused.
-"""
+"""Checkpoints: safetensors with a verified header of configuration, tokenizer, data hashes, cutoff and seed."""
 
 from __future__ import annotations
 

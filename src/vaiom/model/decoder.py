@@ -189,10 +189,7 @@ def attend_any_length(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
 
 
 def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:
-    """Attention in blocks of queries against their visible keys, where dropout or a window rules out the fused path.
-
-    Queries may be those of the last positions alone.
-    """
+    """Attention of all or the last queries in blocks, where dropout or a window rule out the fused kernel."""
     length, size = k_BHTE.shape[-2:]
     out, begin = [], length - q_BHTE.shape[-2]
     for start in range(begin, length, _QUERY_BLOCK):

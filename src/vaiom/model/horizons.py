@@ -1,7 +1,4 @@
-"""Heads for the sum of the next h returns on a frozen trunk, and `horizons.safetensors`, the file that stores them.
-
-The paper predicts one bar.
-"""
+"""Heads for the sum of the next h returns on a frozen trunk, and the file that stores them; not in the paper."""
 
 from __future__ import annotations
 

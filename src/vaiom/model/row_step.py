@@ -121,10 +121,7 @@ class RowStep:
         return cls(network.config, arrays_of(network.state_dict()))
 
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
-        """The memory after a window of rows; `first` rows of the asset came before.
-
-        Each layer computes only the rows that later layers can see.
-        """
+        """The memory after a window and `first` earlier rows; layers compute only rows that later layers see."""
         reach, width = self.window - 1, self.width
         before, heads = (
             events_TF[max(0, len(events_TF) - self.config.receptive_field) : -1],

@@ -171,10 +171,7 @@ class Follower:
             asset.last = part[-1][0]
 
     def _ask(self, asset: _Asset) -> tuple[list[Bar], list[_Doubt]]:
-        """The source's complete bars from a few before the last stored one on, each once and in order.
-
-        The last one is in doubt if finer bars at its end are missing.
-        """
+        """The source's complete bars since shortly before the last stored one; in doubt if finer bars are missing."""
         now, step = self._now(), self.timeframe
         start = now - START_BARS * step
         since = asset.last - LOOK_BACK * step if asset.last else start - (start - datetime.min) % step

@@ -1,7 +1,4 @@
-"""A cache for posted histories: one that extends an earlier request costs only its new bars.
-
-Entries are keyed by a hash of the bars, so that histories share nothing but a common prefix.
-"""
+"""A cache of posted histories, keyed by a hash of the bars: extending an earlier one costs its new bars only."""
 
 from __future__ import annotations
 

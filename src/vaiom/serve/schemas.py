@@ -1,7 +1,4 @@
-"""Request and response schemas of the service, and its errors as HTTP status and body.
-
-Bars have the columns of a bar folder in lower case; a missing price is null.
-"""
+"""Request and response schemas of the service, where a missing price is null, and its errors as status and body."""
 
 from __future__ import annotations
 
