@@ -1,7 +1,6 @@
 """Clock fields of stored timestamps, as integers for DiscIn and sin/cos channels for ContIn, and the time between bars.
 
-They follow from the stored provider clock alone, so a corpus does not store them. Paper: Methods, "Input
-Representations".
+They follow from the stored provider clock, so a corpus does not store them. Paper: Methods, "Input Representations".
 """
 
 from __future__ import annotations

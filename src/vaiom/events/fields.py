@@ -1,8 +1,7 @@
 """Every input field, defined once: its formula, how it is stored, how a model reads it.
 
-A new input is one line of `FIELDS`: builds, appends, live bars, models and tests follow the table. Paper: Methods,
-"Continuous dynamic features", "Data-quality masks", "Input Representations"; Appendix B. Extra fields are not the
-paper's.
+A new input is one line of `FIELDS`: builds, appends, live bars, models and tests follow. Extra fields are ours. Paper:
+Methods, "Continuous dynamic features", "Data-quality masks", "Input Representations"; Appendix B.
 """
 
 from __future__ import annotations

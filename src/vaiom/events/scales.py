@@ -1,8 +1,7 @@
 """The inputs of the fields: returns, gaps, ranges and volumes, their EWMAs, and means by slot of the week.
 
-A history, new bars and one live bar run through the same code and give the same bits; one bar is NumPy scalars, ten
-times cheaper than arrays. Paper: Methods, "Continuous dynamic features", "Return Bucket Construction"; ranges and slots
-are ours.
+A history, new bars and one live bar run through the same code and give the same bits; one bar as scalars costs a tenth
+of arrays. Paper: Methods, "Continuous dynamic features", "Return Bucket Construction"; ranges and slots are ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors with a verified header of configuration, tokenizer, data hashes, cutoff and seed."""
+"""Checkpoints: safetensors, never pickle, with a verified header: configuration, tokenizer, data hashes, seed."""
 
 from __future__ import annotations
 
