@@ -181,14 +181,21 @@ def test_any_order_of_arrival_leaves_what_a_batch_leaves(simulated_world: TinyRu
         np.testing.assert_allclose(online.forecast(symbol).probs, dist.probs, atol=TOLERANCE)
 
 
-def test_a_late_bar_costs_the_rows_that_it_changed(simulated_world: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    fields, late = ("ret_z", *CROSS_FIELDS), 5
+@pytest.mark.parametrize("late", [5, 60])
+def test_late_bars_cost_the_rows_that_they_changed(
+    simulated_world: TinyRun, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    fields = ("ret_z", *CROSS_FIELDS)
     forecaster = untrained(simulated_world.corpus, fields=fields, positions="rotary", attention_window=8)
     bars = cut(read_bars(simulated_world.bars), datetime(2023, 12, 27, 14))
     ours, other = list(bars)[:2]
+    stamps = bars[ours]["Datetime"]
     online = forecaster.online()
-    online.extend_many({symbol: frame.head(-late) for symbol, frame in bars.items()})
+    online.extend_many(cut(bars, stamps[-late - 31]))
     online.forecast(ours)
+    for stamp in stamps[-late - 30 : -late]:  # until the rows in memory have been moved
+        bar = {symbol: frame.filter(pl.col("Datetime") == stamp) for symbol, frame in bars.items()}
+        online.push_many({symbol: frame.row(0, named=True) for symbol, frame in bar.items() if len(frame)})
     rows, step = [], RowStep.step_all
     monkeypatch.setattr(RowStep, "begin", None)
     monkeypatch.setattr(
@@ -196,9 +203,13 @@ def test_a_late_bar_costs_the_rows_that_it_changed(simulated_world: TinyRun, mon
     )
     for bar in bars[ours].tail(late).iter_rows(named=True):
         online.push(ours, bar)
-    online.extend(other, bars[other].tail(late))
-    online.forecast(ours)
-    assert rows == [1] * late + [late]
+    behind = bars[other].filter(pl.col("Datetime") > stamps[-late - 1])
+    online.extend(other, behind)
+    made = online.forecast(ours)
+    assert rows == [1] * late + [(stamps >= behind["Datetime"][0]).sum()]
+    monkeypatch.undo()
+    arrived = cut(bars, stamps[-late - 1]) | {symbol: bars[symbol] for symbol in (ours, other)}
+    np.testing.assert_allclose(made.probs, forecaster.predict(arrived)[ours].probs, atol=TOLERANCE)
 
 
 def test_histories_may_come_one_after_another(simulated_world: TinyRun) -> None:

@@ -37,8 +37,6 @@ _OLDER_VERSIONS = (2,)
 # The same number of bars reaches further back in an asset that trades fewer hours: if assets read each other, rows are
 # kept beyond the window for its sake.
 _KEPT_CONTEXTS = 2
-_CACHED_ROWS = 8
-"""Rows that late bars of other assets may change without recomputing the window."""
 _ROOM = 512
 """Spare rows that are kept before the needed ones are copied."""
 
@@ -335,7 +333,8 @@ class OnlineForecaster:
         config, more = self.forecaster.config, dict[str, MoreRows]()
         for symbol in symbols:
             stream, meta = self.streams[symbol], self.forecaster.meta(symbol)
-            stream.memories[:] = [each for each in stream.memories if each.intact]
+            while stream.memories and not stream.memories[-1].intact:
+                stream.memories.pop()
             behind = stream.num_bars - stream.memories[-1].position if stream.memories else math.inf
             if behind > MOST_ROWS:
                 # All but the last row, the only one that may change, in one pass.
@@ -346,7 +345,8 @@ class OnlineForecaster:
                 more[symbol] = stream.memories[-1], rows, meta
         for symbol, memories in zip(more, step.step_all([*more.values()]) if more else (), strict=True):
             kept = self.streams[symbol].memories
-            kept[:] = [*kept, *memories][-_CACHED_ROWS:]
+            # Late bars of other assets may change so many rows without recomputing the window.
+            kept[:] = [*kept, *memories][-MOST_ROWS:]
 
     def _require_bars(self, symbol: str) -> None:
         had = self.streams[symbol].num_bars if symbol in self.streams else 0
