@@ -161,6 +161,13 @@ def find_mutants(file: Path) -> Iterator[Mutant]:
     yield from visit(ast.parse(source), range(1))
 
 
+def runs_at_import(mutant: Mutant) -> bool:
+    """Whether a line lies outside of every function's body."""
+    nodes = ast.walk(ast.parse((ROOT / mutant.file).read_bytes()))
+    bodies = [node.body for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return not any(body[0].lineno <= mutant.lines.start <= (body[-1].end_lineno or 0) for body in bodies)
+
+
 def draw_mutants(count: int, seed: str, rooms: Collection[str] = ()) -> list[Mutant]:
     """One break a line at most; each room has its share."""
     chance = random.Random(seed)
@@ -294,7 +301,7 @@ def main() -> int:
             own = f"tests/{mutant.file.parts[2]}/"  # a room's own tests are the likeliest to notice
             by_line = lines.get(str(mutant.file), {})
             covering = {test for line in mutant.lines for test in by_line.get(line, [])}
-            if covering == {""}:  # run when the file is imported: by whoever uses anything of it
+            if runs_at_import(mutant):  # coverage names whoever imported the file first: all that use it are meant
                 covering = {test for each in by_line.values() for test in each}
             covering.discard("")
             tests = sorted(covering, key=lambda test: (not test.startswith(own), seconds[test]))
