@@ -47,6 +47,8 @@ def test_a_portfolio_of_live_assets(joined: TinyRun, tiny: TinyRun, tmp_path: Pa
             first = await client.post("/v1/portfolio", json={"positions": positions})
             assert first.status_code == 200, first.text
             found = first.json()
+            drawn = await client.post("/v1/portfolio", json={"positions": positions, "seed": 0})
+            assert drawn.json() == found
             parts = found["contributions"].values()
             assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(found["expected_shortfall"])
             for symbol in SYMBOLS:

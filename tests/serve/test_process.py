@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import select
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 
@@ -17,11 +19,13 @@ import polars as pl
 import pytest
 from serve_runs import SYMBOLS, TinyRun, as_json, config_of, subprocess_server
 
+from vaiom.cli.forecast import serve
 from vaiom.cli.main import main
 from vaiom.errors import ConfigError
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.app import Service
 from vaiom.serve.follow import Follower
+from vaiom.serve.run import ServeConfig
 
 
 def test_a_kill_under_load_loses_no_acknowledged_bar(
@@ -87,22 +91,24 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
     for symbol, bars in tiny.later.items():
         pl.DataFrame(bars).write_csv(tmp_path / f"{symbol}.csv")
     followed, pushed = SYMBOLS
-    with subprocess_server(tiny, tmp_path / "state", "--follow", str(tmp_path / f"{followed}.csv")) as (
-        address,
-        process,
-    ):
-        client = httpx.Client(base_url=address, timeout=None)
+    keys, own_key = tmp_path / "keys", tmp_path / "key"
+    keys.write_text("secret\n")
+    own_key.write_text("secret\nof-another-service\n")
+    options = ("--api-key-file", str(keys), "--follow", str(tmp_path / f"{followed}.csv"))
+    with subprocess_server(tiny, tmp_path / "state", *options) as (address, process):
+        client = httpx.Client(base_url=address, timeout=None, headers={"X-API-Key": "secret"})
         bar = tiny.later[pushed][acknowledged[pushed] - 1]
         assert client.post(f"/v1/assets/{pushed}/bars", json={"bars": [bar]}).status_code == 409
         monkeypatch.setattr(Follower, "run", lambda self: self.step())
-        monkeypatch.setattr("sys.argv", ["vaiom", "follow", str(tmp_path / f"{pushed}.csv"), "--url", address])
+        words = ["follow", str(tmp_path / f"{pushed}.csv"), "--url", address, "--api-key-file", str(own_key)]
+        monkeypatch.setattr("sys.argv", ["vaiom", *words])
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(SystemExit) as done:
             main()
+        assert done.value.code == 0
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
-        assert done.value.code == 0
         last = {symbol: bars[-1]["datetime"] for symbol, bars in tiny.later.items()}
         while {each["symbol"]: each["as_of"] for each in client.get("/v1/assets").json()["assets"]} != last:
             time.sleep(0.05)
@@ -136,6 +142,15 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
             connection.close()
         process.send_signal(signal.SIGINT)
         assert process.wait() in (0, -signal.SIGINT, 130)
+
+
+def test_the_command_starts_what_its_configuration_describes() -> None:
+    """Where nothing is said, both have the same limits."""
+    said = {name: each.default for name, each in inspect.signature(serve).parameters.items()}
+    limits = {each.name: each.default for each in fields(ServeConfig) if isinstance(each.default, int | float)}
+    shared = limits.keys() & said.keys()
+    assert shared == {"max_body", "body_seconds", "alert_bits", "backfill"}
+    assert {name: said[name] for name in shared} == {name: limits[name] for name in shared}
 
 
 def test_one_service_holds_a_state(tiny: TinyRun, tmp_path: Path) -> None:

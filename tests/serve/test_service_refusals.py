@@ -50,9 +50,9 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             assert "timeframe" in refusal(await forecast(bars=bars[::2]), 422)["problem"]
             refusal(await forecast(symbol="../etc"), 422)
             refusal(await push(first, symbol="EURUSD%0A"), 422)
-            refusal(await forecast(bars=[{**bars[0], "close": "1.1"}]), 422)
-            refusal(await forecast(bars=[{**bars[0], "datetime": 17}]), 422)
-            refusal(await forecast(bars=[{**bars[0], "extra": 1}]), 422)
+            refusal(await forecast(bars=[{**bars[0], "close": "1.1"}, *bars[1:]]), 422)
+            refusal(await forecast(bars=[{**bars[0], "datetime": 17}, *bars[1:]]), 422)
+            refusal(await forecast(bars=[{**bars[0], "extra": 1}, *bars[1:]]), 422)
             wrong_day = {**bars[-1], "datetime": "2024-02-31T00:00:00"}
             assert "row 60" in refusal(await forecast(bars=[*bars[:-1], wrong_day]), 422)["where"]
             for number in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
@@ -274,6 +274,15 @@ def test_no_more_requests_pass_than_the_rate_allows(per_minute: int, waits: list
             now += told
             assert wait_told() == 0
     assert len(waits) <= max(1, per_minute / 10) + now * per_minute / 60 + 1e-6
+
+
+def test_the_clients_that_were_silent_for_longest_are_forgotten() -> None:
+    limit = RateLimit(60, clock=lambda: 0.0)
+    for number in range(10_002):
+        limit.take(str(number))
+        limit.take("0") if number == 5 else None
+    assert len(limit.clients) == 10_000
+    assert {"0", "1", "2", "3"} & limit.clients.keys() == {"0", "3"}
 
 
 def test_options_are_checked(tmp_path: Path) -> None:
