@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX
-from vaiom.market.download import FileServer, download
+from vaiom.market.download import FIRST_PAUSE_S, FeedFile, FileServer, UnavailableError, download
 from vaiom.market.folder import read_bars
 from vaiom.market.imports import import_files
 
@@ -342,6 +342,27 @@ def test_retry_after_holds_every_thread_back_within_bounds(
     limit.pause(3_600)
     limit.stop.set()
     limit.wait()  # not for an hour
+
+
+def test_waiting_sleeps_until_the_next_start_and_pauses_double(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    limit = FileServer(server.url, per_second=2.0, attempts=9, timeout_s=3_600.0)
+    monkeypatch.setattr(limit.stop, "wait", waited.append)
+    with monkeypatch.context() as patched:
+        patched.setattr("vaiom.market.download.monotonic", iter((7.0, 7.0, 7.25, 7.5)).__next__)
+        limit.wait()
+        limit.wait()  # woken too early, it sleeps again
+    assert waited == [0.5, 0.25]
+    waited.clear()
+    limit.per_second, limit._next_start = math.inf, 0.0
+    monkeypatch.setattr("vaiom.market.download.FIRST_PAUSE_S", FIRST_PAUSE_S)
+    monkeypatch.setattr("random.uniform", lambda _, most: most)
+    server.faults[path(0)] = 9 * ["500"]
+    with pytest.raises(UnavailableError):
+        limit.fetch(FeedFile("EURUSD", day(0)))
+    assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 def test_days_that_fail_are_named_and_the_others_stay(server: FeedServer, tmp_path: Path) -> None:

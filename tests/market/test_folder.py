@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, conform
+from vaiom.errors import DataError
+from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, conform, readable_parquet
 
 BARS = pl.DataFrame(
     {
@@ -41,3 +42,12 @@ def test_columns_order_types_and_missing_values(frame: pl.DataFrame) -> None:
     assert conformed.columns == list(BAR_COLUMNS)
     assert conformed.schema == BAR_SCHEMA
     assert conformed.equals(BARS)
+
+
+@pytest.mark.parametrize(
+    ("damage", "got"), [(OSError("cut short\nat row 7"), "cut short"), (MemoryError(), "MemoryError")]
+)
+def test_damage_is_told_by_its_first_line_or_by_its_kind(damage: BaseException, got: str) -> None:
+    with pytest.raises(DataError, match="not readable as CSV") as told, readable_parquet("bars.csv", "CSV"):
+        raise damage
+    assert told.value.got == got

@@ -25,7 +25,7 @@ from vaiom.events.build import CorpusConfig, build_corpus, propose_splits
 from vaiom.experiments.engine import Engine
 from vaiom.simulate.market import MarketConfig, write_market
 
-pytest.importorskip("ray", reason="the ray extra is not installed")
+ray = pytest.importorskip("ray", reason="the ray extra is not installed")
 
 SETTINGS = ("steps=240", "validate_every=40", *TINY[2:])
 TABLES = ("inputs", "sweep")
@@ -141,6 +141,7 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
     config = CorpusConfig(splits=propose_splits(bars))
     build_corpus(bars, tmp_path / "spread", config, engine=KillsOnce())
     assert marker.exists()
+    assert not ray.is_initialized()
     build_corpus(bars, tmp_path / "here", config)
     files = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*") if path.is_file())
     assert len(files) > 20

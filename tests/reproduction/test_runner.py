@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from processes import alive, children_of, command_of, needs_proc
+from processes import alive, children_of, command_of, die, needs_proc
 from reproductions import SOME, TINY, Reproduced, records_in, start_vaiom, vaiom, without_minutes, words_of
 
 from cli.command_line import require_refusal
@@ -176,6 +176,13 @@ def test_a_worker_that_is_killed_fails_alone(some_reproduced: Reproduced, tmp_pa
     (failure,) = json.loads(out)["failed"]
     assert failure["reason"] == f"its process ended with code {-signal.SIGKILL}"
     assert len(records_in(tmp_path)) == 1
+
+
+@pytest.mark.timeout(120)  # a death that goes unnoticed is waited for without end
+def test_the_last_processes_may_die_too() -> None:
+    tasks = [SimpleNamespace(id=code, label=code, runs=()) for code in ("3", "4", "5")]
+    failed = Engine(workers=2, device="cpu").run(tasks, die)
+    assert failed == {code: f"its process ended with code {code}" for code in ("3", "4", "5")}
 
 
 def test_baselines_that_came_later_are_added_without_training(some_reproduced: Reproduced, tmp_path: Path) -> None:
