@@ -24,6 +24,7 @@ def test_the_honest_pipeline_passes(market: str, request: pytest.FixtureRequest)
     for bars, config in ((chosen.bars, AUDIT), (tied(thinned(chosen.bars)), RARE)):
         proofs = audit_pipeline(make_pipeline(chosen.splits), bars, config)
         assert {proof.name: proof.findings for proof in proofs if proof.verdict != PASSED} == {}
+        assert f"{config.cuts} cuts, {len(DAMAGES)} kinds of damage" in proofs[3].notes
     names = ["prices", "lead-lag", "duplicates", "a. future", "b. refit", "c. chronology"]
     assert [proof.name for proof in proofs] == names
 

@@ -63,7 +63,9 @@ def test_days_follow_each_other_around_the_world() -> None:
     days = {
         symbol: Returns(86_400 * np.arange(300), each) for symbol, each in zip(("US500", "JP225"), moves, strict=True)
     }
-    assert prove_lead_lag(days).verdict == NOT_RUN
+    proof = prove_lead_lag(days)
+    assert proof.verdict == NOT_RUN
+    assert "bars shorter than a day" in proof.notes[0]
 
 
 def test_an_asset_that_follows_itself_is_ahead_of_nobody() -> None:

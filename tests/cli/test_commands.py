@@ -108,6 +108,9 @@ def test_import_resample_and_check(vaiom: Vaiom, tmp_path: Path) -> None:
     assert answer["symbols"]["EURUSD"]["first"] == "2023-01-02T02:00:00"
     assert answer["symbols"]["EURUSD"]["clock"] == {"shift": "2h", "utc": False}
     assert names_in(tmp_path / "minutes") == ["EURUSD.parquet", "manifest.json"]
+    minutes.rename({"Close": "bid=last"}).write_csv(source)
+    assert vaiom("data", "import", source, "--column", "Close=bid=last", "--out", tmp_path / "renamed").code == 0
+    assert read_bars(tmp_path / "renamed")["EURUSD"]["Close"].equals(minutes["Close"])
 
     answer = vaiom("data", "resample", tmp_path / "minutes", "--to", "1h", "--out", tmp_path / "1h", "--json").json()
     assert (answer["timeframe"], answer["symbols"]["EURUSD"]["rows"]) == ("1h", 50)

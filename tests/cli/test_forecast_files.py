@@ -96,7 +96,9 @@ def test_packaged_models_are_named_where_runs_are(tmp_path: Path, vaiom: Vaiom) 
     listed = {each["name"]: each for each in vaiom("models", "--json").json()["models"]}
     assert listed.keys() == packaged_models().keys() == {"fx-1h", "fx-1h-evidence"}
     assert [each["purpose"] for each in listed.values()] == ["use", "evidence"]
-    assert "3.1" in vaiom("models").out
+    shown = vaiom("models").out
+    assert "3.1" in shown
+    assert all(each["splits"]["train_end"][:10] in shown.split() for each in listed.values())
     frame = resample(write_minutes(tmp_path / "EURUSD.csv"), "1h")
     frame.write_parquet(tmp_path / "bars.parquet")
     words = ("--bars", tmp_path / "bars.parquet", "--symbol", "EURUSD", "--json")

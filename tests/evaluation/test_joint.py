@@ -95,6 +95,7 @@ def test_the_joint_law_reaches_most_of_the_oracles_bits(
     world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, corpus, oracle = world
+    assert fit.degrees == {"1": None}  # normal, as the factor of the market is
     monkeypatch.setattr(joint, "DRAWS", 100)
     monkeypatch.setattr(joint, "HISTORY", 100)
     fit_or_load(GarchT(), corpus, model.checkpoint.config.history, tmp_path)

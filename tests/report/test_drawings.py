@@ -1,10 +1,13 @@
-"""What no table shows: where the names of lines stand."""
+"""What no table shows: where the names of lines stand, and what points are compared with."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vaiom.report.figures import ACCENT, INK, _label_ends
+from matplotlib.figure import Figure
+
+from vaiom.evaluation.calibration import Reliability
+from vaiom.report.figures import ACCENT, INK, _label_ends, _reliability
 
 
 class Axis:
@@ -31,3 +34,12 @@ def test_names_stand_at_the_ends_of_their_lines_and_apart_from_each_other() -> N
         "garch +2": (1.0 + room, ACCENT),
         "markov +3": (1.0 + room + room, INK),
     }
+
+
+def test_reliability_is_drawn_beside_the_diagonal() -> None:
+    axis = Figure().subplots()
+    bins = [(0.1, 0.2, 50), (0.5, 0.3, 50)]
+    _reliability(axis, [Reliability(outcome="up", predicted=0.25, observed=0.25, error=0.1, bins=bins)], "buckets")
+    diagonal, points = (line.get_xydata().tolist() for line in axis.get_lines())
+    assert diagonal == [[0, 0], [0.525, 0.525]]
+    assert points == [[0.1, 0.2], [0.5, 0.3]]
