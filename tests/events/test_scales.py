@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from reference.ewma_loop import ewma_loop
 from strategies import price_pairs
+from vaiom.errors import DataError
 from vaiom.events import scales
 from vaiom.events.scales import AssetState, Bars, Ewma, Series, average
 
@@ -86,3 +87,18 @@ def test_few_values_and_many_go_through_the_same_bits(
     for value in np.array(values):
         _, state = average(value, span, state)
     np.testing.assert_array_equal(state, after_many)
+
+
+def test_a_state_that_no_history_leaves_is_refused() -> None:
+    state, (name, *_) = AssetState.empty(None).to_json(), scales.SCALES
+    assert AssetState.from_json({**state, name: [1e-6, 9_999_999]}).scales[name] == Ewma(1e-6, 9_999_999)
+    for field, value in (
+        (name, [-1e-6, 0]),
+        (name, [math.inf, 0]),
+        (name, [1e-6, -1]),
+        (name, [1e-6, 10_000_000]),
+        ("num_clean", -1),
+        ("num_clean", 2**62),
+    ):
+        with pytest.raises(DataError, match="not the state of an asset"):
+            AssetState.from_json({**state, field: value})
