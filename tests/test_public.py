@@ -90,10 +90,11 @@ def test_threads_that_wait_do_not_spin_for_long() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux shows them")
-def test_products_of_numpy_start_no_threads() -> None:
-    """A step of twelve rows took sixty times the processor time with two threads on two busy processors."""
+def test_products_of_numpy_start_no_threads_in_commands_and_are_left_alone_elsewhere() -> None:
     product = "rows = np.ones((512, 512)); rows @ rows; print(len(os.listdir('/proc/self/task')))"
     clean = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
-    code = f"import os, vaiom, numpy as np; {product}"
+    code = (
+        f"import os, vaiom; print('OPENBLAS_NUM_THREADS' in os.environ); import vaiom.cli.main, numpy as np; {product}"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean, check=True)
-    assert done.stdout.strip() == "1"
+    assert done.stdout.split() == ["False", "1"]

@@ -34,8 +34,6 @@ __version__ = "0.2.0"
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Waiting threads spin only briefly: on busy machines, spinning threads block those with work to do.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-# NumPy's products are small here: on busy machines a second thread costs many times what it saves.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _LAZY = {
     "Corpus": "vaiom.events.corpus",

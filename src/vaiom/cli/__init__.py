@@ -1,1 +1,6 @@
-"""The command line: parse, call, print. No logic lives here."""
+"""The command line, one module for each group of commands: parse, call, print."""
+
+import os
+
+# NumPy's products are small here: on busy machines a second thread costs many times what it saves.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
