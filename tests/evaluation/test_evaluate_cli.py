@@ -21,6 +21,7 @@ from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SplitConfig
+from vaiom.model.checkpoint import load_model
 from vaiom.run import Run
 
 
@@ -172,9 +173,10 @@ def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
     words = ["--corpus", place / "corpus", "--split", "sealed", "--unseal", "sealed", "--device", "cpu", "--json"]
     ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *words)
     assert json.loads(ran.out)["looks"] == len(model_looks(open_corpus(place / "corpus"), "sealed")) == 1
-    words = ("--split", "sealed", "--unseal", "sealed", "--only", "frequency", "--for", place / "seed17", "--json")
-    scored = json.loads(vaiom(monkeypatch, capsys, "baselines", place / "corpus", "--out", place / "b", *words).out)
-    assert scored["splits"]["sealed"]["events"] == json.loads(ran.out)["num_events"]
+    context = load_model(place / "seed17").config.history
+    words = ["--split", "sealed", "--unseal", "sealed", "--only", "frequency", "--context", context, "--json"]
+    scored = vaiom(monkeypatch, capsys, "baselines", place / "corpus", "--out", place / "b", *words)
+    assert json.loads(scored.out)["events"] == json.loads(ran.out)["num_events"]
 
 
 def test_it_works_where_only_numpy_and_pytorch_are(place: Path) -> None:
