@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -80,5 +81,13 @@ def _forward(package: str, context: typer.Context) -> None:
 
 def main() -> None:
     """Run the command line."""
-    with user_errors("vaiom"):
-        app(prog_name="vaiom")
+    try:
+        with user_errors("vaiom"):
+            app(prog_name="vaiom")
+    except SystemExit as end:
+        if "WORLD_SIZE" not in os.environ:
+            raise
+        # Under torchrun: threads that a process group leaves may abort an interpreter that ends in the usual way.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(end.code or 0))
