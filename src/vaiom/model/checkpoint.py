@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Tensors = dict[str, npt.NDArray[Any]]
 
-FORMAT = "vaiom-checkpoint"
-FORMAT_VERSION = 2
+FORMAT, FORMAT_VERSION = "vaiom-checkpoint", 2
 EVIDENCE, USE = "evidence", "use"
 
 
@@ -92,8 +91,8 @@ def save_checkpoint(path: Path, model: Vaiom, tokenizer: Tokenizer, provenance: 
 
 def load_model(path: str | Path) -> Checkpoint:
     """Load the selected model of a run folder, a packaged model by name, or a checkpoint file."""
-    found = find_run(Path(path))
-    return load_checkpoint(found if found.is_file() else Run(found).best)
+    resolved = find_run(Path(path))
+    return load_checkpoint(resolved if resolved.is_file() else Run(resolved).best)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -143,14 +142,19 @@ def arrays_of(tensors: Mapping[str, Tensor]) -> Tensors:
 def write_tensors(path: Path, kind: str, version: int, contents: dict[str, Any], tensors: Tensors) -> str:
     """Write a file that `read_tensors` can verify, atomically; returns the hash of the tensors."""
     digest = tensors_sha256(tensors)
-    header = {"format": kind, "format_version": version, **contents, "tensors_sha256": digest}
-    text = canonical_json(header)
-    write_bytes(path, _in_order(save(tensors, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})))
+    text = canonical_json({"format": kind, "format_version": version, **contents, "tensors_sha256": digest})
+    data = save(tensors, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})
+    # The library's order of header keys varies: they are sorted, and padded so that tensors stay aligned.
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = canonical_json(json.loads(data[8:end]))
+    header += b" " * (-len(header) % 8)
+    write_bytes(path, len(header).to_bytes(8, "little") + header + data[end:])
     return digest
 
 
 def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], Tensors]:
     """Header and tensors of a file written by this package, hashes checked."""
+    fix = "take another checkpoint of the run; to resume from an earlier state, remove this one"
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
@@ -159,13 +163,9 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], T
     except FileNotFoundError as error:
         raise CheckpointError("no such checkpoint", where=path) from error
     except (SafetensorError, OSError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            "not a readable checkpoint: truncated, damaged, or not safetensors at all",
-            where=path,
-            expected="a .safetensors file written by `vaiom train`",
-            got=str(error).splitlines()[0],
-            fix="take another checkpoint of the run; to resume from an earlier state, remove this one",
-        ) from error
+        problem = "not a readable checkpoint: truncated, damaged, or not safetensors at all"
+        expected, got = "a .safetensors file written by `vaiom train`", str(error).splitlines()[0]
+        raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix) from error
     try:
         header = dict(json.loads(metadata["vaiom"]))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -174,11 +174,7 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], T
         raise _foreign(path, kind, version, f"{header.get('format')} version {header.get('format_version')}")
     intact = sha256_of(metadata["vaiom"].encode()) == metadata.get("vaiom_sha256")
     if not intact or tensors_sha256(tensors) != header.get("tensors_sha256"):
-        raise CheckpointError(
-            "the file was altered: its contents are not what was written",
-            where=path,
-            fix="take another checkpoint of the run; to resume from an earlier state, remove this one",
-        )
+        raise CheckpointError("the file was altered: its contents are not what was written", where=path, fix=fix)
     return header, tensors
 
 
@@ -191,19 +187,7 @@ def tensors_sha256(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
-def _in_order(data: bytes) -> bytes:
-    """A safetensors file with sorted header keys: the library's order varies."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = canonical_json(json.loads(data[8:end]))
-    header += b" " * (-len(header) % 8)  # tensors stay aligned
-    return len(header).to_bytes(8, "little") + header + data[end:]
-
-
 def _foreign(path: Path, kind: str, version: int, got: str) -> CheckpointError:
-    return CheckpointError(
-        "a file of another kind or schema",
-        where=path,
-        expected=f"{kind} version {version}",
-        got=got,
-        fix="train again with this version of vaiom, or use the version that wrote the file",
-    )
+    expected = f"{kind} version {version}"
+    fix = "train again with this version of vaiom, or use the version that wrote the file"
+    return CheckpointError("a file of another kind or schema", where=path, expected=expected, got=got, fix=fix)

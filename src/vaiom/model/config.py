@@ -21,7 +21,6 @@ RUNGS = {
 FEED_FORWARD_FACTOR = 4
 SCORED_HISTORY = 512
 """The paper's context; models that look further back are scored on the same events as all others."""
-MIN_EMBEDDING_WIDTH = 8
 INPUT_LIMIT = 32.0
 """Continuous inputs are clipped to this inside the model, and nowhere else."""
 ROTARY_BASE = 10_000.0
@@ -141,12 +140,6 @@ class ModelConfig:
     def history(self) -> int:
         """Rows that an event must have to be scored, its own included, whatever the attention window."""
         return min(self.context, SCORED_HISTORY) if self.attention_window else self.context
-
-    @property
-    def embedding_width(self) -> int:
-        """Width of each categorical embedding."""
-        each = self.width // len(event.DISC_FIELDS) if self.input == "disc" else 0
-        return max(MIN_EMBEDDING_WIDTH, each)
 
     def outputs(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
         """Number of outputs of each head; index 0 of a target has none."""

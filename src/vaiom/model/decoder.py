@@ -1,6 +1,6 @@
 """The backbones: a pre-norm causal decoder, and a GRU of the same interface to compare it with.
 
-Paper: Methods, "VAIOM Backbone"; learned positions are drawn from N(0, 0.02). Rotary positions and stochastic depth are
+Paper: Methods, "VAIOM Backbone". Rotary positions and stochastic depth are
 additions, off in the paper's model.
 """
 
@@ -18,6 +18,7 @@ if torch.cuda.is_available():
     from vaiom.model import attention_gpu
 
 POSITION_SCALE = 0.02
+"""Standard deviation of learned positions at the start."""
 _TABLE_ROWS = 8_192
 """Positions with precomputed rotations; longer passes compute their own."""
 _QUERY_BLOCK = 64
@@ -30,10 +31,10 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        if config.positions == "learned":
-            self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
         self.learned = config.positions == "learned"
-        if not self.learned:
+        if self.learned:
+            self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
+        else:
             table = rotations(max(config.context, _TABLE_ROWS), config.width // config.num_heads)
             self.register_buffer("_table_2TE", table, persistent=False)
         self.window, self.any_length = config.window if config.attention_window else 0, False
@@ -44,11 +45,12 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
-        rotated = None
+        length, rotated = h_BTD.shape[1], None
         if self.learned:
-            h_BTD = h_BTD + self.positions[: h_BTD.shape[1]].to(h_BTD.dtype)
+            h_BTD = h_BTD + self.positions[:length].to(h_BTD.dtype)
         else:
-            rotated = self._rotations(h_BTD.shape[1])
+            table = self.get_buffer("_table_2TE")
+            rotated = table[:, :length] if length <= table.shape[1] else rotations(length, 2 * table.shape[2]).to(table)
         trim = last_only and not self.any_length
         for number, block in enumerate(self.blocks, start=1):
             if trim and self.window:
@@ -65,10 +67,6 @@ class Decoder(nn.Module):
         """Use operations whose graph does not depend on the length, for export; the results are the same."""
         for part in (self, *self.blocks):
             part.any_length = True
-
-    def _rotations(self, length: int) -> Tensor:
-        table = self.get_buffer("_table_2TE")
-        return table[:, :length] if length <= table.shape[1] else rotations(length, 2 * table.shape[2]).to(table)
 
 
 class Gru(nn.Module):
@@ -118,8 +116,7 @@ class Block(nn.Module):
                 turned, v = qkv.split([2 * self.num_heads, self.num_heads], dim=2)
                 qkv = torch.cat([rotate(turned, rotated), v], dim=2)
             qkv = qkv.unflatten(2, (3, self.num_heads))
-            attend = attend_any_length if self.any_length else causal_attention
-            mixed = attend(qkv, rate, self.window).flatten(-2)
+            mixed = causal_attention(qkv, rate, self.window, self.any_length).flatten(-2)
         h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
         fed = self.feed_out(gelu(self.feed_in(self.feed_norm(h_BTD))))
         return h_BTD + self._drop_path(drop(fed, rate))
@@ -148,15 +145,10 @@ class Block(nn.Module):
         return attend_in_blocks(q, k, v, rate, self.window).transpose(1, 2).flatten(-2)
 
 
-def rotary_speeds(size: int) -> Tensor:
-    """Rotation angle per position of each pair of a head's values."""
-    speeds: Tensor = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64, device="cpu") / size)
-    return speeds
-
-
 def rotations(length: int, size: int) -> Tensor:
     """(2, T, E/2) cosines and sines, of angles in double precision, exact at positions in the millions."""
-    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * rotary_speeds(size)
+    speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64, device="cpu") / size)
+    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * speeds
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
@@ -167,25 +159,21 @@ def rotate(part_BTHE: Tensor, rotations_2TE: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
-def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
+def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int, any_length: bool = False) -> Tensor:
     """Attention to the last `window` positions, its own included, with dropout at `rate`."""
-    if qkv_BT3HE.is_cuda and attention_gpu.fits(qkv_BT3HE):
+    if qkv_BT3HE.is_cuda and not any_length and attention_gpu.fits(qkv_BT3HE):
         return attention_gpu.causal_attention(qkv_BT3HE, rate, window)
     q, k, v = (part.transpose(1, 2) for part in qkv_BT3HE.unbind(2))
-    if window < q.shape[-2] or (rate and not qkv_BT3HE.is_cuda):
+    if any_length:  # one masked product, whose graph holds for any length
+        positions = torch.arange(qkv_BT3HE.shape[1])
+        distance = positions[:, None] - positions
+        visible = (distance >= 0) & (distance < window)
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=rate)
+    elif window < q.shape[-2] or (rate and not qkv_BT3HE.is_cuda):
         mixed = attend_in_blocks(q, k, v, rate, window)
     else:
         mixed = scaled_dot_product_attention(q, k, v, dropout_p=rate, is_causal=True)
     return mixed.transpose(1, 2)
-
-
-def attend_any_length(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
-    """One masked product, whose graph holds for any length."""
-    q, k, v = (part.transpose(1, 2) for part in qkv_BT3HE.unbind(2))
-    at = torch.arange(qkv_BT3HE.shape[1])
-    distance = at[:, None] - at
-    seen = (distance >= 0) & (distance < window)
-    return scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=rate).transpose(1, 2)
 
 
 def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:

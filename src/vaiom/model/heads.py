@@ -15,9 +15,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from vaiom.events.fields import NUM_RETURN_BUCKETS
 from vaiom.model.config import ModelConfig, class_of
 
-TARGET_OF = {"return": "return", "ordinal": "return", "gap": "gap", "vol_regime": "vol_regime"}
-"""The target of each task."""
-
 
 class Heads(nn.Module):
     """All heads in one matrix product; each has its own rows."""
@@ -33,13 +30,13 @@ class Heads(nn.Module):
         return dict(zip(self.sizes, parts, strict=True))
 
 
-def state_log_probs(logits: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def state_log_probs(logits: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """MoMS: log mixture weights (..., S) and log component probabilities (..., S, 16)."""
     components = logits["return"].unflatten(-1, (-1, NUM_RETURN_BUCKETS))
     return logits["state"].log_softmax(dim=-1), components.log_softmax(dim=-1)
 
 
-def return_log_probs(logits: dict[str, Tensor]) -> Tensor:
+def return_log_probs(logits: Mapping[str, Tensor]) -> Tensor:
     """Log-probabilities (..., 16) of the next return bucket, with or without a mixture."""
     if "state" not in logits:
         return logits["return"].log_softmax(dim=-1)
@@ -54,19 +51,23 @@ def class_ids(buckets: Tensor) -> Tensor:
 
 def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Losses (B, T) of each task that has a head; invalid positions are not zeroed."""
-    losses = {"return": _nll(return_log_probs(dict(logits)), targets["return"])}
+    losses = {"return": _nll(return_log_probs(logits), targets["return"])}
     if "ordinal" in logits:
-        losses["ordinal"] = _ordinal(logits["ordinal"], targets["return"])
+        # The mean over thresholds; threshold j is passed if the bucket is above j.
+        ordinal = logits["ordinal"]
+        thresholds = torch.arange(1, ordinal.shape[-1] + 1, device=ordinal.device)
+        passed = (thresholds < targets["return"][..., None]).to(ordinal.dtype)
+        losses["ordinal"] = binary_cross_entropy_with_logits(ordinal, passed, reduction="none").mean(dim=-1)
     for task in ("gap", "vol_regime"):
         if task in logits:
             losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[task])
     return losses
 
 
-def grouped_means(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
-    """(G,) mean over the valid positions of each micro-batch; 0 if it has none."""
-    per_group = torch.where(valid, losses, 0.0).view(num_groups, -1).sum(dim=1)
-    return per_group / valid.view(num_groups, -1).sum(dim=1).clamp(min=1)
+def grouped_mean(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
+    """Mean over micro-batches of the mean over the valid positions of each, 0 if it has none."""
+    sums = torch.where(valid, losses, 0.0).view(num_groups, -1).sum(dim=1)
+    return (sums / valid.view(num_groups, -1).sum(dim=1).clamp(min=1)).mean()
 
 
 def objective(
@@ -82,14 +83,13 @@ def objective(
     With a teacher's probabilities, that share of the return loss is the cross-entropy to them.
     """
     terms = {
-        task: grouped_means(losses, targets[TARGET_OF[task]] > 0, num_groups).mean()
+        task: grouped_mean(losses, targets["return" if task == "ordinal" else task] > 0, num_groups)
         for task, losses in position_losses(logits, targets).items()
     }
     total = terms["return"]
     if teacher_BTK is not None:
-        soft = -(teacher_BTK * return_log_probs(dict(logits))).sum(dim=-1)
-        learned = grouped_means(soft, targets["return"] > 0, num_groups).mean()
-        total = (1 - teacher_share) * total + teacher_share * learned
+        soft = -(teacher_BTK * return_log_probs(logits)).sum(dim=-1)
+        total = (1 - teacher_share) * total + teacher_share * grouped_mean(soft, targets["return"] > 0, num_groups)
     for task, term in terms.items():
         if task != "return":
             total = total + weights[task] * term
@@ -98,10 +98,3 @@ def objective(
 
 def _nll(log_probs: Tensor, buckets: Tensor) -> Tensor:
     return -log_probs.gather(-1, class_ids(buckets)[..., None])[..., 0]
-
-
-def _ordinal(logits: Tensor, buckets: Tensor) -> Tensor:
-    """Mean binary cross-entropy over the thresholds; threshold j is passed if the bucket is above j."""
-    thresholds = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
-    passed = (thresholds < buckets[..., None]).to(logits.dtype)
-    return binary_cross_entropy_with_logits(logits, passed, reduction="none").mean(dim=-1)

@@ -44,7 +44,7 @@ class FittedHorizons:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Horizons:
-    """Trained heads: one hidden layer shared by all horizons."""
+    """Trained heads: one hidden layer shared by all horizons, as in `training.horizons.HorizonHeads`."""
 
     fitted: FittedHorizons
     tensors: Tensors
@@ -54,23 +54,19 @@ class Horizons:
         known = [each.bars for each in self.fitted.fits]
         if bars not in known:
             raise unknown_horizon(bars, known)
-        of_horizon = slice(known.index(bars) * NUM_RETURN_BUCKETS, (known.index(bars) + 1) * NUM_RETURN_BUCKETS)
-        rows_ND, rows_NF = (each.reshape(-1, each.shape[-1]) for each in (hidden, inputs))
-        probs = np.empty((len(rows_ND), NUM_RETURN_BUCKETS))
-        for start in range(0, len(probs), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            probs[rows] = self._logits(rows_ND[rows], rows_NF[rows], of_horizon)
-        probs = np.exp(probs - probs.max(axis=-1, keepdims=True))
-        return np.asarray(probs / probs.sum(axis=-1, keepdims=True)).reshape(*hidden.shape[:-1], -1)
-
-    def _logits(self, h_ND: Floats, x_NF: Floats, of_horizon: slice) -> Floats:
-        """The same as `training.horizons.HorizonHeads`."""
+        outputs = slice(known.index(bars) * NUM_RETURN_BUCKETS, (known.index(bars) + 1) * NUM_RETURN_BUCKETS)
+        second, bias = self.tensors["second.weight"][outputs], self.tensors["second.bias"][outputs]
         centre, spread = self.tensors["centre"], self.tensors["spread"]
-        own = np.clip(x_NF[:, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
-        own = np.where(spread > LEAST_USED, (own - centre) / spread, np.float32(0))
-        first = np.concatenate([h_ND, own], axis=1) @ self.tensors["first.weight"].T + self.tensors["first.bias"]
-        second, bias = self.tensors["second.weight"][of_horizon], self.tensors["second.bias"][of_horizon]
-        return np.asarray(gelu(first * GELU) @ (second.T * GELU) + bias)
+        h_ND, x_NF = (each.reshape(-1, each.shape[-1]) for each in (hidden, inputs))
+        logits = np.empty((len(h_ND), NUM_RETURN_BUCKETS))
+        for start in range(0, len(logits), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            x = np.clip(x_NF[rows, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
+            x = np.where(spread > LEAST_USED, (x - centre) / spread, np.float32(0))
+            first = np.concatenate([h_ND[rows], x], axis=1) @ self.tensors["first.weight"].T
+            logits[rows] = gelu((first + self.tensors["first.bias"]) * GELU) @ (second.T * GELU) + bias
+        probs = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return np.asarray(probs / probs.sum(axis=-1, keepdims=True)).reshape(*hidden.shape[:-1], -1)
 
     def save(self, path: Path) -> str:
         """Write atomically; returns the hash of the tensors."""
@@ -78,12 +74,9 @@ class Horizons:
 
 
 def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
-    return ConfigError(
-        "nobody trained this horizon",
-        expected=f"{', '.join(map(str, [1, *known]))} bars",
-        got=bars,
-        fix=f"vaiom horizons RUN --horizons {','.join(map(str, [*known, bars]))}",
-    )
+    expected = f"{', '.join(map(str, [1, *known]))} bars"
+    fix = f"vaiom horizons RUN --horizons {','.join(map(str, [*known, bars]))}"
+    return ConfigError("nobody trained this horizon", expected=expected, got=bars, fix=fix)
 
 
 def load_horizons(path: Path, card: ModelCard) -> Horizons:
@@ -102,11 +95,9 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
         got = str(error).splitlines()[0]
         raise CheckpointError("not the horizons of a model", where=path, got=got, fix="vaiom horizons RUN") from error
     if fitted.checkpoint_sha256 != card.sha256:
-        raise CheckpointError(
+        problem, got = (
             "the horizons were fitted to another checkpoint than the run's best one",
-            where=path,
-            expected=card.sha256,
-            got=fitted.checkpoint_sha256,
-            fix="vaiom horizons RUN",
+            fitted.checkpoint_sha256,
         )
+        raise CheckpointError(problem, where=path, expected=card.sha256, got=got, fix="vaiom horizons RUN")
     return Horizons(fitted=fitted, tensors=tensors)

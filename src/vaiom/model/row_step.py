@@ -7,6 +7,7 @@ the NumPy calls, which are few, take the time. Not in the paper; it needs an att
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
-_EPSILON = 1e-5
-"""Epsilon of PyTorch's layer norms."""
 GELU = np.float32(0.5**0.5)
 """GELU(x) is c u (1 + erf(u)) with u = c x: adjacent products absorb both factors."""
 MOST_ROWS = 64
@@ -37,27 +36,27 @@ _ERF_END = np.float32(4.2**2)
 """erf(x) is tanh of x times a polynomial in x squared, and 1 to rounding beyond the end."""
 
 
+@dataclass(eq=False, slots=True)
 class _Buffer:
     """Cached keys and values (layers, 2, heads, rows, size), and the output that owns each row."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.rows: Array = np.empty(shape, np.float32)
-        self.answers: list[Probabilities] = []
+    rows: Array
+    answers: list[Probabilities] = field(default_factory=list)
 
 
+@dataclass(eq=False, slots=True)
 class RowMemory:
     """A model's cache for one asset: the first rows of a buffer that later memories extend."""
 
-    def __init__(self, buffer: _Buffer, end: int, position: int, probs: Probabilities, hidden: Array) -> None:
-        self.buffer = buffer
-        self.end = end
-        """Number of its rows in the buffer."""
-        self.position = position
-        """Number of rows so far."""
-        self.probs = probs
-        """(16,) probabilities of the next return bucket."""
-        self.hidden = hidden
-        """(D,) last hidden state, which heads read."""
+    buffer: _Buffer
+    end: int
+    """Number of its rows in the buffer."""
+    position: int
+    """Number of rows so far."""
+    probs: Probabilities
+    """(16,) probabilities of the next return bucket."""
+    hidden: Array
+    """(D,) last hidden state, which heads read."""
 
     @property
     def intact(self) -> bool:
@@ -99,7 +98,8 @@ class RowStep:
         self._turns = np.exp(np.arange(config.receptive_field - 1)[:, None, None] * self.speeds)
         self.pairs = np.arange(self.size).reshape(2, -1).T.ravel()
         self._ones = np.ones((max(self.width, self.window + MOST_ROWS), 1), np.float32)
-        self._width_ones, self._epsilon = self._ones[: self.width], np.float32(self.width * _EPSILON)
+        self._width_ones = self._ones[: self.width]
+        self._epsilon = np.float32(self.width * 1e-5)  # that of PyTorch's layer norms
         self.blocks = [self._block(f"backbone.blocks.{number}") for number in range(config.num_layers)]
         self.tables = [self._tensors[f"encoder.embeddings.{name}.weight"] for name in config.embedded]
         self.first, self.continuous = self._weights("encoder.first") * GELU, None
@@ -123,18 +123,15 @@ class RowStep:
     def begin(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> RowMemory:
         """The memory after a window and `first` earlier rows; layers compute only rows that later layers see."""
         reach, width = self.window - 1, self.width
-        before, heads = (
-            events_TF[max(0, len(events_TF) - self.config.receptive_field) : -1],
-            (self.num_heads, self.size),
-        )
+        before = events_TF[max(0, len(events_TF) - self.config.receptive_field) : -1]
         position, kept = first + len(events_TF) - 1, min(len(before), reach)
         turns = (self._turns[: len(before)] * np.exp((position - len(before)) * self.speeds)).astype(np.complex64)
-        buffer, hidden = self._buffer(None), self._encode([(None, before, meta_M)]).reshape(-1, width)
+        buffer, hidden = self._buffer(), self._encode([(None, before, meta_M)]).reshape(-1, width)
         for layer, (to_qkv, from_mixed, to_feed, from_feed, bias) in enumerate(self.blocks):
             idle = max(0, len(hidden) - reach * (len(self.blocks) - layer - 1))
             normed = self._normed(hidden)
-            keys_values = normed.dot(to_qkv[:, width:]).reshape(-1, 2, *heads)
-            queries = normed[idle:].dot(to_qkv[:, :width]).reshape(-1, *heads)
+            keys_values = normed.dot(to_qkv[:, width:]).reshape(-1, 2, self.num_heads, self.size)
+            queries = normed[idle:].dot(to_qkv[:, :width]).reshape(-1, self.num_heads, self.size)
             for part in (keys_values[:, 0], queries):
                 turned = part.view(np.complex64)
                 turned *= turns[len(turns) - len(part) :]
@@ -142,10 +139,10 @@ class RowStep:
             buffer.rows[layer, :, :, :kept] = both[:, :, len(hidden) - kept :]
             for start in range(idle, len(hidden), MOST_ROWS):
                 own, low = hidden[start : start + MOST_ROWS], max(0, start - reach)
-                asking, seen = queries[start - idle :][: len(own)], slice(low, start + len(own))
-                scores = asking.swapaxes(0, 1) @ keys[:, seen].swapaxes(1, 2)
-                if (hide := _unseen(start - low, len(own), self.window)) is not None:
-                    scores += hide.reshape(len(own), -1)
+                own_queries, seen = queries[start - idle :][: len(own)], slice(low, start + len(own))
+                scores = own_queries.swapaxes(0, 1) @ keys[:, seen].swapaxes(1, 2)
+                if (mask := _unseen(start - low, len(own), self.window)) is not None:
+                    scores += mask.reshape(len(own), -1)
                 weights = _powers(scores)
                 mixed_HRE = weights @ values[:, seen] / weights.dot(self._ones[: weights.shape[-1]])
                 own += _apply(from_mixed, mixed_HRE.swapaxes(0, 1).reshape(own.shape))
@@ -156,11 +153,11 @@ class RowStep:
 
     def walk(self, events_TF: Array, meta_M: npt.NDArray[np.int64], first: int = 0) -> Iterator[RowMemory]:
         """The memories after each of any number of rows; `first` rows of the asset came before and are not visible."""
-        memory = _without_output(self._buffer(None), 0, first)
+        memory = _without_output(self._buffer(), 0, first)
         for start in range(0, len(events_TF), MOST_ROWS):
-            made = self.step(memory, events_TF[start : start + MOST_ROWS], meta_M)
-            yield from made
-            memory = made[-1]
+            memories = self.step(memory, events_TF[start : start + MOST_ROWS], meta_M)
+            yield from memories
+            memory = memories[-1]
 
     def step(self, memory: RowMemory | None, events_RF: Array, meta_M: npt.NDArray[np.int64]) -> list[RowMemory]:
         """The memories after each of a few new rows, which replace any earlier continuation."""
@@ -200,12 +197,12 @@ class RowStep:
             turned = qkv.view(np.complex64)[:, :2]
             turned *= turns
             qkv_3HRE = qkv.transpose(1, 2, 0, 3)
-            for rows, shape, new, keys, values, hide, ones, out in views:
+            for rows, shape, new, keys, values, mask, ones, out in views:
                 own = qkv_3HRE[:, :, rows]
                 new[layer] = own[1:]
                 scores = own[0].reshape(shape) @ keys[layer]
-                if hide is not None:
-                    scores += hide
+                if mask is not None:
+                    scores += mask
                 weights = _powers(scores)
                 np.divide(weights @ values[layer], weights.dot(ones), out=out)
             hidden += mixed @ from_mixed
@@ -215,41 +212,31 @@ class RowStep:
         self._norm(hidden, inside)
         probs = self._probs((normed @ self.projection).reshape(number, -1))
         seen = (inside * self.norm[0] + self.norm[1]).reshape(number, -1)
-        made, start = [], 0
-        for place in places:
-            count = place.stop - place.end
-            place.buffer.answers[place.end :] = answers = [*probs[start : start + count]]
-            made.append(
-                [
-                    RowMemory(
-                        place.buffer, place.end + row, place.position + row, answers[row - 1], seen[start + row - 1]
-                    )
-                    for row in range(1, count + 1)
-                ]
-            )
-            start += count
-        return made
+        memories, start = [], 0
+        for buffer, _, end, stop, position in places:
+            rows = slice(start, start := start + stop - end)
+            buffer.answers[end:] = answers = [*probs[rows]]
+            outputs = enumerate(zip(answers, seen[rows], strict=True), start=1)
+            memories.append([RowMemory(buffer, end + count, position + count, *output) for count, output in outputs])
+        return memories
 
     def _place(self, memory: RowMemory | None, number: int) -> _Place:
         """Where new rows are written: a copy of the last window if the buffer is full."""
         assert 0 < number <= MOST_ROWS
-        if memory is None:
-            return _Place(self._buffer(None), 0, 0, number, 0)
+        memory = memory or _without_output(self._buffer(), 0, 0)
         assert memory.intact
         buffer, end = memory.buffer, memory.end
         low = max(0, end + 1 - self.window)
         if end + number > buffer.rows.shape[3]:
-            full, buffer = buffer, self._buffer(buffer.rows[:, :, :, low:end])
+            full, buffer = buffer, self._buffer()
+            buffer.rows[:, :, :, : end - low] = full.rows[:, :, :, low:end]
             buffer.answers += full.answers[low:end]
             low, end = 0, end - low
         return _Place(buffer, low, end, end + number, memory.position)
 
-    def _buffer(self, rows: Array | None) -> _Buffer:
-        """A buffer that starts with these rows and has room for later ones."""
-        buffer = _Buffer((len(self.blocks), 2, self.num_heads, self.window + MOST_ROWS, self.size))
-        if rows is not None:
-            buffer.rows[:, :, :, : rows.shape[3]] = rows
-        return buffer
+    def _buffer(self) -> _Buffer:
+        shape = (len(self.blocks), 2, self.num_heads, self.window + MOST_ROWS, self.size)
+        return _Buffer(np.empty(shape, np.float32))
 
     def _block(self, name: str) -> tuple[Array, ...]:
         """Weights to queries, keys and values; from attention; to and from the feed-forward network."""

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear
 from torch.overrides import TorchFunctionMode
 
-from vaiom.events.fields import CROSS_FIELDS, UNKNOWN_ASSET
+from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, UNKNOWN_ASSET
 from vaiom.model.config import INPUT_LIMIT, ModelConfig
 from vaiom.model.decoder import Decoder, Gru
 from vaiom.model.heads import Heads, return_log_probs
 
+MIN_EMBEDDING_WIDTH = 8
 ASSET_TABLE = "encoder.embeddings.asset_id.weight"
 CLASS_TABLE = "encoder.embeddings.asset_class_id.weight"
 """Parameters with a row per asset, the unknown one first, and per class."""
@@ -37,8 +38,8 @@ class Encoder(nn.Module):
             self.register_buffer("_own_F", own, persistent=False)
         if self.input == "hybrid":
             self.continuous = nn.Linear(num_fields, width)
-        size, sizes = config.embedding_width, vocabulary
-        self.embeddings = nn.ModuleDict({name: nn.Embedding(sizes[name], size) for name in config.embedded})
+        size = max(MIN_EMBEDDING_WIDTH, width // len(DISC_FIELDS) if self.input == "disc" else 0)
+        self.embeddings = nn.ModuleDict({name: nn.Embedding(vocabulary[name], size) for name in config.embedded})
         entering = {"disc": 0, "cont": num_fields, "hybrid": width}[self.input]
         self.first = nn.Linear(entering + len(config.embedded) * size, width)
         self.second = nn.Linear(width, width)
@@ -51,7 +52,14 @@ class Encoder(nn.Module):
         elif self.input == "cont":
             fused = self.first(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT))
         else:
-            x_BTF, meta_BM = self._hide_at_random(x_BTF, meta_BM) if self.training else (x_BTF, meta_BM)
+            if self.training and self.cross_dropout:
+                # These fields are zero where no other asset has a bar.
+                alone_B = torch.rand(len(x_BTF), device=x_BTF.device) < self.cross_dropout
+                x_BTF = x_BTF * (self.get_buffer("_own_F") | ~alone_B[:, None, None])
+            if self.training and self.asset_dropout:
+                hidden_B = torch.rand(len(meta_BM), device=meta_BM.device) < self.asset_dropout
+                asset_B1 = meta_BM[:, :1].masked_fill(hidden_B[:, None], UNKNOWN_ASSET)
+                meta_BM = torch.cat([asset_B1, meta_BM[:, 1:]], dim=1)
             continuous = gelu(self.continuous(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)))
             embedded = torch.cat([table(meta_BM[:, field]) for field, table in enumerate(tables)], dim=-1)
             # The paper's concatenation, with the constant part of the product computed once per window.
@@ -59,17 +67,6 @@ class Encoder(nn.Module):
             fused = linear(continuous, for_events) + linear(embedded, for_window, self.first.bias)[:, None]
         hidden: Tensor = self.second(gelu(fused))
         return hidden
-
-    def _hide_at_random(self, x_BTF: Tensor, meta_BM: Tensor) -> tuple[Tensor, Tensor]:
-        """Hide other assets' bars from some windows, and the asset of some."""
-        if self.cross_dropout:
-            # These fields are zero where no other asset has a bar.
-            alone_B = torch.rand(len(x_BTF), device=x_BTF.device) < self.cross_dropout
-            x_BTF = x_BTF * (self.get_buffer("_own_F") | ~alone_B[:, None, None])
-        if self.asset_dropout:
-            unknown_B = torch.rand(len(meta_BM), device=meta_BM.device) < self.asset_dropout
-            meta_BM = torch.cat([meta_BM[:, :1].masked_fill(unknown_B[:, None], UNKNOWN_ASSET), meta_BM[:, 1:]], dim=1)
-        return x_BTF, meta_BM
 
 
 def _look_up(table: nn.Module, index_BT: Tensor) -> Tensor:
