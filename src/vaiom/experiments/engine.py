@@ -130,16 +130,16 @@ def _in_processes(tasks: Sequence[Task], perform: Perform, device: str, workers:
 
 
 def _child(task: Task, perform: Perform, device: str, sender: Connection) -> None:
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    sender.send(_attempt(task, perform, device))
-
-
-def _follow_parent() -> None:
     """End with the parent, however it ends: a second runner must find nobody writing into its runs."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def follow_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow_parent, daemon=True).start()
+    sender.send(_attempt(task, perform, device))
 
 
 def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outcome]:
@@ -147,7 +147,16 @@ def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Ou
     require_installed("ray")
     import ray
 
-    _require_reachable(os.environ.get("RAY_ADDRESS", ""))
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address not in ("", "auto", "local"):
+        try:  # Ray itself would try for minutes
+            parts = urlsplit(address if "://" in address else f"//{address}")
+            socket.create_connection((parts.hostname or "", parts.port or 0), timeout=_CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            problem, where = "the Ray cluster cannot be reached", f"RAY_ADDRESS={address}"
+            expected, got = "HOST:PORT, or ray://HOST:PORT", str(error)
+            fix = "ray start --head there, or unset RAY_ADDRESS for a cluster on this machine"
+            raise ConfigError(problem, where=where, expected=expected, got=got, fix=fix) from error
     try:
         ray.init(address="auto", log_to_driver=False, ignore_reinit_error=True)
     except ConnectionError as error:
@@ -165,17 +174,3 @@ def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Ou
                     yield task, f"{type(error).__name__}: {str(error).splitlines()[0]}"
     finally:
         ray.shutdown()
-
-
-def _require_reachable(address: str) -> None:
-    """Ray itself would try for minutes."""
-    if address in ("", "auto", "local"):
-        return
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        where, expected = f"RAY_ADDRESS={address}", "HOST:PORT, or ray://HOST:PORT"
-        fix = "ray start --head there, or unset RAY_ADDRESS for a cluster on this machine"
-        problem = "the Ray cluster cannot be reached"
-        raise ConfigError(problem, where=where, expected=expected, got=str(error), fix=fix) from error

@@ -57,9 +57,9 @@ def fit_horizons(
     if own is not corpus:
         _record_looks(corpus, own, checkpoint, run.name)
     require_tokenizer(own, checkpoint)
-    made = train_horizons(checkpoint, own, horizons, device=resolve_device(device), **options)
-    made.save(Run(run).horizons)
-    return made.fitted
+    heads = train_horizons(checkpoint, own, horizons, device=resolve_device(device), **options)
+    heads.save(Run(run).horizons)
+    return heads.fitted
 
 
 def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: str) -> None:
@@ -90,7 +90,17 @@ class Adapted(TrainResult):
     @property
     def verdict(self) -> list[str]:
         """Whether it helped, in a sentence for each model; Validation selected the step too, so a test says more."""
-        return [_sentence(name, gain) for name, gain in self.gains.items()]
+        sentences = []
+        for name, gain in self.gains.items():
+            if not gain.gain_bits:
+                sentences.append(f"It did not help: {name} stay the best on Validation.")
+                continue
+            interval = gain.asset_months.interval
+            low, high = interval or (-abs(gain.gain_bits), abs(gain.gain_bits))
+            outcome = "It helped" if low > 0 else "It hurt" if high < 0 else "Whether it helped is open"
+            width = f" [{low:+.4f}, {high:+.4f}]" if interval else ", without an interval: one asset in one month"
+            sentences.append(f"{outcome}: {gain.gain_bits:+.4f} bits/event{width} over {name}.")
+        return sentences
 
 
 def adapt(
@@ -102,7 +112,7 @@ def adapt(
     against: Sequence[Path] = (),
     **options: Any,
 ) -> Adapted:
-    """Go on from a run's or a packaged model's weights, short and careful, and compare what came of it.
+    """Train a run's or a packaged model's weights further, briefly and with small steps, and compare the result.
 
     Settings, as `key=value`, change what the model was trained with; options are those of `train`.
     """
@@ -110,26 +120,14 @@ def adapt(
     before = experiment_of_checkpoint(load_checkpoint(start))
     events = len(corpus.endpoints(TRAIN, before.model.history))
     windows = min(before.train.micro_batch, max(1, events // (STEPS_A_PASS * before.model.context)))
-    careful = before.with_changes(
-        **SHORT, micro_batch=windows, learning_rate=before.train.learning_rate * SMALLER_STEPS
-    )
-    chosen = careful.with_settings(settings)
-    result = train(corpus, chosen, out, start=start, **options)
+    rate = before.train.learning_rate * SMALLER_STEPS
+    careful = before.with_changes(**SHORT, micro_batch=windows, learning_rate=rate).with_settings(settings)
+    result = train(corpus, careful, out, start=start, **options)
     others = {AS_IT_WAS: start, **{str(run): Run(find_run(run)).best for run in against}}
     rows = heldout_rows(corpus, VALIDATION, load_checkpoint(Run(out).best))
-    files = {MODEL: Run(out).best, **others}
-    models = {name: ModelPredictor.load(file, options.get("device", "auto")) for name, file in files.items()}
-    probs = {name: model.predict_proba(corpus, rows) for name, model in models.items()}
-    bits = {name: event_bits(each, corpus.target_return[rows]) for name, each in probs.items()}
+    bits = {}
+    for name, file in {MODEL: Run(out).best, **others}.items():
+        model = ModelPredictor.load(file, options.get("device", "auto"))
+        bits[name] = event_bits(model.predict_proba(corpus, rows), corpus.target_return[rows])
     scored = score_events(corpus, rows, bits)
     return Adapted(**vars(result), gains={name: paired_gain(scored, name) for name in others})
-
-
-def _sentence(name: str, gain: PairedGain) -> str:
-    interval = gain.asset_months.interval
-    if not gain.gain_bits:
-        return f"It did not help: {name} stay the best on Validation."
-    low, high = interval or (-abs(gain.gain_bits), abs(gain.gain_bits))
-    said = "It helped" if low > 0 else "It hurt" if high < 0 else "Whether it helped is open"
-    width = f" [{low:+.4f}, {high:+.4f}]" if interval else ", without an interval: one asset in one month"
-    return f"{said}: {gain.gain_bits:+.4f} bits/event{width} over {name}."

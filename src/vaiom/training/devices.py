@@ -14,9 +14,6 @@ from torch import Tensor
 
 from vaiom.errors import ConfigError
 
-_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
-_WARM_UPS = 3
-
 OnRows = Callable[[Tensor], Tensor]
 
 
@@ -40,7 +37,7 @@ def resolve_type(precision: str, device: torch.device) -> torch.dtype:
     if precision != "fp32" and device.type == "cpu":
         fix = "--set precision=fp32, or a CUDA device"
         raise ConfigError("CPUs train in FP32 here", got=f"precision={precision}", fix=fix)
-    return _TYPES[precision]
+    return {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[precision]
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
@@ -48,22 +45,22 @@ def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
 
 
 def record_graph(compute: OnRows, rows: Tensor) -> OnRows:
-    """Run a computation a few times on a side stream, then record it as a graph that is replayed for other rows."""
+    """Warm a computation up on a side stream, then record it as a graph that is replayed for other rows."""
     static = rows.clone()
     stream = torch.cuda.Stream(rows.device)
     stream.wait_stream(torch.cuda.current_stream(rows.device))
     with torch.cuda.stream(stream):
-        for _ in range(_WARM_UPS):
+        for _ in range(3):
             compute(static)
     torch.cuda.current_stream(rows.device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        answer = compute(static)
+        output = compute(static)
 
     def replay(rows: Tensor) -> Tensor:
         static.copy_(rows)
         graph.replay()
-        return answer
+        return output
 
     return replay
 
@@ -81,8 +78,8 @@ class ProcessGroup:
             expected = f"a number of processes that divides {num_micro_batches}"
             fix = "choose another --nproc-per-node, or --set num_micro_batches"
             raise ConfigError("micro-batches cannot be shared evenly", expected=expected, got=self.size, fix=fix)
-        each = num_micro_batches // self.size
-        return range(self.rank * each, (self.rank + 1) * each)
+        count = num_micro_batches // self.size
+        return range(self.rank * count, (self.rank + 1) * count)
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         if self.size == 1:

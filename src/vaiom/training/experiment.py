@@ -76,10 +76,6 @@ class TrainConfig:
         done = (step - 1) / self.steps
         return rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
 
-    def ema_weight_at(self, step: int) -> float:
-        """How far the average moves to the weights of a step: with its bias corrected, nothing of the start is left."""
-        return (1 - self.ema_decay) / (1 - self.ema_decay**step)
-
     def has_ended(self, bits: Mapping[int, float]) -> bool:
         """Whether a run with these Validation bits by step came to its end, or to that of its patience."""
         best = min(bits, key=lambda step: bits[step], default=0)

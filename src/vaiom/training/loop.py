@@ -12,9 +12,9 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,24 +87,17 @@ def train(
         began = load_checkpoint(start) if start else None
         if began:
             require_start(began, corpus, experiment)
-        teachers = teachers_of(experiment)
         group, own_device = stack.enter_context(join_process_group(resolve_device(device)))
-        checkpoints, seconds = [], 0.0
+        teachers, checkpoints, seconds = teachers_of(experiment), [], 0.0
         for number, teacher in enumerate(teachers, start=1):
-            folder = Run(Run(run).teachers / str(number))
-
-            def report_teacher(entry: dict[str, Any], number: int = number) -> None:
-                if report:
-                    report({**entry, "teacher": number, "teachers": len(teachers)})
-
-            taught = _Run(corpus, teacher, folder, own_device, group, report_teacher, purpose).go()
+            folder, labels = Run(Run(run).teachers / str(number)), {"teacher": number, "teachers": len(teachers)}
+            seconds += _Run(corpus, teacher, folder, own_device, group, report, purpose, labels=labels).go().seconds
             checkpoints.append(folder.best)
-            seconds += taught.seconds
         if start and is_rank_0() and not Run(run).start.exists():
             ensure_folder(run)
             write_bytes(Run(run).start, start.read_bytes())
-        last = _Run(corpus, experiment, Run(run), own_device, group, report, purpose, checkpoints, began)
-        result = last.go(deadline)
+        student = _Run(corpus, experiment, Run(run), own_device, group, report, purpose, checkpoints, began)
+        result = student.go(deadline)
         return replace(result, seconds=result.seconds + seconds)
 
 
@@ -128,13 +121,11 @@ def require_start(start: Checkpoint, corpus: Corpus, experiment: Experiment) -> 
 
 def load_weights(model: Vaiom, start: Checkpoint, tokenizer: Tokenizer) -> None:
     """Give a model of a corpus's tokenizer the weights of another; an asset that is new to them begins as unknown."""
-    tensors, known = start.model.state_dict(), start.tokenizer
+    tensors, classes = start.model.state_dict(), start.tokenizer.class_names
     rows = {
-        ASSET_TABLE: [known.asset_id(symbol) for symbol in ("", *tokenizer.symbols)],
+        ASSET_TABLE: [start.tokenizer.asset_id(symbol) for symbol in ("", *tokenizer.symbols)],
         # A new class begins as the one that its assets were read as.
-        CLASS_TABLE: [
-            known.class_names.index(name) if name in known.class_names else 0 for name in tokenizer.class_names
-        ],
+        CLASS_TABLE: [classes.index(name) if name in classes else 0 for name in tokenizer.class_names],
     }
     model.load_state_dict({name: each[rows[name]] if name in rows else each for name, each in tensors.items()})
 
@@ -170,6 +161,8 @@ class _Run:
     purpose: str
     teachers: Sequence[Path] = ()
     start: Checkpoint | None = None
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """Added to every report."""
 
     def __post_init__(self) -> None:
         corpus, experiment, device, start = self.corpus, self.experiment, self.device, self.start
@@ -205,7 +198,7 @@ class _Run:
         if self.start and not self.record.step:
             self._validate(0)
             if is_rank_0():
-                save_checkpoint(self.folder.best, self.step.ema_model, self.corpus.tokenizer, self._provenance())
+                self._save(self.folder.best)
         self.step.model.train()
         running, counted = torch.zeros((), device=self.device), 0
         first = self.record.step + 1
@@ -272,9 +265,8 @@ class _Run:
         """Bits per event of Validation, which the record takes over."""
         bits = self.scorer.mean_bits(self.validation, self.group)
         self._require_finite(bits, number)
-        self.record = replace(
-            self.record, step=number, last_bits=bits, stale_validations=self.record.stale_validations + 1
-        )
+        stale = self.record.stale_validations + 1
+        self.record = replace(self.record, step=number, last_bits=bits, stale_validations=stale)
         if self.record.best_bits is None or bits < self.record.best_bits:
             self.record = replace(self.record, best_step=number, best_bits=bits, stale_validations=0)
         return bits
@@ -282,7 +274,7 @@ class _Run:
     def _write_checkpoint(self) -> None:
         number = self.record.step
         path = self.folder.checkpoint(number)
-        save_checkpoint(path, self.step.ema_model, self.corpus.tokenizer, self._provenance())
+        self._save(path)
         if self.record.best_step == number:
             with atomic_file(self.folder.best) as staged:
                 shutil.copyfile(path, staged)
@@ -293,9 +285,9 @@ class _Run:
             self.folder.checkpoint(old).unlink(missing_ok=True)
             self.folder.state(old).unlink()
 
-    def _provenance(self) -> Provenance:
-        """Of the weights as they are now."""
-        return Provenance(
+    def _save(self, path: Path) -> None:
+        """Write the weights as they are now."""
+        provenance = Provenance(
             vaiom_version=__version__,
             corpus_sha256=self.corpus.sha256,
             inputs=list(self.corpus.manifest["inputs"]),
@@ -308,6 +300,7 @@ class _Run:
             purpose=self.purpose,
             start_sha256=self.start.sha256 if self.start else None,
         )
+        save_checkpoint(path, self.step.ema_model, self.corpus.tokenizer, provenance)
 
     def _require_finite(self, value: float, number: int) -> None:
         if not math.isfinite(value):
@@ -325,4 +318,4 @@ class _Run:
         with self.folder.metrics.open("a") as file:
             file.write(json.dumps(entry) + "\n")
         if self.report:
-            self.report({**entry, "steps": self.config.steps, "best_bits": self.record.best_bits})
+            self.report({**entry, "steps": self.config.steps, "best_bits": self.record.best_bits, **self.labels})

@@ -25,11 +25,8 @@ from vaiom.training.devices import ALONE, OnRows, ProcessGroup, autocast, record
 from vaiom.training.experiment import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Rows
 
-FORMAT = "vaiom-training-state"
-FORMAT_VERSION = 1
+FORMAT, FORMAT_VERSION = "vaiom-training-state", 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-# What must not change under a run, the most telling first.
-_ORIGINS = {"config_sha256": "configuration", "tokenizer_sha256": "tokenizer", "corpus_sha256": "corpus"}
 
 
 class TrainStep:
@@ -44,17 +41,14 @@ class TrainStep:
         self.model, self.data, self.config, self.dtype, self.group = model, data, config, dtype, group
         self.device = device = data.device
         self.own_batches = self.group.share(config.num_micro_batches)
-        fused = device.type == "cuda"
-        # A recorded graph reads the rate, and the weight of a step in the average, from tensors.
-        self._rate = torch.tensor(config.learning_rate, device=device) if fused else None
         self.ema_model: Vaiom = copy.deepcopy(model) if config.ema_decay else model
+        # A recorded graph reads the rate, and the weight of a step in the average, from tensors.
         self._ema_weight = torch.ones((), device=device)
+        fused = device.type == "cuda"
+        self._rate = torch.tensor(config.learning_rate, device=device) if fused else None
+        rate, decay = config.learning_rate if self._rate is None else self._rate, config.weight_decay
         self.optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=config.learning_rate if self._rate is None else self._rate,
-            weight_decay=config.weight_decay,
-            fused=fused,
-            capturable=fused,
+            model.parameters(), lr=rate, weight_decay=decay, fused=fused, capturable=fused
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self._run: OnRows | None = None
@@ -76,7 +70,9 @@ class TrainStep:
             self._rate.fill_(rate)
         else:
             self.optimizer.param_groups[0]["lr"] = rate
-        self._ema_weight.fill_(self.config.ema_weight_at(number))
+        # With the bias corrected: nothing of the initial weights is left in the average.
+        decay = self.config.ema_decay
+        self._ema_weight.fill_((1 - decay) / (1 - decay**number))
 
     def loss(self, ends: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
         """(total, return) losses of the windows that end at `ends`, which are `num_groups` micro-batches."""
@@ -86,9 +82,8 @@ class TrainStep:
             logits = self.model(windows.x_BTF, windows.meta_BM, last_only=last)
         targets = {name: t[:, -1:] for name, t in windows.targets.items()} if last else windows.targets
         teacher = windows.teacher_BTK[:, -1:] if last and windows.teacher_BTK is not None else windows.teacher_BTK
-        total, terms = objective(
-            logits, targets, self.config.task_weights, num_groups, teacher, self.config.teacher_share
-        )
+        weights, teacher_share = self.config.task_weights, self.config.teacher_share
+        total, terms = objective(logits, targets, weights, num_groups, teacher, teacher_share)
         return total, terms["return"].detach()
 
     def _update(self, batches: list[Tensor], groups_per_batch: int, loss: Any = None) -> Tensor:
@@ -177,10 +172,10 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
     try:
         record = from_json(RunRecord, header["record"])
-        for field, name in _ORIGINS.items():
-            expected, got = getattr(record, field), getattr(ours, field)
+        for name in ("config", "tokenizer", "corpus"):  # the most telling first
+            expected, got = getattr(record, f"{name}_sha256"), getattr(ours, f"{name}_sha256")
             if expected != got:
-                problem = f"the run was started with another {name}"
+                problem = f"the run was started with another {'configuration' if name == 'config' else name}"
                 fix = "resume with what the run was started with (its config.toml says it), or start a new run"
                 raise ConfigError(problem, where=path.parents[1], expected=expected, got=got, fix=fix)
         step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})

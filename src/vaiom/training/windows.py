@@ -187,7 +187,15 @@ class Scorer:
     def answers(self, rows: Rows, progress: Progress | None = None) -> Tensor:
         """(n, 16) log-probabilities of the rows, or (n, D) hidden states, on the device."""
         rows = np.ascontiguousarray(rows)
-        order, begins, pass_of_row, place = self._plan(rows)
+        # An order of the rows, where passes begin, and for each row in that order its pass and its place there.
+        if self.in_stretches:
+            order = np.argsort(rows, kind="stable")
+            firsts = plan_stretches(rows[order], self.data.asset_bounds, self.run_up, self.length)
+            begins, pass_of_row = np.unique(firsts, return_inverse=True)
+            place = rows[order] - firsts
+        else:
+            begins, order = rows, np.arange(len(rows))
+            pass_of_row, place = order, np.zeros_like(order)
         size = self.model.config.width if self.hidden else NUM_RETURN_BUCKETS
         out = torch.empty(len(rows), size, device=self.device)
         training = self.model.training
@@ -200,24 +208,14 @@ class Scorer:
                 starts = torch.from_numpy(full).to(self.device)
                 if self._forward is None:
                     self._forward = record_graph(self.model.compiled(self._answers), starts)
-                answers = self._forward(starts)
-                mine = slice(*np.searchsorted(pass_of_row, [start, start + self.batch]))
-                chosen = (torch.from_numpy(each).to(self.device) for each in (pass_of_row[mine] - start, place[mine]))
-                out[torch.from_numpy(order[mine]).to(self.device)] = answers[tuple(chosen)]
+                scored = slice(*np.searchsorted(pass_of_row, [start, start + self.batch]))
+                indices = (order[scored], pass_of_row[scored] - start, place[scored])
+                at, passes, places = (torch.from_numpy(index).to(self.device) for index in indices)
+                out[at] = self._forward(starts)[passes, places]
                 if progress:
-                    progress(mine.stop, len(rows), "events")
+                    progress(scored.stop, len(rows), "events")
         self.model.train(training)
         return out
-
-    def _plan(self, rows: Rows) -> tuple[Rows, Rows, Rows, Rows]:
-        """An order of the rows; where passes begin; for each row in that order its pass and its place there."""
-        if not self.in_stretches:
-            each = np.arange(len(rows))
-            return each, rows, each, np.zeros_like(each)
-        order = np.argsort(rows, kind="stable")
-        firsts = plan_stretches(rows[order], self.data.asset_bounds, self.run_up, self.length)
-        begins, number = np.unique(firsts, return_inverse=True)
-        return order, begins, number, rows[order] - firsts
 
     def mean_bits(self, rows: Rows, group: ProcessGroup = ALONE) -> float:
         """Bits per event over all rows; processes of a group share them."""
