@@ -104,7 +104,7 @@ def test_the_joint_law_reaches_most_of_the_oracles_bits(
     assert from_json(JointEvaluation, to_json(found)) == found
     times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code("validation")]
     panel = make_panel(model, corpus, times.min(), times.max() + 1, 0)
-    whole = [at for at in range(len(panel.stamps)) if len(panel.there(at)) == len(panel.symbols)]
+    whole = [at for at in range(len(panel.stamps)) if len(panel.present(at)) == len(panel.symbols)]
     starts = [corpus.asset_slices[symbol].start for symbol in panel.symbols]
     rows = {symbol: panel.rows[whole, at] - starts[at] for at, symbol in enumerate(panel.symbols)}
     best = float(dependence_bits(oracle, rows).mean())

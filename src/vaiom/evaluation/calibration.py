@@ -20,9 +20,6 @@ LEVELS = (0.01, 0.05)
 PIT_BINS = 20
 RELIABILITY_BINS = 10
 
-_SERIES_TERMS = 100
-_CERTAIN_BELOW = 0.4
-
 Flags = npt.NDArray[np.bool_]
 
 
@@ -50,7 +47,7 @@ class Reliability:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What one group of events says of the forecasts."""
+    """Proper scores, sharpness, tails and uniformity of the PIT over one group of events."""
 
     group: str
     num_events: int
@@ -64,7 +61,7 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """All of it for one predictor on one split."""
+    """The calibration of one predictor on one split."""
 
     overall: Scores
     pit: CalibrationTest
@@ -78,7 +75,7 @@ class Calibration:
 def judge_forecasts(
     served: ReturnDistributions, probs: Floats, buckets: Buckets, log_ret: Floats, assets: Labels, by: dict[str, Labels]
 ) -> dict[str, Any]:
-    """Calibration and backtests of forecasts and what came, (n,) each, overall and `by` labels of the events."""
+    """Calibration and backtests of forecasts against the realised returns (n,), overall and `by` labels (n,)."""
     pit, tails = np.asarray(served.cdf(log_ret)), forecast_tails(served, log_ret)
     return {
         "calibration": calibrate(probs, buckets, pit),
@@ -89,7 +86,7 @@ def judge_forecasts(
 
 
 def calibrate(probs: Floats, buckets: Buckets, pit: Floats) -> Calibration:
-    """Measure forecasts (n, K) against the buckets (n,) that came and the PIT (n,) of the returns."""
+    """Measure forecasts (n, K) against the realised buckets (n,) and the PIT (n,) of the returns."""
     num_buckets = probs.shape[-1]
     shares = clip_probabilities(probs)
     hits = np.eye(num_buckets)[class_ids(buckets, num_buckets)]
@@ -125,25 +122,21 @@ def score_group(group: str, probs: Floats, buckets: Buckets, pit: Floats) -> Sco
     )
 
 
-def members_of(groups: Labels) -> list[tuple[str, Flags]]:
-    """Each label in `groups` (n,), in order, and which events have it."""
-    return [(str(label), groups == label) for label in np.unique(groups)]
-
-
 def score_groups(probs: Floats, buckets: Buckets, pit: Floats, groups: Labels) -> list[Scores]:
     """`score_group` for the events of each label in `groups` (n,)."""
-    return [score_group(label, probs[own], buckets[own], pit[own]) for label, own in members_of(groups)]
+    masks = {str(label): groups == label for label in np.unique(groups)}
+    return [score_group(label, probs[own], buckets[own], pit[own]) for label, own in masks.items()]
 
 
-def measure_reliability(outcome: str, predicted: Floats, came: Floats) -> Reliability:
-    """Compare forecast probabilities (n,) with whether the outcome came (n,), 1 or 0."""
+def measure_reliability(outcome: str, predicted: Floats, occurred: Floats) -> Reliability:
+    """Compare forecast probabilities (n,) with whether the outcome occurred (n,), 1 or 0."""
     order = np.argsort(predicted, kind="stable")
     groups = [part for part in np.array_split(order, RELIABILITY_BINS) if len(part)]
-    bins = [(float(predicted[part].mean()), float(came[part].mean()), len(part)) for part in groups]
+    bins = [(float(predicted[part].mean()), float(occurred[part].mean()), len(part)) for part in groups]
     return Reliability(
         outcome=outcome,
         predicted=float(predicted.mean()),
-        observed=float(came.mean()),
+        observed=float(occurred.mean()),
         error=sum(size * abs(forecast - share) for forecast, share, size in bins) / len(predicted),
         bins=bins,
     )
@@ -160,8 +153,8 @@ def kuiper_test(pit: Floats) -> CalibrationTest:
     root = count**0.5
     scaled = statistic * (root + 0.155 + 0.24 / root)
     # The limit of many events; for small values the series converges slowly, and the p-value is one to many digits.
-    squares = (np.arange(1, _SERIES_TERMS + 1) * scaled) ** 2
-    tail = 1.0 if scaled < _CERTAIN_BELOW else 2.0 * float(np.sum((4.0 * squares - 1.0) * np.exp(-2.0 * squares)))
+    squares = (np.arange(1, 101) * scaled) ** 2
+    tail = 1.0 if scaled < 0.4 else 2.0 * float(np.sum((4.0 * squares - 1.0) * np.exp(-2.0 * squares)))
     return CalibrationTest(statistic=statistic, p_value=min(max(tail, 0.0), 1.0), num_events=count)
 
 
@@ -186,7 +179,7 @@ class TailTest:
 
 
 def forecast_tails(served: ReturnDistributions, log_ret: Floats) -> dict[tuple[str, float], Floats]:
-    """By side and level, in log returns, (4, n): the loss that came, value at risk, mean and mean square beyond it."""
+    """By side and level, in log returns, (4, n): the realised loss, value at risk, mean and mean square beyond it."""
     out = {}
     for level in LEVELS:
         for side, loss in zip(SIDES, (-log_ret, log_ret), strict=True):
@@ -197,11 +190,34 @@ def forecast_tails(served: ReturnDistributions, log_ret: Floats) -> dict[tuple[s
 
 def tail_tests(tails: dict[tuple[str, float], Floats], assets: Labels, groups: Labels) -> list[TailTest]:
     """Test the events of each label in `groups` (n,); those of one asset must be in the order of time."""
-    return [
-        _test_tail(side, level, tail[:, own], assets[own], label)
-        for label, own in members_of(groups)
-        for (side, level), tail in tails.items()
-    ]
+    out = []
+    for label in np.unique(groups):
+        own = groups == label
+        for (side, level), tail in tails.items():
+            loss, limit, shortfall, square = tail[:, own]
+            exceeded = loss > limit
+            coverage, independence = kupiec(exceeded, level), christoffersen(exceeded, assets[own])
+            z2, shortfall_p = None, None
+            if (shortfall > 0).all():
+                z2 = float(np.mean(np.where(exceeded, loss, 0.0) / (level * shortfall))) - 1.0
+                # Of each event's term: its mean square under the forecast less its squared mean, which is one.
+                variance = float(np.sum(square / (level * shortfall**2) - 1.0)) / len(loss) ** 2
+                shortfall_p = 0.5 * math.erfc(z2 / math.sqrt(2 * variance))
+            test = TailTest(
+                group=str(label),
+                side=side,
+                level=level,
+                num_events=len(loss),
+                exceedances=int(exceeded.sum()),
+                exceedance_rate=float(exceeded.mean()),
+                kupiec_p=chi_square_tail(coverage, 1),
+                independence_p=chi_square_tail(independence, 1),
+                conditional_coverage_p=chi_square_tail(None if independence is None else coverage + independence, 2),
+                shortfall_z2=z2,
+                shortfall_p=shortfall_p,
+            )
+            out.append(test)
+    return out
 
 
 def kupiec(exceeded: Flags, level: float) -> float:
@@ -218,7 +234,7 @@ def christoffersen(exceeded: Flags, assets: Labels) -> float | None:
         return None
     parts = [(int(after[state].sum()), int(state.sum())) for state in (~before, before)]
     memory = sum(_log_likelihood(hits, count, hits / count) for hits, count in parts)
-    hits, count = (sum(each) for each in zip(*parts, strict=True))
+    hits, count = int(after.sum()), len(after)
     return max(-2.0 * (_log_likelihood(hits, count, hits / count) - memory), 0.0)
 
 
@@ -229,31 +245,6 @@ def chi_square_tail(value: float | None, degrees: int) -> float | None:
     assert degrees in (1, 2)
     half = max(value, 0.0) / 2
     return math.erfc(math.sqrt(half)) if degrees == 1 else math.exp(-half)
-
-
-def _test_tail(side: str, level: float, tail: Floats, assets: Labels, group: str) -> TailTest:
-    loss, limit, shortfall, square = tail
-    exceeded = loss > limit
-    coverage, independence = kupiec(exceeded, level), christoffersen(exceeded, assets)
-    z2, shortfall_p = None, None
-    if (shortfall > 0).all():
-        z2 = float(np.mean(np.where(exceeded, loss, 0.0) / (level * shortfall))) - 1.0
-        # Of the term of each event: its mean square under the forecast less its squared mean, which is one.
-        variance = float(np.sum(square / (level * shortfall**2) - 1.0)) / len(loss) ** 2
-        shortfall_p = 0.5 * math.erfc(z2 / math.sqrt(2 * variance))
-    return TailTest(
-        group=group,
-        side=side,
-        level=level,
-        num_events=len(loss),
-        exceedances=int(exceeded.sum()),
-        exceedance_rate=float(exceeded.mean()),
-        kupiec_p=chi_square_tail(coverage, 1),
-        independence_p=chi_square_tail(independence, 1),
-        conditional_coverage_p=chi_square_tail(None if independence is None else coverage + independence, 2),
-        shortfall_z2=z2,
-        shortfall_p=shortfall_p,
-    )
 
 
 def _log_likelihood(hits: int, count: int, rate: float) -> float:

@@ -30,7 +30,6 @@ from vaiom.evaluation.scores import (
     ScoredEvents,
     bits_by_group,
     event_bits,
-    join_events,
     losses_of,
     read_events,
     score_events,
@@ -49,12 +48,8 @@ from vaiom.training.windows import DeviceCorpus
 
 RUN_PREFIX = "run "
 """Begins what a run is called that forecasts of others are scored against."""
-FEW_MONTHS = 6
 NUM_STRETCHES = 16
 STRETCH_EVENTS = 128
-_BATCH = 64
-
-_VOL_REGIME = DISC_FIELDS.index("vol_regime")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +135,13 @@ class Evaluation:
 
     @classmethod
     def read(cls, run: Path, split: str, checkpoint_sha256: str | None = None) -> Self:
-        """What `evaluate_run` wrote into a run folder; of another checkpoint than the one named, it is refused."""
+        """What `evaluate_run` wrote into a run folder; one of another checkpoint than that named is refused."""
         file, again = Run(run).evaluation(split), cls.remade_by.format(run=run, split=split)
-        found = decode(cls, read_json(file), "not an evaluation of this version of vaiom", where=file, fix=again)
-        if checkpoint_sha256 not in (None, found.checkpoint_sha256):
-            problem, got = "the evaluation is of another checkpoint than the run's best one", found.checkpoint_sha256
+        result = decode(cls, read_json(file), "not an evaluation of this version of vaiom", where=file, fix=again)
+        if checkpoint_sha256 not in (None, result.checkpoint_sha256):
+            problem, got = "the evaluation is of another checkpoint than the run's best one", result.checkpoint_sha256
             raise DataError(problem, where=file, expected=checkpoint_sha256, got=got, fix=again)
-        return found
+        return result
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -181,7 +176,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Score the best checkpoint of a run on a split and compare it with baselines on exactly the same events.
 
-    What is found is kept in the run, or in `out`, which is given a copy of the model.
+    Figures and losses are written into the run, or into `out` with a copy of the model.
     """
     source = find_run(run)
     if out is None:
@@ -214,11 +209,11 @@ def evaluate_run(
     # All tests together, where each was scored with this checkpoint.
     same = [each.get("checkpoint_sha256") == checkpoint.sha256 for each in earlier.values()]
     together = 0 < len(files) == sum(same)
-    scores = []
     judged = judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal) if further else ()
+    horizons = []
     for score, own, _ in judged:
         write_events(run, events_name(split, score.bars), own)
-        scores.append(score)
+        horizons.append(score)
     result = Evaluation(
         split=split,
         run=str(run),
@@ -234,7 +229,7 @@ def evaluate_run(
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
         precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
         baselines=str(baselines) if baselines else None,
-        horizons=scores or None,
+        horizons=horizons or None,
         **judge(corpus, split, rows, events, model, dependence, baselines),
     )
     write_json(Run(run).evaluation(split), to_json(result))
@@ -254,14 +249,13 @@ def judge(
     dependence: Dependence | None = None,
     baselines: Path | None = None,
 ) -> dict[str, Any]:
-    """Every figure of a split's events at these rows, by its name in an `Evaluation`: of their losses alone where the
-    events have no forecasts, and what takes a model only where there is one."""
+    """The figures of a split's events at these rows by field of `Evaluation`; some need forecasts, others a model."""
     labels: dict[str, npt.NDArray[Any]] = {
         "asset": events.symbols,
         "month": events.target_times.astype("datetime64[M]"),
         "hour": events.target_times.astype("datetime64[h]").astype(np.int64) % 24,
         "bucket": events.buckets,
-        "vol_regime": corpus.disc[rows, _VOL_REGIME],
+        "vol_regime": corpus.disc[rows, DISC_FIELDS.index("vol_regime")],
     }
     sample = SampleSize(
         num_assets=len(np.unique(events.symbols)),
@@ -315,14 +309,11 @@ def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> Mixtu
     if "state" not in network.heads.sizes:
         return None
     data, rows = DeviceCorpus(model.read(corpus), network.config, model.device), stretches(rows)
-    weights, components = [], []
     with torch.no_grad():
-        for start in range(0, len(rows), _BATCH):
-            ends = torch.from_numpy(rows[start : start + _BATCH]).to(model.device)
-            log_weights, log_components = state_log_probs(network(*data.inputs(ends), last_only=True))
-            weights.append(log_weights[:, -1].double().exp().cpu().numpy())
-            components.append(log_components[:, -1].double().exp().cpu().numpy())
-    return mixture_report(np.concatenate(weights), np.concatenate(components), corpus.meta[rows, 0])
+        batches = torch.from_numpy(rows).to(model.device).split(64)
+        states = [state_log_probs(network(*data.inputs(ends), last_only=True)) for ends in batches]
+    weights, components = (torch.cat(each)[:, -1].double().exp().cpu().numpy() for each in zip(*states, strict=True))
+    return mixture_report(weights, components, corpus.meta[rows, 0])
 
 
 def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:
@@ -359,8 +350,16 @@ def _entropy(probs: Floats) -> Floats:
 
 
 def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) -> list[PairedComparison]:
-    """The model against baselines over several splits together."""
-    return compare(join_events([read_events(run, split) for split in tests], predictors))
+    """The model against baselines over the events of several splits, with the predictors that all of them have."""
+    parts = [read_events(run, split) for split in tests]
+    common = [name for name in predictors if all(name in part.bits for part in parts)]
+    events = ScoredEvents(
+        symbols=np.concatenate([part.symbols for part in parts]),
+        target_times=np.concatenate([part.target_times for part in parts]),
+        buckets=np.concatenate([part.buckets for part in parts]),
+        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
+    )
+    return compare(events)
 
 
 def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
@@ -372,7 +371,7 @@ def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
         out.append("One asset in one month is a single block: no interval can be given.")
     elif sample.num_assets == 1:
         out.append("One asset only: asset-months and months are the same blocks.")
-    if 1 < sample.num_months <= FEW_MONTHS:
+    if 1 < sample.num_months <= 6:
         out.append(f"The month-clustered interval rests on {sample.num_months} blocks only: take it as a rough width.")
     if sample.empty_buckets:
         empty = ", ".join(map(str, sample.empty_buckets))

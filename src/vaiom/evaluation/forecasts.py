@@ -1,4 +1,4 @@
-"""Forecasts of anybody, judged on our events as a model is; by which rules, `docs/scoring.md` says."""
+"""Forecasts from any source, judged on the events of a corpus as a model is; `docs/scoring.md` has the rules."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ def score(
         require_own(run, fix="vaiom evaluate MODEL --out RUN, and score against that")
     events = rows_of(corpus, split, context, unseal)
     table = forecasts.forecast(corpus, events) if hasattr(forecasts, "forecast") else forecasts
-    table = _read_file(Path(table)) if isinstance(table, str | Path) else _as_frame(table)
-    rows, form, values = _read_forecasts(table, corpus, events)
+    rows, form, values = _read_forecasts(_read_table(table), corpus, events)
     common, losses = np.intersect1d(events, rows), {}
     stored = load_losses(Path(baselines), corpus, split, context) if baselines else {}
     if run is not None:
@@ -102,25 +101,25 @@ def score(
     # Whatever can be refused has been: from here on it is a look.
     digest = sha256_of(probs.tobytes())
     looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
-    judged = score_events(corpus, common, losses, probs)
-    figures = judge(corpus, split, common, judged)
+    scored = score_events(corpus, common, losses, probs)
+    figures = judge(corpus, split, common, scored)
     share, unused = missing / len(events), (~np.isin(rows, events)).sum()
-    told = f"{missing:,} of the {len(events):,} events of the split ({share:.2%}) are missing and not scored; "
-    told += f"{unused:,} lines of the table, which holds {form}, belong to no event of it."
-    figures["caveats"].insert(0, told)
-    what: dict[str, Any] = {"split": split, "run": name, "experiment": name, "checkpoint_sha256": digest}
-    what |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "form": form, "num_missing": missing}
-    what |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256, "looks": looks}
-    found = ForecastScore(**what, **figures, seed=0, step=0, all_tests=None, seeds=None)
+    caveat = f"{missing:,} of the {len(events):,} events of the split ({share:.2%}) are missing and not scored; "
+    caveat += f"{unused:,} lines of the table, which holds {form}, belong to no event of it."
+    figures["caveats"].insert(0, caveat)
+    figures |= {"split": split, "run": name, "experiment": name, "checkpoint_sha256": digest, "looks": looks}
+    figures |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "form": form, "num_missing": missing}
+    figures |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256}
+    result = ForecastScore(**figures, seed=0, step=0, all_tests=None, seeds=None)
     if folder is not None:
-        write_events(folder, split, judged)
-        write_json(Run(folder).evaluation(split), to_json(found))
-    return found
+        write_events(folder, split, scored)
+        write_json(Run(folder).evaluation(split), to_json(result))
+    return result
 
 
 def quantile_buckets(levels: Sequence[float], quantiles: Floats, bounds: Floats, shape: ReturnShape) -> Floats:
     """Probabilities (n, K) between bounds (n, K - 1) of distributions with these quantiles (n, L), in log returns."""
-    below = np.stack([np.interp(*each, levels) for each in zip(bounds, quantiles, strict=True)])
+    below = np.stack([np.interp(*pair, levels) for pair in zip(bounds, quantiles, strict=True)])
     low, high = (levels[0], -1, shape.lower, 0, 1), (1 - levels[-1], 1, shape.upper, -1, -2)
     for mass, sign, tail, outer, inner in (low, high):
         excess = sign * (bounds - quantiles[:, [outer]])
@@ -128,7 +127,7 @@ def quantile_buckets(levels: Sequence[float], quantiles: Floats, bounds: Floats,
         # Train's shape of the tail, with the scale that lets the density go on as it was.
         beyond = mass * Tail(scale=1.0, shape=tail.shape).survival(np.maximum(excess, 0) * slope / mass)
         below = np.where(excess > 0, beyond if sign < 0 else 1 - beyond, below)
-    return np.diff(np.pad(below, ((0, 0), (1, 1)), constant_values=(0.0, 1.0)), axis=1)
+    return np.diff(below, axis=1, prepend=0.0, append=1.0)
 
 
 def _probabilities(lines: Rows, form: str, table: pl.DataFrame, corpus: Corpus, rows: Rows, context: int) -> Floats:
@@ -148,25 +147,25 @@ def _probabilities(lines: Rows, form: str, table: pl.DataFrame, corpus: Corpus, 
     return values
 
 
-def _read_file(file: Path) -> pl.DataFrame:
-    """Parquet by its name, or CSV, packed or not."""
-    if file.suffix == ".parquet":
-        return read_parquet(file, file)
-    if file.is_dir():
-        raise DataError("a folder is no table of forecasts", where=file, expected="a Parquet or CSV file")
-    with readable_parquet(file, "CSV"):
-        return pl.read_csv(file, infer_schema_length=None)
-
-
-def _as_frame(table: Any) -> pl.DataFrame:
-    """Polars refuses arrays of seconds, such as the stamps of a corpus."""
-    columns = {name: np.asarray(own) for name, own in table.items()} if isinstance(table, Mapping) else {}
-    stamps = {name: own.astype("datetime64[us]") for name, own in columns.items() if own.dtype.kind == "M"}
-    return pl.DataFrame({**table, **stamps} if stamps else table)
+def _read_table(source: Any) -> pl.DataFrame:
+    """A Parquet or CSV file, packed or not, or a table in memory."""
+    if isinstance(source, str | Path):
+        file = Path(source)
+        if file.suffix == ".parquet":
+            return read_parquet(file, file)
+        if file.is_dir():
+            raise DataError("a folder is no table of forecasts", where=file, expected="a Parquet or CSV file")
+        with readable_parquet(file, "CSV"):
+            return pl.read_csv(file, infer_schema_length=None)
+    if isinstance(source, Mapping):  # Polars refuses arrays of seconds, such as the stamps of a corpus
+        columns = {name: np.asarray(column) for name, column in source.items()}
+        stamps = {name: each.astype("datetime64[us]") for name, each in columns.items() if each.dtype.kind == "M"}
+        source = {**source, **stamps}
+    return pl.DataFrame(source)
 
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:
-    """The row of the corpus after which each line forecasts, the form of the forecasts, and themselves by level."""
+    """The corpus row before each line's target, the form of the forecasts, and their values with a column per level."""
     matches = {form: [re.fullmatch(pattern, each) for each in frame.columns] for form, (pattern, _) in FORMS.items()}
     named = {form: {match[1] or "": match[0] for match in found if match} for form, found in matches.items()}
     form = next((form for form, (_, fewest) in FORMS.items() if len(named[form]) >= fewest), "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class HorizonScore:
     gains: dict[str, PairedGain]
     """By baseline."""
     not_fitted: list[str]
-    """Baselines that no fit was found of."""
+    """Baselines without a stored fit."""
     wider: float
     """Share of events whose central 90% is wider than that of the horizon before, the next bar at first."""
     variance_of_steps: float
@@ -60,7 +60,7 @@ class HorizonScore:
 
 
 def events_name(split: str, bars: int) -> str:
-    """What the events of a horizon are filed under."""
+    """Stands for the split in the name of the file with a horizon's events."""
     return f"{split}-{bars}-bars"
 
 
@@ -73,7 +73,7 @@ def judge_horizons(
     baselines: Path | None = None,
     unseal: str | None = None,
 ) -> Iterator[tuple[HorizonScore, ScoredEvents, Rows]]:
-    """Score every horizon on its own events of a split, which come with it and with their rows."""
+    """Score every horizon on its own events of a split; yields the score, the events and their rows."""
     network, config = model.checkpoint.model, model.checkpoint.config
     views = [at_horizon(corpus, fit) for fit in horizons.fitted.fits]
     rows = [view.endpoints(split, config.history, unseal=unseal == SEALED) for view in views]
@@ -92,9 +92,11 @@ def judge_horizons(
             continue
         at = np.searchsorted(steps, own)
         probs = horizons.probs(seen[at], inputs[own], view.horizon)
-        losses, missing = _losses(view, own, one[at], config.history, baselines)
-        named = score_events(view, own, losses)
-        events = replace(named, bits={MODEL: event_bits(probs, named.buckets), **losses}, probs=probs)
+        fits = {name: find_fit(name, view, config.history, baselines) for name in STORED}
+        fitted = [fit for fit in fits.values() if fit]
+        losses = losses_of([Frequency(), HourOfWeek(), *fitted], view, own, config.history)
+        losses[ROOT_OF_TIME] = event_bits(root_of_time(view, own, one[at]), view.target_return[own])
+        events = score_events(view, own, losses, probs)
         further = served_distributions(view, own, probs)
         along = variance[np.searchsorted(steps, own[:, None] + np.arange(view.horizon))].sum(axis=1)
         widths = np.full(len(steps), np.nan)
@@ -102,7 +104,7 @@ def judge_horizons(
         both = np.isfinite(narrower[at])
         score = HorizonScore(
             **figures_of_horizon(view, own, events),
-            not_fitted=missing,
+            not_fitted=[name for name, fit in fits.items() if fit is None],
             wider=float(np.mean(widths[at][both] > narrower[at][both])),
             variance_of_steps=float(np.mean(further.std() ** 2) / np.mean(along)),
             variance_realised=float(np.mean(view.log_ret_next[own] ** 2) / np.mean(further.std() ** 2)),
@@ -112,7 +114,7 @@ def judge_horizons(
 
 
 def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
-    """What follows from the losses and forecasts of the events at these rows."""
+    """The figures that follow from the losses and forecasts of the events at these rows."""
     assert events.probs is not None
     complete = view.log_ret_next[(view.split_codes == view.split_codes[rows[0]]) & np.isfinite(view.log_ret_next)]
     units = view.base.sigma20[rows][:, None]
@@ -131,23 +133,11 @@ def root_of_time(view: HorizonCorpus, rows: Rows, one: Floats) -> Floats:
     """Bucket probabilities (n, 16) if the sum were the next bar's return times the root of its number of bars."""
     scaled = served_distributions(view.base, rows, one, math.sqrt(view.horizon))
     bounds = view.at.edges[1:-1] * view.sigma20[rows][:, None]
-    below = np.asarray(scaled.cdf(bounds))
-    return np.diff(np.pad(below, ((0, 0), (1, 1)), constant_values=(0.0, 1.0)), axis=1)
-
-
-def _losses(
-    view: HorizonCorpus, rows: Rows, one: Floats, context: int, stored: Path | None
-) -> tuple[dict[str, Floats], list[str]]:
-    """Losses of the events by baseline, and the baselines that nobody has fitted."""
-    found = {name: find_fit(name, view, context, stored) for name in STORED}
-    fitted = [each for each in found.values() if each]
-    losses = losses_of([Frequency(), HourOfWeek(), *fitted], view, rows, context)
-    by_root = event_bits(root_of_time(view, rows, one), view.target_return[rows])
-    return {**losses, ROOT_OF_TIME: by_root}, [name for name, each in found.items() if each is None]
+    return np.diff(scaled.cdf(bounds), axis=1, prepend=0.0, append=1.0)
 
 
 def served_distributions(corpus: Corpus, rows: Rows, probs: Floats, times: float = 1.0) -> ReturnDistributions:
-    """What users would have been given for these rows, or that times a number."""
+    """The forecasts served for these rows, scaled by `times`."""
     return ReturnDistributions(
         probs=probs / probs.sum(axis=-1, keepdims=True),
         sigma=corpus.sigma20[rows].astype(np.float64) * times,

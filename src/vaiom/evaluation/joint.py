@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """What was forecast of every asset at each stamp and what came, (stamps, assets) each, NaN where it has no bar."""
+    """Forecasts and outcomes by stamp and asset, (stamps, assets) each, NaN where an asset has no bar."""
 
     symbols: tuple[str, ...]
     prob_zero: dict[str, float]
@@ -64,27 +64,14 @@ class Panel:
     numbers: Ints
     """Of the forecasts in `dists`, -1 where there is none, as are `rows` of the corpus."""
     pit: Floats
+    scores: Floats
     scale: Floats
     log_ret: Floats
     rows: Ints
 
-    @cached_property
-    def scores(self) -> Floats:
-        return scores_of(self.pit)
-
-    def there(self, at: int) -> Ints:
+    def present(self, at: int) -> Ints:
+        """The assets that have a bar at a stamp."""
         return np.flatnonzero(self.rows[at] >= 0)
-
-    def forecasts(self, at: int) -> dict[str, BucketDistribution[float]]:
-        """The served distributions of one stamp."""
-        probs, sigma, shape = self.dists.probs, self.dists.sigma, self.dists.shape
-        numbers = {self.symbols[asset]: self.numbers[at, asset] for asset in self.there(at)}
-        return {s: BucketDistribution(probs=probs[n], sigma=float(sigma[n]), shape=shape) for s, n in numbers.items()}
-
-    def asked(self, at: int) -> tuple[list[str], Floats]:
-        """The assets of a stamp and the scales that were forecast for them."""
-        there = self.there(at)
-        return [self.symbols[asset] for asset in there], self.scale[at, there]
 
     def states(self, fit: Dependence) -> Iterator[DependenceState]:
         """The state before each stamp and after the last."""
@@ -96,13 +83,21 @@ class Panel:
             yield start
             start = dependence.average(start, scores, decay)
 
-    def nats(self, chosen: list[int], correlations: Iterable[Floats], degrees: float | None) -> list[float]:
-        """The log density of a copula at each of some stamps, given correlations of all assets or of those there."""
+    def correlations(self, chosen: list[int], states: list[DependenceState]) -> list[Floats]:
+        """The correlation of the assets that are present at each of some stamps, given the state before it."""
         out = []
-        for at, each in zip(chosen, correlations, strict=True):
-            there = self.there(at)
-            own = each if len(each) == len(there) else each[np.ix_(there, there)]
-            out.append(dependence.log_density(own, self.pit[at, there], degrees))
+        for at, state in zip(chosen, states, strict=True):
+            assets = self.present(at)
+            out.append(state.correlation([self.symbols[asset] for asset in assets], self.scale[at, assets]))
+        return out
+
+    def nats(self, chosen: list[int], correlations: Iterable[Floats], degrees: float | None) -> list[float]:
+        """The log density of a copula at each of some stamps, given correlations of all assets or of those present."""
+        out = []
+        for at, matrix in zip(chosen, correlations, strict=True):
+            assets = self.present(at)
+            own = matrix if len(matrix) == len(assets) else matrix[np.ix_(assets, assets)]
+            out.append(dependence.log_density(own, self.pit[at, assets], degrees))
         return out
 
 
@@ -123,6 +118,7 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
     )
     at, assets = np.searchsorted(stamps, times[rows]), corpus.meta[rows, 0] - 1
     zero, log_ret = np.array(corpus.tokenizer.zero_share)[assets], corpus.log_ret_next[rows].astype(np.float64)
+    pit = dependence.pit_of(dists, zero, log_ret)
 
     def spread(values: npt.NDArray[Any], fill: float = np.nan) -> npt.NDArray[Any]:
         out = np.full((len(stamps), len(corpus.tokenizer.symbols)), fill, values.dtype)
@@ -135,7 +131,8 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
         stamps=stamps,
         numbers=spread(np.arange(len(rows)), -1),
         dists=dists,
-        pit=spread(dependence.pit_of(dists, zero, log_ret)),
+        pit=spread(pit),
+        scores=spread(scores_of(pit)),
         scale=spread(dependence.scale_of(dists)),
         log_ret=spread(log_ret),
         rows=spread(rows, -1),
@@ -151,7 +148,7 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
         got, expected = f"{len(panel.symbols)} and {len(panel.stamps)}", f"two assets and {HISTORY} stamps at least"
         where = f"{corpus.path}, {TRAIN}"
         raise DataError("too little to learn a dependence from", where=where, expected=expected, got=got)
-    # What is shrunk to is of the first half, what decides how far of the second; in the end it is of both.
+    # The shrinkage target is of the first half and its weight is chosen on the second; the final target is of both.
     half = len(panel.stamps) // 2
     fit = Dependence(
         checkpoint_sha256=model.checkpoint.sha256,
@@ -165,16 +162,15 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
         num_stamps=len(panel.stamps),
     )
     spread = np.unique(np.linspace(half, len(panel.stamps) - 1, _FITTED_STAMPS).astype(np.int64))
-    chosen = [at for at in spread.tolist() if len(panel.there(at)) > 1]
-    decays, shrunk = [0.5 ** (1 / each) for each in HALF_LIVES], []
+    chosen = [at for at in spread.tolist() if len(panel.present(at)) > 1]
+    decays, candidates = [0.5 ** (1 / half_life) for half_life in HALF_LIVES], []
     for decay in decays:
-        states = _at(chosen, panel.states(replace(fit, decay=decay)))
+        states = _select(panel.states(replace(fit, decay=decay)), chosen)
         for shrinkage in SHRINKAGES:
             new = replace(fit, decay=decay, shrinkage=shrinkage)
-            pairs = zip(chosen, states, strict=True)
-            shrunk.append((new, [replace(state, fit=new).correlation(*panel.asked(at)) for at, state in pairs]))
-    fit, found = max(shrunk, key=lambda each: sum(panel.nats(chosen, each[1], 8.0)))
-    degrees = max(DEGREES, key=lambda each: sum(panel.nats(chosen, found, each)))
+            candidates.append((new, panel.correlations(chosen, [replace(state, fit=new) for state in states])))
+    fit, correlations = max(candidates, key=lambda candidate: sum(panel.nats(chosen, candidate[1], 8.0)))
+    degrees = max(DEGREES, key=lambda degrees: sum(panel.nats(chosen, correlations, degrees)))
     references = _fit_references(panel, fit.correlation, chosen, decays)
     return replace(fit, degrees={"1": degrees}, references=references, **_moments(panel, len(panel.stamps)))
 
@@ -189,11 +185,11 @@ def _moments(panel: Panel, stop: int) -> dict[str, Any]:
 
 
 def _fit_references(panel: Panel, start: Floats, chosen: list[int], decays: list[float]) -> dict[str, ReferenceCopula]:
-    averages = {decay: _at(chosen, panel.averages(start, decay)) for decay in decays}
+    averages = {decay: _select(panel.averages(start, decay), chosen) for decay in decays}
 
     def nats(reference: ReferenceCopula) -> float:
-        found = (reference.correlation(each, start) for each in averages[reference.decay])
-        return sum(panel.nats(chosen, found, reference.degrees))
+        correlations = (reference.correlation(average, start) for average in averages[reference.decay])
+        return sum(panel.nats(chosen, correlations, reference.degrees))
 
     dcc = max([ReferenceCopula(weight=weight, decay=decay) for weight in WEIGHTS for decay in decays], key=nats)
     return {
@@ -207,14 +203,14 @@ def _fit_references(panel: Panel, start: Floats, chosen: list[int], decays: list
 def _mean(values: Floats) -> Floats:
     """Mean of products over stamps (stamps, n), NaN where absent; positive definite."""
     matrix = np.diag(np.nanmean(values**2, axis=0))
-    for number, each in enumerate(values, start=1):
-        matrix = dependence.average(matrix, each, number / (number + 1))
+    for number, row in enumerate(values, start=1):
+        matrix = dependence.average(matrix, row, number / (number + 1))
     return matrix
 
 
-def _at(chosen: list[int], values: Iterable[Any]) -> list[Any]:
-    wanted = set(chosen)
-    return [value for at, value in enumerate(values) if at in wanted]
+def _select(values: Iterable[Any], chosen: list[int]) -> list[Any]:
+    places = set(chosen)
+    return [value for at, value in enumerate(values) if at in places]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,16 +273,16 @@ def judge_joint(
     times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code(split)]
     panel = make_panel(model, corpus, times.min(), times.max() + 1, HISTORY + fit.memory)
     begin = int(np.searchsorted(panel.stamps, times.min()))
-    scored = [at for at in range(begin, len(panel.stamps)) if len(panel.there(at)) > 1]
-    pairs = zip(scored, _at(scored, panel.states(fit)), strict=True)
-    found = {at: state.correlation(*panel.asked(at)) for at, state in pairs}
-    ours = np.array(panel.nats(scored, found.values(), fit.degrees["1"])) / math.log(2)
+    scored = [at for at in range(begin, len(panel.stamps)) if len(panel.present(at)) > 1]
+    correlations = panel.correlations(scored, _select(panel.states(fit), scored))
+    ours = np.array(panel.nats(scored, correlations, fit.degrees["1"])) / math.log(2)
     bits = {"independence": np.zeros(len(scored))}
     for name, reference in fit.references.items():
-        averages = _at(scored, panel.averages(fit.correlation, reference.decay))
-        own = (reference.correlation(each, fit.correlation) for each in averages)
-        bits[name] = np.array(panel.nats(scored, own, reference.degrees)) / math.log(2)
+        averages = _select(panel.averages(fit.correlation, reference.decay), scored)
+        theirs = (reference.correlation(average, fit.correlation) for average in averages)
+        bits[name] = np.array(panel.nats(scored, theirs, reference.degrees)) / math.log(2)
     weeks = panel.stamps.astype("datetime64[W]").astype(np.int64)
+    garch = _garch_scales(model, corpus, panel, fits)
     return JointEvaluation(
         num_stamps=len(scored),
         bits=float(ours.mean()),
@@ -299,7 +295,7 @@ def judge_joint(
             )
             for name, theirs in bits.items()
         ],
-        portfolios=_backtest(panel, found, fit, weeks, _garch_scales(model, corpus, panel, fits)),
+        portfolios=_backtest(panel, dict(zip(scored, correlations, strict=True)), fit, weeks, garch),
     )
 
 
@@ -313,7 +309,7 @@ def portfolios_of(size: int) -> dict[str, Floats]:
 
 
 def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
-    """What the true value at risk and expected shortfall, the last axis of `risk`, make least in the mean."""
+    """The loss whose mean is least at the true value at risk and expected shortfall, the last axis of `risk`."""
     value_at_risk, shortfall = risk[..., 0], risk[..., 1]
     beyond = np.maximum(loss - value_at_risk, 0) / (1 - level)
     return np.asarray((beyond + value_at_risk) / shortfall + np.log(shortfall) - 1)
@@ -323,54 +319,56 @@ def _backtest(
     panel: Panel, correlations: dict[int, Floats], fit: Dependence, weeks: Ints, garch: tuple[Floats, float] | None
 ) -> list[PortfolioBacktest]:
     """On the stamps at which every asset has a bar."""
-    whole = np.flatnonzero((panel.rows >= 0).all(axis=1))
-    named = portfolios_of(len(panel.symbols))
-    shares = np.stack(list(named.values()))
-    returns = np.expm1(panel.log_ret[whole])
+    whole, dists = np.flatnonzero((panel.rows >= 0).all(axis=1)), panel.dists
+    portfolios = portfolios_of(len(panel.symbols))
+    shares, returns = np.stack(list(portfolios.values())), np.expm1(panel.log_ret[whole])
     losses, judged = -returns @ shares.T, np.isin(whole, list(correlations))
     if not judged.any():
         return []
     begin, ours = int(judged.argmax()), np.empty((len(whole), len(shares), len(LEVELS), 2))
     for index in np.flatnonzero(judged):
         at = int(whole[index])
-        joint = JointDistribution.of(panel.forecasts(at), panel.prob_zero, correlations[at], fit.degrees["1"])
+        forecasts = {
+            symbol: BucketDistribution(probs=dists.probs[n], sigma=float(dists.sigma[n]), shape=dists.shape)
+            for symbol, n in zip(panel.symbols, panel.numbers[at], strict=True)
+        }
+        joint = JointDistribution.of(forecasts, panel.prob_zero, correlations[at], fit.degrees["1"])
         ours[index] = _tails(-np.expm1(joint.sample(DRAWS, seed=at)) @ shares.T)
     windows = np.lib.stride_tricks.sliding_window_view(losses, max(1, min(HISTORY, begin)), axis=0)
     past = np.full_like(ours, np.nan)
-    past[windows.shape[-1] :] = [_tails(each.T) for each in windows[:-1]]
+    past[windows.shape[-1] :] = [_tails(window.T) for window in windows[:-1]]
     risks = {"historical_simulation": past, "ewma_covariance": _ewma_risk(returns, shares, losses, begin)}
     if garch is not None:
         scaled = shares * garch[0][whole][:, None]
         spread = np.sqrt(np.einsum("tpi,ij,tpj->tp", scaled, fit.correlation, scaled))
         risks["garch_t_constant_correlation"] = _elliptic(spread, garch[1])
     out = []
-    for number, name in enumerate(named):
-        for place, level in enumerate(LEVELS):
-            came, risk = losses[judged, number], ours[judged, number, place]
-            exceeded, own = came > risk[:, 0], fissler_ziegel(came, risk, level)
-            others = {reference: each[judged, number, place] for reference, each in risks.items()}
-            gains = {reference: fissler_ziegel(came, other, level) - own for reference, other in others.items()}
-            out.append(
-                PortfolioBacktest(
-                    portfolio=name,
-                    level=level,
-                    num_stamps=len(came),
-                    exceedance_rate=float(exceeded.mean()),
-                    kupiec_p=chi_square_tail(kupiec(exceeded, 1 - level), 1),
-                    independence_p=chi_square_tail(christoffersen(exceeded, np.zeros(len(came))), 1),
-                    value_at_risk=float(risk[:, 0].mean()),
-                    expected_shortfall=float(risk[:, 1].mean()),
-                    against=[
-                        RiskGain(
-                            against=reference,
-                            exceedance_rate=float((came > others[reference][:, 0]).mean()),
-                            gain=float(gain.mean()),
-                            weeks=bootstrap_blocks(gain, weeks[whole[judged]]),
-                        )
-                        for reference, gain in gains.items()
-                    ],
-                )
+    for (number, name), (place, level) in product(enumerate(portfolios), enumerate(LEVELS)):
+        loss, risk = losses[judged, number], ours[judged, number, place]
+        exceeded, own = loss > risk[:, 0], fissler_ziegel(loss, risk, level)
+        against = []
+        for reference, every in risks.items():
+            other = every[judged, number, place]
+            gain = fissler_ziegel(loss, other, level) - own
+            comparison = RiskGain(
+                against=reference,
+                exceedance_rate=float((loss > other[:, 0]).mean()),
+                gain=float(gain.mean()),
+                weeks=bootstrap_blocks(gain, weeks[whole[judged]]),
             )
+            against.append(comparison)
+        backtest = PortfolioBacktest(
+            portfolio=name,
+            level=level,
+            num_stamps=len(loss),
+            exceedance_rate=float(exceeded.mean()),
+            kupiec_p=chi_square_tail(kupiec(exceeded, 1 - level), 1),
+            independence_p=chi_square_tail(christoffersen(exceeded, np.zeros(len(loss))), 1),
+            value_at_risk=float(risk[:, 0].mean()),
+            expected_shortfall=float(risk[:, 1].mean()),
+            against=against,
+        )
+        out.append(backtest)
     return out
 
 
@@ -399,31 +397,31 @@ def _garch_scales(
     model: ModelPredictor, corpus: Corpus, panel: Panel, fits: Path | None
 ) -> tuple[Floats, float] | None:
     """Scales (stamps, assets) and the mean degrees of freedom of a stored GARCH-t; None where there is none."""
-    found = load_fit(GarchT(), corpus, model.checkpoint.config.history, fits) if fits else None
-    if found is None or set(panel.symbols) - found.models_.keys():
+    garch = load_fit(GarchT(), corpus, model.checkpoint.config.history, fits) if fits else None
+    if garch is None or set(panel.symbols) - garch.models_.keys():
         return None
-    degrees = float(np.mean([each.degrees for each in found.models_.values()]))
+    degrees = float(np.mean([model.degrees for model in garch.models_.values()]))
     scales = np.full_like(panel.scale, np.nan)
     for asset, symbol in enumerate(panel.symbols):
-        inside, there = corpus.asset_slices[symbol], panel.rows[:, asset] >= 0
-        variances = found.models_[symbol].next_variance(clean_returns(corpus, inside))
-        scales[there, asset] = np.sqrt(variances[panel.rows[there, asset] - inside.start] * (degrees - 2) / degrees)
+        inside, present = corpus.asset_slices[symbol], panel.rows[:, asset] >= 0
+        variances = garch.models_[symbol].next_variance(clean_returns(corpus, inside))
+        scales[present, asset] = np.sqrt(variances[panel.rows[present, asset] - inside.start] * (degrees - 2) / degrees)
     return scales, degrees
 
 
 def _ewma_risk(returns: Floats, shares: Floats, losses: Floats, judged: int) -> Floats:
-    """RiskMetrics, with the decay that did best before the stamps that are judged."""
+    """RiskMetrics, with the decay of the least loss before the stamps that are judged."""
 
     def risk(decay: float) -> Floats:
         matrix, spread = np.cov(returns[:judged].T), np.empty((len(returns), len(shares)))
-        for at, each in enumerate(returns):
+        for at, row in enumerate(returns):
             spread[at] = np.sqrt(np.einsum("pi,ij,pj->p", shares, matrix, shares))
-            matrix = decay * matrix + (1 - decay) * np.outer(each, each)
+            matrix = decay * matrix + (1 - decay) * np.outer(row, row)
         return _elliptic(spread, None)
 
-    def loss(found: Floats) -> float:
+    def loss(risks: Floats) -> float:
         before = slice(len(returns) // 10, judged)
         pairs = enumerate(LEVELS)
-        return sum(float(fissler_ziegel(losses[before], found[before, :, at], level).mean()) for at, level in pairs)
+        return sum(float(fissler_ziegel(losses[before], risks[before, :, at], level).mean()) for at, level in pairs)
 
     return min(map(risk, COVARIANCE_DECAYS), key=loss)

@@ -42,9 +42,10 @@ def is_recorded(corpus: Corpus, split: str) -> bool:
 
 
 def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int) -> int | None:
-    """Add a line, on disk before this returns; how often models looked so far, or None where looks do not count."""
+    """Add a line, on disk before this returns; the number of looks by models so far, None where looks do not count."""
     if not is_recorded(corpus, split):
         return None
+    read_ledger(corpus)  # never add to a ledger that cannot be read
     look = Look(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         split=split,
@@ -54,8 +55,7 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
         num_events=num_events,
         previous=ledger_heads(corpus)[-1],
     )
-    file = _file_of(corpus)
-    read_ledger(corpus)  # never add to a ledger that cannot be read
+    file = _ledger(corpus)[0]
     try:
         # One short write in append mode: lines of processes that score at the same time do not mix.
         with file.open("ab") as stream:
@@ -73,7 +73,7 @@ def ledger_heads(corpus: Corpus) -> list[str]:
     """SHA-256 of the file before its first look and after each: the last is what `sha256sum` says of it."""
     digest = hashlib.sha256()
     heads = [digest.hexdigest()]
-    for line in _lines(corpus):
+    for line in _ledger(corpus)[1]:
         digest.update(line)
         heads.append(digest.hexdigest())
     return heads
@@ -81,16 +81,15 @@ def ledger_heads(corpus: Corpus) -> list[str]:
 
 def read_ledger(corpus: Corpus) -> list[Look]:
     """All looks, oldest first."""
-    file, looks = _file_of(corpus), []
-    for number, line in enumerate(_lines(corpus), start=1):
+    (file, lines), looks = _ledger(corpus), []
+    for number, line in enumerate(lines, start=1):
         try:
             looks.append(from_json(Look, json.loads(line)))
         except (ValueError, RecursionError) as error:
-            where, got = f"{file}, line {number}", line[:80].decode(errors="replace")
+            problem, got = "the ledger of test looks is damaged", line[:80].decode(errors="replace")
             expected = "one JSON object per look, as `vaiom evaluate` writes it"
             fix = "restore the file: without it nobody knows how often Test was looked at"
-            problem = "the ledger of test looks is damaged"
-            raise DataError(problem, where=where, expected=expected, got=got, fix=fix) from error
+            raise DataError(problem, where=f"{file}, line {number}", expected=expected, got=got, fix=fix) from error
     return looks
 
 
@@ -100,14 +99,9 @@ def model_looks(corpus: Corpus, split: str) -> list[Look]:
     return [look for look in looks if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT]
 
 
-def _lines(corpus: Corpus) -> list[bytes]:
-    try:
-        return _file_of(corpus).read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-
-
-def _file_of(corpus: Corpus) -> Path:
+def _ledger(corpus: Corpus) -> tuple[Path, list[bytes]]:
+    """The file and its lines; none where nobody looked yet."""
     if corpus.path is None:
         raise DataError("only a corpus folder keeps a ledger", fix="open the corpus from its folder")
-    return corpus.path / LEDGER_NAME
+    file = corpus.path / LEDGER_NAME
+    return file, file.read_bytes().splitlines(keepends=True) if file.exists() else []

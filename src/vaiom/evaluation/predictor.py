@@ -1,4 +1,4 @@
-"""Who predicts and what may be scored: a trained model as a predictor, held-out events, baselines with their losses.
+"""A trained model as a predictor, the held-out events that it may be scored on, and the losses of baselines.
 
 Paper: Methods, "Corpus Construction and Split Protocol", "Baselines" and "Evaluation and Ablation Protocol".
 """
@@ -30,8 +30,7 @@ class ModelPredictor:
     name = "model"
 
     def __init__(self, checkpoint: Checkpoint, device: str = "auto", progress: Progress | None = None) -> None:
-        self.checkpoint, self.progress = checkpoint, progress
-        self.device = resolve_device(device)
+        self.checkpoint, self.progress, self.device = checkpoint, progress, resolve_device(device)
         checkpoint.model.to(self.device)
 
     @classmethod
@@ -41,12 +40,11 @@ class ModelPredictor:
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
         """Probabilities (n, K) of the next return bucket of each row, from the window that ends there."""
-        return predict_probabilities(
-            self.checkpoint.model, self.read(corpus), rows, self.device, progress=self.progress
-        )
+        network, progress = self.checkpoint.model, self.progress
+        return predict_probabilities(network, self.read(corpus), rows, self.device, progress=progress)
 
     def read(self, corpus: Corpus) -> Corpus:
-        """The corpus as the model reads it."""
+        """The corpus with the model's tokenizer, whose buckets must be the same."""
         require_tokenizer(corpus, self.checkpoint)
         return replace(corpus, tokenizer=self.checkpoint.tokenizer)
 
@@ -55,17 +53,16 @@ def heldout_rows(corpus: Corpus, split: str, checkpoint: Checkpoint, *, unseal: 
     """Row numbers of a split's events with the history that a model needs; `unseal` must name a sealed split."""
     rows = rows_of(corpus, split, checkpoint.model.config.history, unseal)
     # Before the tokenizers are compared: a refit has another one and would be refused for the lesser reason.
-    origin = checkpoint.provenance
-    trained = SplitConfig.from_json(origin.splits)
+    trained = SplitConfig.from_json(checkpoint.provenance.splits)
     first: datetime = corpus.target_timestamps[rows].min().astype("datetime64[us]").item()
-    used, what = (trained.train_end, "trained") if split == VALIDATION else (trained.validation[1], "selected")
-    if first < used:
-        problem = f"the model was {what} on targets of this split: they are not held out"
+    end, what = (trained.train_end, "trained") if split == VALIDATION else (trained.validation[1], "selected")
+    if first < end:
+        problem, where = f"the model was {what} on targets of this split: they are not held out", corpus.path
         fix = "score a later split, or train on a corpus whose boundaries lie before it"
-        if origin.purpose == USE:
+        if checkpoint.provenance.purpose == USE:
             fix = "it is a refit, for use and not for evidence: score the run that it was refitted from"
-        expected, got = f"targets at or after {used}", f"first target {first}"
-        raise DataError(problem, where=f"{corpus.path}, {split}", expected=expected, got=got, fix=fix)
+        expected, got = f"targets at or after {end}", f"first target {first}"
+        raise DataError(problem, where=f"{where}, {split}", expected=expected, got=got, fix=fix)
     require_tokenizer(corpus, checkpoint)
     return rows
 
@@ -86,7 +83,7 @@ def rows_of(corpus: Corpus, split: str, context: int, unseal: str | None, *, hel
 
 
 def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
-    """The checkpoint's buckets are those of the corpus."""
+    """Refuse a corpus with other buckets than the checkpoint's."""
     if not corpus.tokenizer.has_buckets_of(checkpoint.tokenizer):
         expected, got = checkpoint.tokenizer.sha256, corpus.tokenizer.sha256
         problem = "the model was trained with another tokenizer than the corpus has"
@@ -95,7 +92,7 @@ def require_tokenizer(corpus: Corpus, checkpoint: Checkpoint) -> None:
 
 
 def seen_by(checkpoint: Checkpoint, corpus: Corpus) -> Corpus:
-    """The corpus under the boundaries that the checkpoint was trained with; it still says where its folder is."""
+    """The corpus under the split boundaries of the checkpoint's training; it keeps the path of its folder."""
     splits = SplitConfig.from_json(checkpoint.provenance.splits)
     return corpus if splits == corpus.splits else replace(under_splits(corpus, splits), path=corpus.path)
 
@@ -111,7 +108,7 @@ def score_baselines(
     *,
     unseal: str | None = None,
 ) -> dict[str, float]:
-    """Mean bits per event by baseline, fitted on Train and made by `make`; losses are stored as they come."""
+    """Fit baselines, constructed by `make`, on Train and store their losses one by one; mean bits per event by name."""
     require_known(list(names))
     if split == BUFFER:
         others = ", ".join(name for name in corpus.splits.names if name != split)

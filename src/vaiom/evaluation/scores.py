@@ -5,7 +5,7 @@ Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,16 +77,12 @@ def losses_of(predictors: Iterable[Predictor], corpus: Corpus, rows: Rows, conte
 
 
 def bits_by_group(bits: Mapping[str, Floats], groups: Labels) -> list[GroupBits]:
-    """Means over the events of each label in `groups` (n,), in the labels' order; labels that never come are absent."""
+    """Means over the events of each label in `groups` (n,), in the labels' order; labels without events are absent."""
     labels, group_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    sums = {name: np.bincount(group_of, weights=losses, minlength=len(labels)) for name, losses in bits.items()}
+    means = {name: np.bincount(group_of, weights=losses) / counts for name, losses in bits.items()}
     return [
-        GroupBits(
-            group=str(label),
-            num_events=int(count),
-            bits={name: float(total[index] / count) for name, total in sums.items()},
-        )
-        for index, (label, count) in enumerate(zip(labels, counts, strict=True))
+        GroupBits(group=str(label), num_events=int(count), bits={name: float(means[name][at]) for name in means})
+        for at, (label, count) in enumerate(zip(labels, counts, strict=True))
     ]
 
 
@@ -122,7 +118,7 @@ class ScoredEvents:
 
 
 def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats], probs: Floats | None = None) -> ScoredEvents:
-    """Name the events of these rows, with what they cost each predictor, a model with these forecasts first."""
+    """The events of these rows with the losses of each predictor, first those of a model with these forecasts."""
     names, buckets = np.array(["", *corpus.tokenizer.symbols]), corpus.target_return[rows]
     return ScoredEvents(
         symbols=names[corpus.meta[rows, 0]],
@@ -134,7 +130,7 @@ def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats], probs: Flo
 
 
 def find_rows(corpus: Corpus, known: Times, symbols: Labels, stamps: Times) -> npt.NDArray[np.int64]:
-    """The row of each symbol and stamp among the stamps `known` of all rows, far below 0 where there is none."""
+    """The row that has each symbol and stamp, given the stamps `known` of all rows; far below 0 where there is none."""
     out = np.full(len(symbols), np.iinfo(np.int32).min, np.int64)
     for symbol, inside in corpus.asset_slices.items():
         own, times = np.flatnonzero(symbols == symbol), known[inside]
@@ -142,17 +138,6 @@ def find_rows(corpus: Corpus, known: Times, symbols: Labels, stamps: Times) -> n
         hit = times[place] == stamps[own]
         out[own[hit]] = inside.start + place[hit]
     return out
-
-
-def join_events(parts: Sequence[ScoredEvents], predictors: Sequence[str]) -> ScoredEvents:
-    """The events of several splits one after another, with those of the predictors that all of them have."""
-    common = [name for name in predictors if all(name in part.bits for part in parts)]
-    return ScoredEvents(
-        symbols=np.concatenate([part.symbols for part in parts]),
-        target_times=np.concatenate([part.target_times for part in parts]),
-        buckets=np.concatenate([part.buckets for part in parts]),
-        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
-    )
 
 
 def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
@@ -180,42 +165,45 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
 
 
 def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> ScoredEvents:
-    """Read what `write_events` wrote, whichever form it has; other events than those of `same_as` are refused."""
+    """Read what `write_events` wrote, in either format; other events than those of `same_as` are refused."""
     table, packed = Run(run).events(split), Run(run).events(split, ".npz")
     file = table if table.is_file() or not packed.is_file() else packed
     if not file.is_file():
         fix = f"vaiom evaluate {run} --split {split}"
         raise DataError("this split of the run has no scored events", where=file, fix=fix)
     try:
-        columns = read_arrays(file) if file == packed else _read_parquet(file)
-        if any(name not in columns for name in _COLUMNS):
-            expected, got = f"columns {', '.join(_COLUMNS)}", ", ".join(columns)
-            raise DataError("not a file of scored events", where=file, expected=expected, got=got)
+        if file == packed:
+            columns = read_arrays(file)
+        else:
+            from vaiom.market.folder import read_parquet
+
+            frame = read_parquet(file, file)
+            columns = {name: frame[name].to_numpy() for name in frame.columns}
+        if not columns.keys() >= {*_COLUMNS}:
+            raise ValueError(f"columns {', '.join(columns)}, without some of {', '.join(_COLUMNS)}")
         if columns["bucket"].dtype.kind != "u":
             raise ValueError("buckets that are no small whole numbers")
+        names, probs = [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)], None
+        if columns.keys() & {*names}:
+            probs = np.stack([columns[name] for name in names], axis=1)
+            if probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
+                raise ValueError("probabilities that do not sum to one")
         events = ScoredEvents(
             symbols=columns["symbol"].astype(np.str_),
             target_times=columns["target_time"].astype("datetime64[s]"),
             buckets=columns["bucket"],
             bits=bits_of_columns(columns),
-            probs=_probs_of_columns(columns),
+            probs=probs,
         )
-    except BAD_ARRAYS as error:
-        got = str(error).splitlines()[0]
+    except ImportError as error:
+        fix = "install polars, or evaluate again here"
+        raise DataError("reading this file needs polars", where=file, fix=fix) from error
+    except (DataError, *BAD_ARRAYS) as error:
+        got = error.got if isinstance(error, DataError) else str(error).splitlines()[0]
         raise DataError("not readable as scored events", where=file, got=got, fix="evaluate again") from error
     if same_as is not None:
         require_same_events(same_as, events, where=run)
     return events
-
-
-def _probs_of_columns(columns: dict[str, npt.NDArray[Any]]) -> Floats | None:
-    named = [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
-    if not columns.keys() & {*named}:
-        return None
-    probs = np.stack([columns[name] for name in named], axis=1)
-    if probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
-        raise ValueError("probabilities that are none")
-    return probs
 
 
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
@@ -228,22 +216,9 @@ def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object)
 
 
 def difference_of(ours: ScoredEvents, theirs: ScoredEvents) -> str | None:
-    """What is other in the second of two sets of events; None where they are the same."""
+    """How the second of two sets of events differs; None where they are the same."""
     if len(ours) != len(theirs):
         return f"{len(theirs)} events"
     columns = ("symbols", "target_times", "buckets")
     differs = np.any([getattr(ours, name) != getattr(theirs, name) for name in columns], axis=0)
     return f"event {int(differs.argmax())} differs" if differs.any() else None
-
-
-def _read_parquet(file: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        from vaiom.market.folder import read_parquet
-    except ImportError as error:
-        fix = "install polars, or evaluate again here"
-        raise DataError("reading this file needs polars", where=file, fix=fix) from error
-    try:
-        frame = read_parquet(file, file)
-    except DataError as error:
-        raise OSError(error.got) from error
-    return {name: frame[name].to_numpy() for name in frame.columns}
