@@ -51,21 +51,17 @@ class Split:
         """The baseline with the fewest bits."""
         return min(self.baselines, key=lambda name: self.evaluation.bits[name])
 
-    @property
-    def is_test(self) -> bool:
-        return self.name != VALIDATION
-
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a report is made from beside the files of its run; the page has it as JSON, and the audit reads it there."""
+    """What a report is made from other than the files of its run; the page has it as JSON, for the audit."""
 
     run: str
     corpus: str | None
     corpus_problem: str | None
     """Why the corpus could not be read."""
     ledger_sha256: str | None
-    """Of the corpus's ledger, up to the last look that is told of."""
+    """Of the corpus's ledger, up to the last look that the report shows."""
     matplotlib: str
 
 
@@ -81,12 +77,12 @@ class RunContents:
 
     @property
     def judged(self) -> list[Split]:
-        """The test splits, or what there is where none was scored."""
-        return [split for split in self.splits if split.is_test] or self.splits
+        """The test splits, or Validation where none was scored."""
+        return [split for split in self.splits if split.name != VALIDATION] or self.splits
 
     @property
     def looks(self) -> list[Look]:
-        """When a test split of the corpus was scored by a model, whichever it was."""
+        """The scorings of a test split of the corpus by any model."""
         if self.corpus is None or self.inputs.ledger_sha256 is None:
             return []
         looks = read_ledger(self.corpus)[: ledger_heads(self.corpus).index(self.inputs.ledger_sha256)]
@@ -94,17 +90,16 @@ class RunContents:
 
 
 def read_run(run: Path, corpus: Path | None = None) -> RunContents:
-    """All that a report is made of; a corpus not named and not there is no error."""
-    folder = Run(run)
+    """Everything that a report shows; without a named corpus, one that cannot be read is no error."""
+    folder, opened, problem = Run(run), None, None
     checkpoint = load_checkpoint(folder.best)
-    opened, problem = None, None
     try:
         opened = open_corpus(corpus or folder.corpus_path())
     except UserError as error:
         if corpus is not None:
             raise
         problem = f"{error.problem} ({error.where})"
-    if opened is not None:
+    else:
         require_tokenizer(opened, checkpoint)
     inputs = Inputs(
         run=str(run),
@@ -146,22 +141,25 @@ def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
     for name in (VALIDATION, *config.test_names, SEALED):
         if not run.evaluation(name).is_file():
             continue
-        found, events = Evaluation.read(run.path, name, checkpoint.sha256), read_events(run.path, name)
-        both = (found.num_events, found.bits), (len(events), events.bits)
-        wanted, got = (f"{size} events of {', '.join(names)}" for size, names in both)
-        if wanted != got:
-            problem = "the scored events are not those of the evaluation beside them"
-            fix = f"vaiom evaluate {run.path} --split {name}"
-            raise DataError(problem, where=run.path, expected=wanted, got=got, fix=fix)
-        others = (each for each in sorted(run.forecasts.glob("*")) if Run(each).evaluation(name).is_file())
-        scores = {each.name: ForecastScore.read(each, name) for each in others}
-        for other, score in scores.items():
-            if score.run_sha256 != checkpoint.sha256:
-                folder, problem = run.forecasts / other, "these forecasts were scored against another model"
-                raise DataError(problem, where=folder, fix=score.remade_by.format(run=folder, split=name))
-        splits.append(Split(period=period_of(config, name), evaluation=found, events=events, forecasts=scores))
+        evaluation, events = Evaluation.read(run.path, name, checkpoint.sha256), read_events(run.path, name)
+        expected = f"{evaluation.num_events} events of {', '.join(evaluation.bits)}"
+        got = f"{len(events)} events of {', '.join(events.bits)}"
+        if got != expected:
+            problem, fix = (
+                "the scored events are not those of the evaluation",
+                f"vaiom evaluate {run.path} --split {name}",
+            )
+            raise DataError(problem, where=run.path, expected=expected, got=got, fix=fix)
+        scores = {}
+        for folder in sorted(run.forecasts.glob("*")):
+            if Run(folder).evaluation(name).is_file():
+                scores[folder.name] = score = ForecastScore.read(folder, name)
+                if score.run_sha256 != checkpoint.sha256:
+                    fix = score.remade_by.format(run=folder, split=name)
+                    raise DataError("these forecasts were scored against another model", where=folder, fix=fix)
+        splits.append(Split(period=period_of(config, name), evaluation=evaluation, events=events, forecasts=scores))
     if not splits:
-        problem, file = "this run was not evaluated yet: there is nothing to report", run.evaluation(VALIDATION)
-        fix = f"vaiom evaluate {run.path} --split {VALIDATION}"
-        raise DataError(problem, where=run.path, expected=file.name, fix=fix)
+        expected, fix = run.evaluation(VALIDATION).name, f"vaiom evaluate {run.path} --split {VALIDATION}"
+        problem = "this run was not evaluated yet: there is nothing to report"
+        raise DataError(problem, where=run.path, expected=expected, fix=fix)
     return splits

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 # Colours that nothing else uses: each becomes the page's variable of that name.
 INK, MUTED, RULE, ACCENT, GOOD, BAD, PAPER = (f"#01020{number}" for number in range(1, 8))
 _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", ACCENT: "accent", GOOD: "good", BAD: "bad", PAPER: "paper"}
-_STYLE = files("vaiom.report") / "assets" / "report.mplstyle"
-_WIDTH = 8.4
 _whole = number("+,.0f")
-_LONG_NAME = 8
 _COLOURS = {1: GOOD, 0: MUTED, -1: BAD}
 """By the side of zero on which an interval lies."""
 
@@ -39,7 +36,8 @@ def in_style() -> Iterator[None]:
     """Draw with the report's style, whatever the user's own settings are."""
     import matplotlib as mpl
 
-    with as_file(_STYLE) as style, mpl.rc_context(mpl.rcParamsDefault), mpl.rc_context(fname=style):
+    asset = files("vaiom.report") / "assets" / "report.mplstyle"
+    with as_file(asset) as style, mpl.rc_context(mpl.rcParamsDefault), mpl.rc_context(fname=style):
         yield
 
 
@@ -133,21 +131,21 @@ def cumulative(split: Split) -> str:
 @in_style()
 def calibration(split: Split) -> str:
     """The PIT histogram, and reliability of buckets and of cumulative probabilities."""
-    found = split.evaluation.calibration
+    measured = split.evaluation.calibration
     figure, axes = _drawing(3.0, nrows=1, ncols=3)
-    heights = np.array(found.pit_histogram, np.float64)
+    heights = np.array(measured.pit_histogram, np.float64)
     heights /= heights.mean()
-    spread = 1.96 * np.sqrt((1 - 1 / len(heights)) * len(heights) / found.pit.num_events)
+    spread = 1.96 * np.sqrt((1 - 1 / len(heights)) * len(heights) / measured.pit.num_events)
     axes[0].axhspan(1 - spread, 1 + spread, color=RULE, linewidth=0)
     axes[0].stairs(heights, np.linspace(0, 1, len(heights) + 1), baseline=None, color=ACCENT, linewidth=1.2)
     axes[0].set(title="randomised PIT", ylim=(0, max(1.5, float(heights.max()) * 1.1)))
     axes[0].set(xlabel="forecast probability of less", ylabel="share of events, 1 is even")
-    _reliability(axes[1], found.buckets, "buckets")
-    _reliability(axes[2], found.cumulative, "up to an edge")
-    worst = max(found.buckets, key=lambda each: each.error)
+    _reliability(axes[1], measured.buckets, "buckets")
+    _reliability(axes[2], measured.cumulative, "up to an edge")
+    worst = max(measured.buckets, key=lambda each: each.error)
     alt = (
         f"{split.title}: calibration. The PIT histogram lies between {heights.min():.2f} and "
-        f"{heights.max():.2f} where 1 is even (Kuiper p {p_value(found.pit.p_value)}). The least reliable bucket is "
+        f"{heights.max():.2f} where 1 is even (Kuiper p {p_value(measured.pit.p_value)}). The least reliable bucket is "
         f"{worst.outcome}: forecast {percent(worst.predicted)}, observed {percent(worst.observed)}, mean error "
         f"{percent2(worst.error)}."
     )
@@ -157,14 +155,14 @@ def calibration(split: Split) -> str:
 @in_style()
 def portfolios(split: Split) -> str:
     """How often portfolios lost more than their value at risk, a panel per level."""
-    found = split.evaluation.joint
-    assert found is not None
-    levels = sorted({each.level for each in found.portfolios})
-    names = list(dict.fromkeys(each.portfolio for each in found.portfolios))
+    assert split.evaluation.joint is not None
+    backtests = split.evaluation.joint.portfolios
+    levels = sorted({each.level for each in backtests})
+    names = list(dict.fromkeys(each.portfolio for each in backtests))
     figure, axes = _drawing(0.9 + 0.22 * len(names), nrows=1, ncols=max(1, len(levels)), squeeze=False, sharey=True)
     described = []
     for axis, level in zip(axes[0], levels, strict=False):
-        rows = [each for each in found.portfolios if each.level == level]
+        rows = [each for each in backtests if each.level == level]
         spread = 1.96 * np.sqrt(level * (1 - level) / rows[0].num_stamps)
         axis.axvspan(1 - level - spread, 1 - level + spread, color=RULE, linewidth=0)
         axis.plot([each.exceedance_rate for each in rows], range(len(rows)), "o", color=ACCENT, markersize=4.5)
@@ -222,7 +220,7 @@ def _drawing(height: float, **subplots: Any) -> tuple[Figure, Any]:
     """An empty figure of that many inches, and its axes; no window, no global state."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(8.4, height), layout="constrained")
     return figure, figure.subplots(**subplots)
 
 
@@ -251,7 +249,7 @@ def _to_svg(figure: Figure, name: str, alt: str) -> str:
 def _folded(name: str) -> str:
     """A long name on two lines, broken after the underscore nearest to its middle."""
     breaks = [index + 1 for index, character in enumerate(name) if character == "_"]
-    if len(name) <= _LONG_NAME or not breaks:
+    if len(name) <= 8 or not breaks:
         return name
     middle = min(breaks, key=lambda index: abs(2 * index - len(name)))
     return f"{name[:middle]}\n{name[middle:]}"

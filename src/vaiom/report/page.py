@@ -33,7 +33,7 @@ def write_report(
     markdown: Path | None = None,
     latex: Path | None = None,
 ) -> RunContents:
-    """Write the page (`report.html` in the run unless told) and, where asked for, the tables; returns what they say."""
+    """Write the page (`report.html` in the run unless named) and, where named, the tables; returns their contents."""
     contents = read_run(run, corpus)
     texts = {out or Run(run).report: render(contents)}
     tables = results.headline_tables(contents)

@@ -14,7 +14,7 @@ from vaiom.evaluation.evaluate import Evaluation, MixtureReport
 from vaiom.evaluation.inference import PairedComparison
 from vaiom.evaluation.joint import JointEvaluation
 from vaiom.evaluation.scores import MODEL
-from vaiom.events.splits import SEALED
+from vaiom.events.splits import SEALED, VALIDATION
 from vaiom.report.contents import RunContents
 from vaiom.report.tables import (
     Column,
@@ -33,7 +33,6 @@ from vaiom.report.tables import (
     text,
 )
 
-_GROUP_NAMES = {"vol_regime": "volatility regime"}
 _EVENTS = Column("events", count, "num_events")
 _AGAINST = Column("against", text, "baseline")
 _GAIN = (
@@ -113,51 +112,48 @@ _PORTFOLIOS = (
 def headline_tables(contents: RunContents) -> list[Table]:
     """What the report rests on: two tables per split, and all test splits together."""
     tables = [tables_of(split.evaluation, split.label) for split in contents.splits]
-    together = [table for each in tables for table in each["all_tests"]]
-    return [table for each in tables for table in each["headline"]] + together[-1:]
+    together = [table for parts in tables for table in parts["all_tests"]]
+    return [table for parts in tables for table in parts["headline"]] + together[-1:]
 
 
-def tables_of(found: Evaluation, label: str, own: str = MODEL) -> dict[str, list[Table]]:
+def tables_of(result: Evaluation, label: str, own: str = MODEL) -> dict[str, list[Table]]:
     """Every table of an evaluation by the part that it belongs to; `label` says which split, `own` whose it is."""
-    together, mixture = sorted(found.all_tests or [], key=at("gain.gain_bits")), found.mixture
+    together = sorted(result.all_tests or [], key=at("gain.gain_bits"))
     inside = [replace(column, source=f"gain.{column.source}") for column in (_EVENTS, *_GAIN, _BY_MONTHS)]
     all_tests = Table.of("All test splits together: paired gain", [_AGAINST, *inside], together)
     risk = f"{label}: value at risk and expected shortfall"
     tables = {
-        "headline": [_likelihood(found, label, own), _tests(found, label)],
+        "headline": _headline(result, label, own),
         "all_tests": [all_tests] if together else [],
-        "groups": _groups(found, label, own),
-        "seeds": [Table.of(f"{label}: seeds together", _SEEDS, found.seeds.items())] if found.seeds else [],
-        "calibration": [_calibration(found, label), Table.of(risk, _BACKTESTS, found.backtests)],
+        "groups": _groups(result, label, own),
+        "seeds": [Table.of(f"{label}: seeds together", _SEEDS, result.seeds.items())] if result.seeds else [],
+        "calibration": [_calibration(result, label), Table.of(risk, _BACKTESTS, result.backtests)],
         "calibration_by": [],
-        "joint": _joint(found.joint, label) if found.joint else [],
-        "states": [_states(mixture, label)] if mixture else [],
-        "horizons": _horizons(found, label),
+        "joint": _joint(result.joint, label) if result.joint else [],
+        "states": [_states(result.mixture, label)] if result.mixture else [],
+        "horizons": _horizons(result, label),
     }
-    for by in found.calibration_by:
-        name = _GROUP_NAMES.get(by, by)
+    for by in result.calibration_by:
+        name = by.replace("vol_regime", "volatility regime")
         group = Column(name, text, "group")
         tables["calibration_by"] += [
-            Table.of(f"{label}: calibration by {name}", [group, *_SCORES], found.calibration_by[by]),
-            Table.of(f"{risk} by {name}", [group, *_BACKTESTS], found.backtests_by[by]),
+            Table.of(f"{label}: calibration by {name}", [group, *_SCORES], result.calibration_by[by]),
+            Table.of(f"{risk} by {name}", [group, *_BACKTESTS], result.backtests_by[by]),
         ]
     return tables
 
 
-def notes_of(found: Evaluation) -> list[str]:
+def notes_of(result: Evaluation) -> list[str]:
     """What limits the figures of an evaluation."""
-    notes = [*found.caveats]
-    if found.confidence_set:
-        size, inside = found.confidence_set.size, ", ".join(found.confidence_set.included)
+    notes = [*result.caveats]
+    if result.confidence_set:
+        size, inside = result.confidence_set.size, ", ".join(result.confidence_set.included)
         notes.append(f"The {1 - size:.0%} model confidence set, the predictors that no other has beaten: {inside}.")
-    if found.bits_alone is not None:
-        loss = signed(found.bits_alone - found.bits[MODEL])
-        notes.append(f"Without the bars of other assets the model has {bits(found.bits_alone)} bits ({loss}).")
-    notes.append(
-        f"Every figure is conditional on a non-zero next return: {percent2(found.zero_share)} of the next returns in "
-        "this split were exactly zero and are no events."
-    )
-    return notes
+    if result.bits_alone is not None:
+        loss = signed(result.bits_alone - result.bits[MODEL])
+        notes.append(f"Without the bars of other assets the model has {bits(result.bits_alone)} bits ({loss}).")
+    zeros = f"{percent2(result.zero_share)} of the next returns in this split were exactly zero and are no events."
+    return [*notes, f"Every figure is conditional on a non-zero next return: {zeros}"]
 
 
 def describe_states(mixture: MixtureReport) -> str:
@@ -170,32 +166,30 @@ def describe_states(mixture: MixtureReport) -> str:
     )
 
 
-def _likelihood(found: Evaluation, label: str, own: str) -> Table:
-    """Bits of every predictor, best first, and the model's gain over it with its asset-month interval."""
-    gains = {each.baseline: [column.take(each.gain) for column in _GAIN] for each in found.against}
-    order = sorted(found.bits, key=lambda name: found.bits[name])
+def _headline(result: Evaluation, label: str, own: str) -> list[Table]:
+    """Bits of every predictor, best first, with the model's gain over it; then tails, months and tests of the gains."""
+    gains = {each.baseline: [column.take(each.gain) for column in _GAIN] for each in result.against}
+    order = sorted(result.bits, key=lambda name: result.bits[name])
     cost = Column("bits/event", bits, about="Mean of minus log2 of the probability given to the bucket that came")
-    caption = f"{label}, {count(found.num_events)} events: bits per event and paired gain"
-    rows = [[own if name == MODEL else name, found.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
-    return Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)}))
-
-
-def _tests(found: Evaluation, label: str) -> Table:
-    """What stands behind the gains, strongest baseline first: tails, months, and the tests that see time."""
-    p_values = found.confidence_set.p_values if found.confidence_set else {}
+    caption = f"{label}, {count(result.num_events)} events: bits per event and paired gain"
+    rows = [[own if name == MODEL else name, result.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
+    p_values = result.confidence_set.p_values if result.confidence_set else {}
     about = "Model confidence set: small when the baseline was beaten by some predictor"
     in_set = Column("MCS p", p_value, lambda each: p_values.get(each.baseline), about)
-    ranked = sorted(found.against, key=at("gain.gain_bits"))
-    return Table.of(f"{label}: tails, months and tests", [*_TESTS, in_set], ranked)
+    ranked = sorted(result.against, key=at("gain.gain_bits"))
+    return [
+        Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)})),
+        Table.of(f"{label}: tails, months and tests", [*_TESTS, in_set], ranked),
+    ]
 
 
-def _groups(found: Evaluation, label: str, own: str) -> list[Table]:
+def _groups(result: Evaluation, label: str, own: str) -> list[Table]:
     """Bits by asset and gains by month."""
-    baselines = [name for name in found.bits if name != MODEL]
+    baselines = [name for name in result.bits if name != MODEL]
     by_asset = [Column("asset"), Column("events", count), *(Column(name, bits) for name in (own, *baselines))]
     by_month = [Column("month"), Column("events", count), *(Column(name, signed) for name in baselines)]
-    costs = [[each.group, each.num_events, *each.bits.values()] for each in found.by["asset"]]
-    months = found.by["month"]
+    costs = [[each.group, each.num_events, *each.bits.values()] for each in result.by["asset"]]
+    months = result.by["month"]
     gains = [[each.group, each.num_events, *(each.bits[b] - each.bits[MODEL] for b in baselines)] for each in months]
     return [
         Table(f"{label}: bits per event by asset", by_asset, costs),
@@ -203,47 +197,42 @@ def _groups(found: Evaluation, label: str, own: str) -> list[Table]:
     ]
 
 
-def _calibration(found: Evaluation, label: str) -> Table:
-    model = found.calibration
-    tails = {
-        f"{tail.outcome} tail{'s' if tail.outcome == 'both' else ''}: forecast, observed": (
-            f"{percent2(tail.predicted)}, {percent2(tail.observed)}"
-        )
-        for tail in model.tails
-    }
+def _calibration(result: Evaluation, label: str) -> Table:
+    model, scores = result.calibration, result.calibration.overall
     rows = {
         "randomised PIT uniform (Kuiper)": f"p {p_value(model.pit.p_value)}",
         "largest mean error of a bucket": percent2(max(each.error for each in model.buckets)),
         "largest mean error up to an edge": percent2(max(each.error for each in model.cumulative)),
-        **tails,
-        "Brier score": bits(model.overall.brier),
-        "ranked probability score": bits(model.overall.ranked_probability_score),
-        "sharpness (entropy of the forecasts)": f"{bits(model.overall.entropy_bits)} bits",
     }
+    for tail in model.tails:
+        name = "both tails" if tail.outcome == "both" else f"{tail.outcome} tail"
+        rows[f"{name}: forecast, observed"] = f"{percent2(tail.predicted)}, {percent2(tail.observed)}"
+    rows["Brier score"] = bits(scores.brier)
+    rows["ranked probability score"] = bits(scores.ranked_probability_score)
+    rows["sharpness (entropy of the forecasts)"] = f"{bits(scores.entropy_bits)} bits"
     return facts(f"{label}: calibration of the model", rows)
 
 
-def _joint(found: JointEvaluation, label: str) -> list[Table]:
+def _joint(joint: JointEvaluation, label: str) -> list[Table]:
     """Copulas, and portfolios with the gain in Fissler-Ziegel loss over each other forecast of their risk."""
-    caption = f"{label}, {count(found.num_stamps)} stamps: {bits(found.bits)} bits per stamp over independence"
-    copulas = Table.of(caption, _COPULAS, found.copulas)
-    if not found.portfolios:
+    caption = f"{label}, {count(joint.num_stamps)} stamps: {bits(joint.bits)} bits per stamp over independence"
+    copulas = Table.of(caption, _COPULAS, joint.copulas)
+    if not joint.portfolios:
         return [copulas]
     columns = [*_PORTFOLIOS]
-    for each in found.portfolios[0].against:
-        columns += [Column(f"over {each.against}", signed, about="In Fissler-Ziegel loss")]
+    for other in joint.portfolios[0].against:
+        columns += [Column(f"over {other.against}", signed, about="In Fissler-Ziegel loss")]
         columns += [Column("95% interval", interval)]
-    rows = [
-        [column.take(each) for column in _PORTFOLIOS]
-        + [value for other in each.against for value in (other.gain, other.weeks.interval)]
-        for each in found.portfolios
-    ]
+    rows = []
+    for portfolio in joint.portfolios:
+        gains = [value for other in portfolio.against for value in (other.gain, other.weeks.interval)]
+        rows.append([*(column.take(portfolio) for column in _PORTFOLIOS), *gains])
     return [copulas, Table(f"{label}: value at risk of portfolios, and gain in Fissler-Ziegel loss", columns, rows)]
 
 
-def _horizons(found: Evaluation, label: str) -> list[Table]:
+def _horizons(result: Evaluation, label: str) -> list[Table]:
     """Bits of every predictor at each horizon, and how the horizons agree."""
-    scores = found.horizons or []
+    scores = result.horizons or []
     rows = [
         [each.bars, name, each.bits[name], *("" if name == MODEL else c.take(each.gains[name]) for c in _HORIZON_GAIN)]
         for each in scores
@@ -269,20 +258,20 @@ def _states(mixture: MixtureReport, label: str) -> Table:
 
 
 def verdict(contents: RunContents) -> list[str]:
-    """What was found on each test split, or on Validation where none was scored, and what limits it."""
+    """The finding on each test split, or on Validation where none was scored, and what limits it."""
     return [*(describe(split.evaluation, split.period) for split in contents.judged), *limits(contents)]
 
 
 def headline(contents: RunContents) -> str:
-    """What was found, in a few words: the least favourable of the judged splits decides."""
-    found = [
+    """The finding in a few words: the least favourable of the judged splits decides."""
+    gains = [
         (side_of_zero(each.gain.asset_months.interval), split.period, each)
         for split in contents.judged
         for each in split.evaluation.against
     ]
-    if not found:
+    if not gains:
         return "Compared with no baseline"
-    side, period, worst = min(found, key=lambda each: (each[0], each[2].gain.gain_bits))
+    side, period, worst = min(gains, key=lambda each: (each[0], each[2].gain.gain_bits))
     if side > 0:
         return f"Better than every baseline: {bits(worst.gain.gain_bits)} bits ahead of {worst.baseline}"
     return f"{'Worse than' if side < 0 else 'Cannot be told from'} {worst.baseline} on {period}"
@@ -291,10 +280,9 @@ def headline(contents: RunContents) -> str:
 def limits(contents: RunContents) -> list[str]:
     """What the reader must know before believing the findings."""
     splits, out = contents.judged, []
-    if not any(split.is_test for split in splits):
-        out.append(
-            "No test split was scored. The model was selected on Validation, so these figures flatter it a little."
-        )
+    if all(split.name == VALIDATION for split in splits):
+        selected = "The model was selected on Validation, so these figures flatter it a little."
+        out.append(f"No test split was scored. {selected}")
     last = splits[-1].evaluation
     both = next(tail for tail in last.calibration.tails if tail.outcome == "both")
     out.append(
@@ -303,24 +291,21 @@ def limits(contents: RunContents) -> list[str]:
     )
     if {each.baseline for each in last.against} <= {*PLAIN}:
         out.append("The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones.")
-    looks = [
-        ("the sealed interval " if split.name == SEALED else f"{split.period} ")
-        + ("once" if times == 1 else f"{times} times")
-        for split in splits
-        if (times := split.evaluation.looks) is not None
-    ]
+    looks = []
+    for split in splits:
+        if (number := split.evaluation.looks) is not None:
+            name = "the sealed interval" if split.name == SEALED else split.period
+            looks.append(f"{name} once" if number == 1 else f"{name} {number} times")
     if looks:
         out.append(f"Looks at Test on this corpus, these included: {', '.join(looks)}.")
     return out
 
 
-def describe(found: Evaluation, period: str, who: str = "the model") -> str:
-    """What was found in a period, in a sentence or two."""
-    ranked = sorted(found.against, key=lambda each: each.gain.gain_bits)
-    start = (
-        f"On {period} ({found.split}, {count(found.num_events)} events) {who} needs "
-        f"{bits(found.bits['model'])} bits per event"
-    )
+def describe(result: Evaluation, period: str, who: str = "the model") -> str:
+    """The finding on a period in a sentence or two."""
+    ranked = sorted(result.against, key=lambda each: each.gain.gain_bits)
+    start = f"On {period} ({result.split}, {count(result.num_events)} events) {who} needs "
+    start += f"{bits(result.bits[MODEL])} bits per event"
     if not ranked:
         return f"{start}. It was compared with no baseline."
     sentence = f"{start}, {_compare_with_strongest(ranked[0])}."
@@ -341,8 +326,6 @@ def _compare_with_strongest(each: PairedComparison) -> str:
     if side_of_zero(pair) == 0:
         return f"{amount}, but the interval includes zero ({within}): the two cannot be told apart"
     if months is not None and side_of_zero(months) == 0:
-        return (
-            f"{amount} ({within}); with whole months as blocks the interval includes zero "
-            f"({signed(months[0])} to {signed(months[1])})"
-        )
+        wide = f"({signed(months[0])} to {signed(months[1])})"
+        return f"{amount} ({within}); with whole months as blocks the interval includes zero {wide}"
     return f"{amount} ({within})" if gain > 0 else f"{amount} ({within}): the baseline is better"

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 NOTHING = "\N{EN DASH}"
 """Stands where a figure does not exist."""
-UNDEFINED = "undefined"
 MINUS = "\N{MINUS SIGN}"
-SMALLEST_P = 1e-4
 
 Pair = tuple[float, float]
 
@@ -40,7 +38,7 @@ count, bits, signed = number(","), number(".4f"), number("+.4f")
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share; exactly none and exactly all are told from what rounds to them."""
+    """A share; exactly none and exactly all differ from what rounds to them."""
     if share is None:
         return NOTHING
     return f"{100 * share:.0f}%" if share in (0.0, 1.0) else f"{100 * share:.{digits}f}%"
@@ -48,7 +46,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 def between(show: Callable[[float], str]) -> Callable[[Pair | None], str]:
     """How an interval is spelled whose ends are spelled so."""
-    return lambda pair: UNDEFINED if pair is None else f"[{show(pair[0])}, {show(pair[1])}]"
+    return lambda pair: "undefined" if pair is None else f"[{show(pair[0])}, {show(pair[1])}]"
 
 
 percent2, interval, percents = partial(percent, digits=2), between(signed), between(percent)
@@ -57,7 +55,7 @@ percent2, interval, percents = partial(percent, digits=2), between(signed), betw
 def p_value(value: float | None) -> str:
     if value is None:
         return NOTHING
-    return f"<{SMALLEST_P:.4f}" if value < SMALLEST_P else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+    return "<0.0001" if value < 1e-4 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
 
 
 def ratio(part_and_whole: tuple[int, int]) -> str:
