@@ -23,8 +23,8 @@ from vaiom.events.fields import CROSS_FIELDS
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve.app import Service, make_app
+from vaiom.serve.follow import BarRow
 from vaiom.serve.run import ServeConfig
-from vaiom.serve.schemas import BarRow
 
 CONTEXT = 32
 BACKFILL = 24

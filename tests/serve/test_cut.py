@@ -223,7 +223,7 @@ def test_a_cut_that_fails_removes_nothing(tiny: TinyRun, tmp_path: Path, monkeyp
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vaiom.serve.store._bar", fails)
+        patch.setattr("vaiom.serve.store.Store._bar", fails)
         with pytest.raises(RefusalError, match="nothing was removed"):
             assets.cut("EURUSD", before[-3].datetime)
     assert assets.store.last_bars("EURUSD", 9_999) == before

@@ -16,14 +16,14 @@ from market import feed_server
 from vaiom.errors import DataError
 from vaiom.market.feeds import BELIEVED, Dukascopy
 from vaiom.market.folder import BAR_SCHEMA
-from vaiom.serve.follow import Bar, Follower, HttpService
+from vaiom.serve.follow import BarRow, Follower, HttpService
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 START = datetime(2024, 5, 15)
 
 
-def bar(number: float, close: float = 1.5) -> Bar:
-    return (START + number * HOUR, 1.0, 2.0, 0.5, close, None)
+def bar(number: float, close: float = 1.5) -> BarRow:
+    return BarRow(START + number * HOUR, 1.0, 2.0, 0.5, close, None)
 
 
 class Source:
@@ -34,7 +34,7 @@ class Source:
     step: timedelta | None = HOUR
     lies = False
 
-    def __init__(self, *bars: Bar) -> None:
+    def __init__(self, *bars: BarRow) -> None:
         self.bars, self.asked = list(bars), list[str]()
         self.failing = set[str]()
 
@@ -53,12 +53,12 @@ class Memory:
 
     def __init__(self, *symbols: str) -> None:
         self.symbols = list(symbols or ["EURUSD"])
-        self.bars: dict[str, list[Bar]] = {symbol: [bar(0)] for symbol in self.symbols}
+        self.bars: dict[str, list[BarRow]] = {symbol: [bar(0)] for symbol in self.symbols}
 
-    def stored(self, symbol: str) -> Sequence[Bar]:
+    def stored(self, symbol: str) -> Sequence[BarRow]:
         return self.bars[symbol][-32:]
 
-    def push(self, symbol: str, bars: Sequence[Bar]) -> None:
+    def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         stamps = [each[0] for each in (*self.bars[symbol][-1:], *bars)]
         assert stamps == sorted(set(stamps))
         self.bars[symbol] += bars

@@ -22,8 +22,8 @@ from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.row_step import RowStep
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve import posted
+from vaiom.serve.follow import BarRow
 from vaiom.serve.posted import PostedHistories
-from vaiom.serve.schemas import BarRow
 
 ALONE, TOGETHER = ("ret_z", "hour_sin"), ("ret_z", *CROSS_FIELDS)
 

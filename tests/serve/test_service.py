@@ -26,7 +26,7 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import OnlineForecaster
 from vaiom.market.folder import write_symbol
 from vaiom.serve.app import Service
-from vaiom.serve.schemas import RefusalError
+from vaiom.serve.schemas import PushRequest, RefusalError
 from vaiom.serve.state import Pushed
 
 
@@ -122,7 +122,8 @@ def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: T
             first = asyncio.create_task(push(client, "XAUUSD", tiny.later["XAUUSD"][0]))
             while not service._taking:
                 await asyncio.sleep(0)
-            gone = asyncio.create_task(service._take("EURUSD", [bar_row(**tiny.later["EURUSD"][1])]))
+            body = PushRequest.model_validate({"bars": [tiny.later["EURUSD"][1]]})
+            gone = asyncio.create_task(service.push("EURUSD", body))
             await asyncio.sleep(0)
             gone.cancel()
             await asyncio.sleep(0)

@@ -11,7 +11,8 @@ from serve_runs import TinyRun, config_of
 
 from vaiom.errors import DataError
 from vaiom.serve.app import Service
-from vaiom.serve.schemas import BarRow, RefusalError
+from vaiom.serve.follow import BarRow
+from vaiom.serve.schemas import RefusalError
 from vaiom.serve.store import FILE_NAME, Store
 
 # As version 0.1 made and filled it.

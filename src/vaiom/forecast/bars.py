@@ -16,7 +16,7 @@ from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.scales import Bars
 from vaiom.market import folder
-from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
+from vaiom.market.folder import BAR_COLUMNS, NUMBER_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
 from vaiom.market.formats.table import guess_roles
 from vaiom.market.resample import resample
 from vaiom.market.symbols import find_pair
@@ -28,7 +28,6 @@ CLOCK_ALLOWANCE = timedelta(hours=15)
 """Bars may be this far ahead of UTC: time zones reach 14 hours, and clocks may be off by minutes."""
 
 _CHECKED_STEPS = 2_000
-_STAMP_NAMES = ("timestamp", "time", "date")
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -56,13 +55,9 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
             fix = "leave the price out (null or NaN): its row is then masked as missing"
             raise DataError("a price is infinite", where=place, got=bars[name][int(infinite.argmax())], fix=fix)
     if len(bars) < min_bars:
-        raise DataError(
-            "too few bars for a forecast",
-            where=where,
-            expected=f"{min_bars} at least; as many as the model's context, or more, are better",
-            got=len(bars),
-            fix="bring in a longer history",
-        )
+        expected = f"{min_bars} at least; as many as the model's context, or more, are better"
+        fix = "bring in a longer history"
+        raise DataError("too few bars for a forecast", where=where, expected=expected, got=len(bars), fix=fix)
     seen, wanted = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
     # A few bars may span a weekend: too far apart proves nothing then, too close always does.
     if seen is not None and (seen < wanted or (seen > wanted and len(bars) >= MIN_BARS)):
@@ -105,13 +100,20 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
     """One bar as NumPy scalars; names in any case, High, Low and Volume as in a bar folder."""
     values = {str(name).lower(): value for name, value in bar.items()}
     where = f"a bar of {check_symbol(symbol)}"
-    for stamp in _STAMP_NAMES if "datetime" not in values else ():
-        values |= {"datetime": values[stamp]} if stamp in values else {}
-    missing = [name for name in ("Datetime", *PRICE_COLUMNS) if name.lower() not in values]
-    if missing:
-        raise DataError(f"{missing[0]!r} is missing", where=where, expected=", ".join(("Datetime", *PRICE_COLUMNS)))
-    one: Any = [_number(values.get(name.lower()), where, name) for name in (*PRICE_COLUMNS, "Volume")]
-    return Bars(_seconds(values["datetime"], where), *one)
+    stamps = [values[name] for name in ("datetime", "date", "time", "timestamp") if name in values]
+    missing = [name for name in PRICE_COLUMNS if name.lower() not in values]
+    if missing or not stamps:
+        name, expected = missing[0] if stamps else "Datetime", ", ".join(("Datetime", *PRICE_COLUMNS))
+        raise DataError(f"{name!r} is missing", where=where, expected=expected)
+    if not isinstance(stamps[0], datetime) or stamps[0].utcoffset():
+        raise DataError("a stamp must be a datetime without a zone, or in UTC", where=where, got=repr(stamps[0]))
+    stamp = stamps[0].replace(tzinfo=None)
+    seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
+    if fraction or not 0 <= seconds <= LAST_SECOND:
+        expected = "whole seconds between 1970 and 2106"
+        raise DataError("a bar's stamp cannot be stored", where=where, expected=expected, got=stamp)
+    numbers: Any = [_number(values.get(name.lower()), where, name) for name in NUMBER_COLUMNS]
+    return Bars(np.int64(seconds), *numbers)  # type: ignore[arg-type]
 
 
 def utc_now() -> datetime:
@@ -132,24 +134,9 @@ def seconds_of(moment: datetime) -> int:
 def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
     """The error for bars of another timeframe."""
     finer = seen < timeframe_of(timeframe)
-    return DataError(
-        "the bars are of another timeframe than the model's",
-        where=where,
-        expected=f"{timeframe} bars",
-        got=f"bars mostly {seen} apart",
-        fix="`vaiom data resample` makes coarser bars" if finer else "bring in finer bars, or train a model on these",
-    )
-
-
-def _seconds(stamp: object, where: str) -> Any:
-    if not isinstance(stamp, datetime) or stamp.utcoffset():
-        raise DataError("a stamp must be a datetime without a zone, or in UTC", where=where, got=repr(stamp))
-    stamp = stamp.replace(tzinfo=None)
-    seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
-    if fraction or not 0 <= seconds <= LAST_SECOND:
-        expected = "whole seconds between 1970 and 2106"
-        raise DataError("a bar's stamp cannot be stored", where=where, expected=expected, got=stamp)
-    return np.int64(seconds)
+    fix = "`vaiom data resample` makes coarser bars" if finer else "bring in finer bars, or train a model on these"
+    problem, got = "the bars are of another timeframe than the model's", f"bars mostly {seen} apart"
+    return DataError(problem, where=where, expected=f"{timeframe} bars", got=got, fix=fix)
 
 
 def _number(value: Any, where: str, name: str) -> np.float64:
@@ -196,22 +183,22 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
     if zone is None:
         return pl.DataFrame(frame)
     if str(zone) not in ("UTC", "Etc/UTC", "GMT"):
-        raise DataError(
+        problem, got = (
             "stamps must be naive, on the clock that the model was trained on",
-            where=f"{where}, column Datetime",
-            got=f"stamps with the zone {zone}",
-            fix="convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too",
+            f"stamps with the zone {zone}",
         )
+        fix = "convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too"
+        raise DataError(problem, where=f"{where}, column Datetime", got=got, fix=fix)
     return pl.DataFrame(frame).with_columns(pl.col("Datetime").dt.replace_time_zone(None))
 
 
 def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
     """Our column names and those of the frame, with the aliases of file imports."""
-    found = {role: name for role, name in guess_roles(names).items() if role in BAR_COLUMNS}
+    roles = {role: name for role, name in guess_roles(names).items() if role in BAR_COLUMNS}
     for name in names:
-        if (known := found.get(name.capitalize(), name)) != name:
+        if (known := roles.get(name.capitalize(), name)) != name:
             raise DataError("a column is there twice", where=where, got=f"{known} and {name}")
-    return found
+    return roles
 
 
 def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:

@@ -125,7 +125,9 @@ def open_checkpoint(path: Path, device: str | None = "cpu", threads: int | None 
 
     def make(card: ModelCard, tensors: Tensors) -> RowStep | Vaiom:
         if (device is None or not find_spec("torch")) and card.config.attention_window:
-            return _row_step(card, tensors)
+            step, (events, meta) = RowStep(card.config, tensors), made_up_windows(card, 1, PROBE_SEED)
+            step.step(None, events[0, :1], meta[0])  # tensors that do not fit fail here
+            return step
         require_installed("torch")
         return network(card, tensors)
 
@@ -140,14 +142,6 @@ def open_checkpoint(path: Path, device: str | None = "cpu", threads: int | None 
     return TorchEngine(model, device or "cpu", threads, horizons), card
 
 
-def _row_step(card: ModelCard, tensors: Tensors) -> RowStep:
-    """A model in NumPy, tested on one row."""
-    step = RowStep(card.config, tensors)
-    events, meta = made_up_windows(card, 1, PROBE_SEED)
-    step.step(None, events[0, :1], meta[0])
-    return step
-
-
 def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
     """Load a file written by `vaiom export`; it must reproduce its stored answer to a known window."""
     try:
@@ -155,9 +149,8 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
     except ConfigError:
         raise
     except Exception as error:  # the runtime's errors share no other base
-        raise CheckpointError(
-            "not readable as an ONNX model", where=path, got=str(error).splitlines()[0], fix="export it again"
-        ) from error
+        got = str(error).splitlines()[0]
+        raise CheckpointError("not readable as an ONNX model", where=path, got=got, fix="export it again") from error
     metadata = engine.session.get_modelmeta().custom_metadata_map
     try:
         text = metadata.get("vaiom", "")
@@ -168,22 +161,14 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
             raise ValueError(f"{header['format']} version {header['format_version']}")
         card, probe = read_card(header, path), np.array(header["probe"], np.float64)
     except (KeyError, TypeError, ValueError, DataError) as error:
-        raise CheckpointError(
-            "a file of another kind or schema",
-            where=path,
-            expected=f"{FORMAT} version {FORMAT_VERSION}",
-            got=str(error).splitlines()[0],
-            fix="export the run again with this version of vaiom",
-        ) from error
+        expected, got = f"{FORMAT} version {FORMAT_VERSION}", str(error).splitlines()[0]
+        problem, fix = "a file of another kind or schema", "export the run again with this version of vaiom"
+        raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix) from error
     difference = np.abs(engine.probs(*made_up_windows(card, 1, PROBE_SEED)) - probe).max()
     if not difference <= TOLERANCE:
-        raise CheckpointError(
-            "the model does not answer as it did when it was exported",
-            where=path,
-            expected=f"probabilities within {TOLERANCE:g}",
-            got=f"a difference of {difference:.2g}",
-            fix="export it again",
-        )
+        problem, fix = "the model does not answer as it did when it was exported", "export it again"
+        expected, got = f"probabilities within {TOLERANCE:g}", f"a difference of {difference:.2g}"
+        raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix)
     return engine, card
 
 

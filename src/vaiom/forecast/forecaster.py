@@ -20,16 +20,15 @@ import polars as pl
 from vaiom.errors import CheckpointError, ConfigError, require_installed
 from vaiom.events.calendar import next_stamp
 from vaiom.events.dependence import Dependence
-from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, inputs_of
+from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, cross_columns, inputs_of
 from vaiom.events.horizons import Horizon, of_next_bar
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.forecast.bars import CLOCK_ALLOWANCE, MIN_BARS, check_bars, is_pandas, moment_of, split_assets, utc_now
-from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution
+from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution, ReturnPaths, sample_paths
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, open_checkpoint, open_exported
-from vaiom.forecast.paths import ReturnPaths, sample_paths
 from vaiom.forecast.portfolio import join, state_after
-from vaiom.forecast.rows import History, Window, add_cross_fields, cut_window, find_absent
+from vaiom.forecast.rows import History, Window, cut_window
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard
 from vaiom.model.horizons import unknown_horizon
@@ -140,7 +139,7 @@ class Forecaster:
         default the present in UTC, decides whether the forecast is stale.
         """
         self.at(horizon)
-        windows = self.windows(_frames(bars, symbol), symbol)
+        windows = self.windows(bars, symbol)
         dists = {dist.symbol: dist for dist in self.forecast(windows, now or utc_now(), horizon=horizon)}
         return dists if symbol is None else dists[symbol]
 
@@ -151,7 +150,7 @@ class Forecaster:
         """
         require_installed("scipy")
         self.at(horizon)
-        assets = self._rows_of(_frames(bars, None), None)
+        assets = self._rows_of(bars, None)
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
         dists = {dist.symbol: dist for dist in self.forecast(windows, now or utc_now(), horizon=horizon)}
         return join(dists, state_after(self, assets))
@@ -195,14 +194,18 @@ class Forecaster:
     def predict_all(self, bars: Any, symbol: str | None = None, *, horizon: int = 1) -> History | dict[str, History]:
         """Forecast after every bar of a history, each from what was known at its time, as `predict` would."""
         self.at(horizon)
-        assets = self._rows_of(_frames(bars, symbol), symbol)
+        assets = self._rows_of(bars, symbol)
         histories = {}
         for each in [symbol] if symbol else assets:
             meta = self.meta(each)
             events = inputs_of(self.config, assets[each], meta)
             probs = self.engine.probs_after_each(events, meta, self.context, horizon)[MIN_BARS - 1 :]
             columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
-            absent = find_absent(assets, self.reads, each, columns["timestamp"])
+            absent = np.zeros((len(probs), len(self.reads)), bool)
+            for column, other in enumerate(self.reads):
+                if other != each:
+                    known = other in assets
+                    absent[:, column] = ~np.isin(columns["timestamp"], assets[other]["timestamp"]) if known else True
             histories[each] = History(
                 forecaster=self,
                 symbol=each,
@@ -226,10 +229,10 @@ class Forecaster:
         A seed draws the same steps for every asset; dependence between assets is not modelled.
         """
         require_installed("scipy")
-        windows = self.windows(_frames(bars, symbol), symbol)
+        windows = self.windows(bars, symbol)
         dists = zip(*(self.forecast(windows, horizon=horizon) for horizon in self.horizons), strict=True)
-        made = {each[0].symbol: sample_paths(each, n, seed) for each in dists}
-        return made if symbol is None else made[symbol]
+        paths = {each[0].symbol: sample_paths(each, n, seed) for each in dists}
+        return paths if symbol is None else paths[symbol]
 
     def at(self, horizon: int) -> Horizon:
         """Scale, buckets and shape of the sum of this many next bars; untrained horizons are refused."""
@@ -249,7 +252,7 @@ class Forecaster:
 
         return OnlineForecaster(self)
 
-    def windows(self, bars: Mapping[str, Any], symbol: str | None = None) -> list[Window]:
+    def windows(self, bars: Any, symbol: str | None = None) -> list[Window]:
         """The windows of many assets, or of one of them, with the cross fields that the model reads."""
         assets = self._rows_of(bars, symbol)
         return [cut_window(assets, self.reads, each, self.context) for each in ([symbol] if symbol else assets)]
@@ -330,25 +333,23 @@ class Forecaster:
             notes=tuple(notes),
         )
 
-    def _rows_of(self, bars: Mapping[str, Any], symbol: str | None) -> dict[str, Columns]:
-        """Rows of whole histories; only of one asset if no other is read."""
+    def _rows_of(self, bars: Any, symbol: str | None) -> dict[str, Columns]:
+        """Rows of whole histories: {symbol: frame} or one asset's frame; only of one asset if no other is read."""
+        if not isinstance(bars, Mapping):
+            if symbol is None:
+                raise ConfigError("whose bars are these?", expected='symbol="EURUSD", or {"EURUSD": frame}')
+            bars = {symbol: bars}
+        if symbol is not None and symbol not in bars:
+            raise ConfigError("no bars of this asset", expected=", ".join(bars), got=f"symbol={symbol!r}")
         assets = {}
         for each in [symbol] if symbol and not self.reads_other_assets else bars:
             wanted = MIN_BARS if symbol in (None, each) else 1
             frame = check_bars(bars[each], each, self.tokenizer.timeframe, wanted)
             assets[each], _ = self.rows(bars_of(frame, f"bars of {each}"))
-        return add_cross_fields(assets, self.symbols) if self.reads_other_assets else assets
-
-
-def _frames(bars: Any, symbol: str | None) -> Mapping[str, Any]:
-    """Frames by symbol, including the one asked for."""
-    if not isinstance(bars, Mapping):
-        if symbol is None:
-            raise ConfigError("whose bars are these?", expected='symbol="EURUSD", or {"EURUSD": frame}')
-        return {symbol: bars}
-    if symbol is not None and symbol not in bars:
-        raise ConfigError("no bars of this asset", expected=", ".join(bars), got=f"symbol={symbol!r}")
-    return bars
+        if self.reads_other_assets:  # of the assets that the model was trained on
+            for each, fields in cross_columns(assets, self.symbols).items():
+                assets[each] |= fields
+        return assets
 
 
 def _model_file(path: Path) -> Path:

@@ -105,7 +105,13 @@ class AssetStream:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], forecaster: Forecaster) -> AssetStream:
-        columns = {name: _column(column, ROW_TYPES[name]) for name, column in value["columns"].items()}
+        columns = {}
+        for name, column in value["columns"].items():
+            if isinstance(column, str):
+                columns[name] = np.frombuffer(b64decode(column), ROW_TYPES[name])
+            else:  # version 2: a list of numbers
+                numbers = np.array([np.nan if item is None else item for item in column])
+                columns[name] = numbers.astype(ROW_TYPES[name])
         cross = [columns.pop(name) for name in CROSS_FIELDS if name in columns]
         return cls(
             recursion=forecaster.rows.restored(value["rows"]["recursion"]),
@@ -114,13 +120,6 @@ class AssetStream:
             seconds=int(columns["timestamp"][-1]),
             cross=np.array(cross) if cross else None,
         )
-
-
-def _column(value: str | list[Any], kind: str) -> npt.NDArray[Any]:
-    """A column as `to_json` writes it, or as a list of numbers (version 2)."""
-    if isinstance(value, str):
-        return np.frombuffer(b64decode(value), kind)
-    return np.array([np.nan if item is None else item for item in value]).astype(kind)
 
 
 class OnlineForecaster:
@@ -149,10 +148,10 @@ class OnlineForecaster:
         checked = {symbol: live_bar(bar, symbol) for symbol, bar in bars.items()}
         stamps = {symbol: moment_of(int(bar.seconds)) for symbol, bar in checked.items()}
         if len({*stamps.values()}) > 1:
-            expected = "one bar of each asset, all of one stamp"
-            got = ", ".join(str(stamp) for stamp in sorted({*stamps.values()}))
-            fix = "push the stamps in order"
-            raise DataError("the bars are of several stamps", expected=expected, got=got, fix=fix)
+            expected, got = "one bar of each asset, all of one stamp", ", ".join(map(str, sorted({*stamps.values()})))
+            raise DataError(
+                "the bars are of several stamps", expected=expected, got=got, fix="push the stamps in order"
+            )
         self._advance(checked, stamps)
         return self.forecast_many([symbol for symbol in bars if self.ready(symbol)], now=now) if forecast else {}
 
@@ -187,22 +186,20 @@ class OnlineForecaster:
             self._require_bars(symbol)
         self._read_others(symbols)
         self._update_caches(symbols, step)
-        return {symbol: self._cached_forecast(symbol, horizon, now) for symbol in symbols}
-
-    def _cached_forecast(self, symbol: str, horizon: int, now: datetime | None) -> ReturnDistribution:
-        """The forecast from the model's cache after an asset's last bar."""
-        stream, horizons = self.streams[symbol], self.forecaster.engine.horizons
-        missing = find_missing(self._columns(), self.forecaster.reads, symbol)
-        window = Window(symbol=symbol, columns=stream.columns, missing_assets=missing)
-        window.require_scale()
-        memory, context = stream.memories[-1], min(len(stream), self.forecaster.context)
-        probs = memory.probs
-        if horizon > 1 and horizons:
-            meta = self.forecaster.meta(symbol)
-            probs = horizons.probs(
-                memory.hidden, inputs_of(self.forecaster.config, stream.part(slice(-1, None)), meta)[0], horizon
-            )
-        return self.forecaster.distribution(window, probs, now, context=context, horizon=horizon)
+        dists, horizons = {}, self.forecaster.engine.horizons
+        for symbol in symbols:
+            stream = self.streams[symbol]
+            missing = find_missing(self._columns(), self.forecaster.reads, symbol)
+            window = Window(symbol=symbol, columns=stream.columns, missing_assets=missing)
+            window.require_scale()
+            memory, context = stream.memories[-1], min(len(stream), self.forecaster.context)
+            probs = memory.probs
+            if horizon > 1 and horizons:
+                last = stream.part(slice(-1, None))
+                [events] = inputs_of(self.forecaster.config, last, self.forecaster.meta(symbol))
+                probs = horizons.probs(memory.hidden, events, horizon)
+            dists[symbol] = self.forecaster.distribution(window, probs, now, context=context, horizon=horizon)
+        return dists
 
     def joint(
         self, symbols: Sequence[str] | None = None, *, horizon: int = 1, now: datetime | None = None
@@ -255,11 +252,10 @@ class OnlineForecaster:
 
     def restore(self, value: dict[str, Any]) -> None:
         """Restore a state from a forecaster with the same tokenizer, context and fields."""
-        for name, ours in self._identity().items():
-            if value.get(name) != ours and not (name == "version" and value.get(name) in _OLDER_VERSIONS):
-                got = value.get(name)
-                fix = "push the history of each asset again"
-                raise DataError("this state is of another model", where=name, expected=ours, got=got, fix=fix)
+        for name, expected in self._identity().items():
+            got, fix = value.get(name), "push the history of each asset again"
+            if got != expected and not (name == "version" and got in _OLDER_VERSIONS):
+                raise DataError("this state is of another model", where=name, expected=expected, got=got, fix=fix)
         self.streams = {
             symbol: AssetStream.from_json(stream, self.forecaster) for symbol, stream in value["assets"].items()
         }
@@ -316,13 +312,13 @@ class OnlineForecaster:
             at = int(stamps.searchsorted(np.uint32(self._stale[symbol])))
             together.setdefault(stamps[at:].tobytes(), []).append((symbol, at))
         for key, members in together.items():
-            made = read_others(self._columns(), self.forecaster.symbols, np.frombuffer(key, np.uint32))
+            fields = read_others(self._columns(), self.forecaster.symbols, np.frombuffer(key, np.uint32))
             for symbol, at in members:
                 stream = streams[symbol]
                 # A copy: windows already handed out must not change.
                 before = np.empty((len(CROSS_FIELDS), 0), np.float16) if stream.cross is None else stream.cross[:, :at]
                 memories = [each for each in stream.memories if each.position <= stream.num_bars - len(stream) + at]
-                cross = np.concatenate([before, made[symbol]], axis=1)
+                cross = np.concatenate([before, fields[symbol]], axis=1)
                 streams[symbol] = replace(stream, cross=cross, memories=memories)
         if together:
             self.streams = streams
@@ -349,11 +345,10 @@ class OnlineForecaster:
             kept[:] = [*kept, *memories][-MOST_ROWS:]
 
     def _require_bars(self, symbol: str) -> None:
-        had = self.streams[symbol].num_bars if symbol in self.streams else 0
-        if had < MIN_BARS:
-            raise DataError(
-                "too few bars for a forecast", where=symbol, expected=f"{MIN_BARS} moving bars at least", got=had
-            )
+        num_bars = self.streams[symbol].num_bars if symbol in self.streams else 0
+        if num_bars < MIN_BARS:
+            expected = f"{MIN_BARS} moving bars at least"
+            raise DataError("too few bars for a forecast", where=symbol, expected=expected, got=num_bars)
 
     def _require_next(self, symbol: str, stamp: datetime) -> None:
         if symbol not in self.streams:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.dependence import Dependence, DependenceState, scale_of, series_of
+from vaiom.events.dependence import DependenceState, scale_of, series_of
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import inputs_of
 from vaiom.events.joint import JointDistribution
@@ -25,19 +25,14 @@ FEW_STAMPS = 100
 """With fewer common bars, correlations are unreliable."""
 
 
-def dependence_of(forecaster: Forecaster) -> Dependence:
-    """The dependence fitted for the model, which must exist."""
-    if forecaster.dependence is None:
-        fix = "`vaiom dependence RUN` fits it, and packaged models have one"
-        raise ConfigError("this model was never fitted to several assets together", where=forecaster, fix=fix)
-    return forecaster.dependence
-
-
 def state_after(
     forecaster: Forecaster, assets: Mapping[str, Columns], before: DependenceState | None = None, since: int = -1
 ) -> DependenceState:
     """The dependence state after the last bars, from as many as it remembers, or from those `since` a stamp."""
-    fit, at = dependence_of(forecaster), forecaster.at(1)
+    fit, at = forecaster.dependence, forecaster.at(1)
+    if fit is None:
+        fix = "`vaiom dependence RUN` fits it, and packaged models have one"
+        raise ConfigError("this model was never fitted to several assets together", where=forecaster, fix=fix)
     series = {}
     for symbol, rows in assets.items():
         meta = forecaster.meta(symbol)

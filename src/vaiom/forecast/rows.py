@@ -1,4 +1,4 @@
-"""Windows, histories of forecasts, and cross fields, which are read only from assets that the model was trained on."""
+"""The inputs of one forecast, and the forecasts of a history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fields import ANY_MASK, cross_columns, has_flag, timestamps_of
+from vaiom.events.fields import ANY_MASK, has_flag, timestamps_of
 from vaiom.events.rows import Columns
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
@@ -41,9 +41,8 @@ class Window:
 
     def require_scale(self) -> None:
         if not self.columns["sigma20"][-1] > 0:
-            where = f"bars of {self.symbol}"
-            fix = "bring in a longer history"
-            raise DataError("there is no scale to forecast with: no close of this history moved", where=where, fix=fix)
+            problem = "there is no scale to forecast with: no close of this history moved"
+            raise DataError(problem, where=f"bars of {self.symbol}", fix="bring in a longer history")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -127,20 +126,3 @@ def find_missing(assets: Mapping[str, Columns], known: Sequence[str], symbol: st
         return (last := stamps.item(-1)) == own or bool(last > own and own in stamps)
 
     return tuple(other for other in known if other not in assets or not has_bar(assets[other]["timestamp"]))
-
-
-def add_cross_fields(assets: Mapping[str, Columns], known: Sequence[str]) -> dict[str, Columns]:
-    """Rows with the cross fields that each reads of the other known assets."""
-    fields = cross_columns(assets, known)
-    return {symbol: {**columns, **fields[symbol]} for symbol, columns in assets.items()}
-
-
-def find_absent(
-    assets: Mapping[str, Columns], known: Sequence[str], symbol: str, stamps: Stamps
-) -> npt.NDArray[np.bool_]:
-    """(stamps, known assets): True where another asset has no bar."""
-    out = np.zeros((len(stamps), len(known)), bool)
-    for column, other in enumerate(known):
-        if other != symbol:
-            out[:, column] = ~np.isin(stamps, assets[other]["timestamp"]) if other in assets else True
-    return out

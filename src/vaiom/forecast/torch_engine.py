@@ -76,15 +76,12 @@ class TorchEngine(Engine):
     def _answers(self, events: Events, meta: Meta, horizon: int, *, last_only: bool) -> Probabilities:
         """(B, T, 16), or (B, 1, 16) of the last position."""
         with torch.inference_mode(), _threads(self.threads):
-            x_BTF, meta_BM = self._tensors(events, meta)
+            x_BTF, meta_BM = (torch.from_numpy(each).to(self.device) for each in (events, meta))
             hidden = self.model.hidden(x_BTF, meta_BM, last_only)
             if horizon == 1:
                 return engines.normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
             assert self.horizons
             return self.horizons.probs(hidden.float().cpu().numpy(), events[:, -hidden.shape[1] :], horizon)
-
-    def _tensors(self, events: Events, meta: Meta) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.from_numpy(events).to(self.device), torch.from_numpy(meta).to(self.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +145,9 @@ def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events,
 def exported_bytes(checkpoint: Checkpoint) -> bytes:
     """The file's content, not yet verified."""
     if checkpoint.config.backbone != "decoder":
-        raise ConfigError(
-            "only decoders are exported: the exporter fixes the length of a recurrent model's windows",
-            got=f"backbone={checkpoint.config.backbone}",
-            fix="load the run folder itself",
-        )
+        problem = "only decoders are exported: the exporter fixes the length of a recurrent model's windows"
+        got = f"backbone={checkpoint.config.backbone}"
+        raise ConfigError(problem, got=got, fix="load the run folder itself")
     proto = _convert(checkpoint.model)
     [probe] = TorchEngine(checkpoint.model).probs(*engines.made_up_windows(checkpoint, 1, engines.PROBE_SEED))
     header = {

@@ -35,7 +35,7 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger
 from vaiom.market.feeds import open_feed
 from vaiom.serve import schemas
-from vaiom.serve.follow import Bar, Follower, as_json
+from vaiom.serve.follow import BarRow, Follower, as_json
 from vaiom.serve.middleware import LimitMiddleware
 from vaiom.serve.monitor import Metrics
 from vaiom.serve.posted import PostedHistories
@@ -106,7 +106,7 @@ class Service:
         self._num_waiting = 0
         """Number of posted forecasts waiting for the model."""
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._pushes: list[tuple[str, Sequence[schemas.BarRow], asyncio.Future[Pushed]]] = []
+        self._pushes: list[tuple[str, Sequence[BarRow], asyncio.Future[Pushed]]] = []
         """Bars waiting for the disk."""
         self._taking: asyncio.Task[None] | None = None
 
@@ -147,7 +147,12 @@ class Service:
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
-            settled, forecast, num_bars, seconds = await self._take(symbol, body.bars)
+            # Batched with the bars of other assets that arrived while the disk was busy.
+            pushed: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
+            self._pushes.append((symbol, body.bars, pushed))
+            if self._taking is None or self._taking.done():
+                self._taking = asyncio.create_task(self._take_all())
+            settled, forecast, num_bars, seconds = await pushed
         self.metrics.bars.labels(symbol).inc(len(body.bars))
         answer = schemas.PushAnswer(
             symbol=symbol,
@@ -160,32 +165,24 @@ class Service:
         answer._timing = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
         return answer
 
-    async def _take(self, symbol: str, bars: Sequence[schemas.BarRow]) -> Pushed:
-        """Take bars, batched with those of other assets that arrived while the disk was busy."""
-        answer: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
-        self._pushes.append((symbol, bars, answer))
-        if self._taking is None or self._taking.done():
-            self._taking = asyncio.create_task(self._take_all())
-        return await answer
-
     async def _take_all(self) -> None:
+        """Take the waiting bars, a batch at a time."""
         while self._pushes:
             # A client that disconnects before its turn holds no lock: another may push the same asset.
             pushes, self._pushes = [each for each in self._pushes if not each[2].done()], []
             self.metrics.batches.observe(len(pushes))
-            answers: Sequence[Pushed | Exception]
+            results: Sequence[Pushed | Exception]
             try:
-                asked = [(symbol, bars) for symbol, bars, _ in pushes]
-                answers = await self._in_turn(self.live.push_all, asked)
+                results = await self._in_turn(self.live.push_all, [(symbol, bars) for symbol, bars, _ in pushes])
             except Exception as error:
-                answers = [error] * len(pushes)
-            for (*_, future), answer in zip(pushes, answers, strict=True):
+                results = [error] * len(pushes)
+            for (*_, future), result in zip(pushes, results, strict=True):
                 if future.done():
                     continue
-                if isinstance(answer, Exception):
-                    future.set_exception(answer)
+                if isinstance(result, Exception):
+                    future.set_exception(result)
                 else:
-                    future.set_result(answer)
+                    future.set_result(result)
 
     async def cut(self, symbol: schemas.Symbol, after: schemas.Stamp) -> schemas.CutAnswer:
         """Remove the bars of a live asset after a moment, and the scores they settled. Always needs an API key."""
@@ -227,9 +224,9 @@ class Service:
         joint = await self._in_turn(self.live.joint, symbols, body.horizon)
         rest = joint.given(body.given) if body.given else joint
         positions = {symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given}
-        found = await asyncio.to_thread(lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level))
+        risk = await asyncio.to_thread(lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level))
         assert joint.as_of is not None
-        return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **found)
+        return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **risk)
 
     async def model(self) -> schemas.ModelCard:
         """The model card: provenance, versions and limits."""
@@ -295,9 +292,6 @@ class Service:
         self.is_ready = True
         if self.follower:  # a daemon: shutdown must not wait for a silent source
             threading.Thread(target=self.follower.run, name="follow", daemon=True).start()
-        await self._backfill()
-
-    async def _backfill(self) -> None:
         self.replays.sort(key=lambda each: each[0].symbol)
         while self.replays:
             # One asset at a time, in one pass.
@@ -321,15 +315,17 @@ class OwnService:
         self.service = service
         self.timeframe, self.symbols = service.model_card.timeframe, service.live.symbols
 
-    def stored(self, symbol: str) -> Sequence[Bar]:
+    def stored(self, symbol: str) -> Sequence[BarRow]:
         return list(self.service.live.bars.get(symbol, ()))
 
-    def push(self, symbol: str, bars: Sequence[Bar]) -> None:
+    def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         body = schemas.PushRequest.model_validate(as_json(bars))
         asyncio.run_coroutine_threadsafe(self.service.push(symbol, body), self.service.loop).result()
 
 
 def make_app(service: Service) -> FastAPI:
+    """The routes, the dashboard's files, and those it shares with the report."""
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.start()
@@ -344,6 +340,7 @@ def make_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        exception_handlers={RequestValidationError: _refuse_invalid, HTTPException: _refuse_routing},
     )
     app.add_middleware(LimitMiddleware, config=service.config, metrics=service.metrics)
     for method, path, name, group, statuses in _ROUTES:
@@ -354,25 +351,6 @@ def make_app(service: Service) -> FastAPI:
         answer = attrgetter(name)(service)
         answer = answer if kind else _as_json(answer)
         app.router.add_api_route(path, answer, methods=[method], tags=[group], responses=refusals, **kind)
-    _add_dashboard(app)
-    _add_errors(app)
-    return app
-
-
-def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[Response]]:
-    """The same route without a second validation of its response."""
-
-    @wraps(answer)
-    async def made(*inputs: Any, **named: Any) -> Response:
-        found = await answer(*inputs, **named)
-        headers = {"Server-Timing": found._timing} if isinstance(found, schemas.PushAnswer) else None
-        return Response(found.model_dump_json(), headers=headers, media_type="application/json")
-
-    return made
-
-
-def _add_dashboard(app: FastAPI) -> None:
-    """Serve the dashboard's files, and those it shares with the report."""
     shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
     pages = {each.name: each.read_bytes() for each in (*own, *shared)}
@@ -384,20 +362,31 @@ def _add_dashboard(app: FastAPI) -> None:
             raise HTTPException(404)
         return Response(pages[name], media_type=_PAGE_TYPES[PurePath(name).suffix])
 
+    return app
 
-def _add_errors(app: FastAPI) -> None:
-    """Translate FastAPI's own errors; the middleware handles those that we raise."""
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        unit = "character" if first["type"] == "json_invalid" else "row"
-        where = ", ".join(part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"])
-        got = repr(first.get("input"))[:200]
-        return error_response(DataError(first["msg"], where=where, got=got, fix="see the schema at /openapi.json"))
+def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[Response]]:
+    """The same route without a second validation of its response."""
 
-    @app.exception_handler(HTTPException)
-    async def routing(request: Request, error: HTTPException) -> Response:
-        problem, where = str(error.detail), request.url.path
-        refusal = RefusalError(error.status_code, problem, where=where, fix="see the routes at /openapi.json")
-        return error_response(refusal, error.headers)
+    @wraps(answer)
+    async def respond(*inputs: Any, **named: Any) -> Response:
+        content = await answer(*inputs, **named)
+        headers = {"Server-Timing": content._timing} if isinstance(content, schemas.PushAnswer) else None
+        return Response(content.model_dump_json(), headers=headers, media_type="application/json")
+
+    return respond
+
+
+# FastAPI's own errors; the middleware handles those that we raise.
+async def _refuse_invalid(_: Request, error: RequestValidationError) -> Response:
+    first = error.errors()[0]
+    unit = "character" if first["type"] == "json_invalid" else "row"
+    where = ", ".join(part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"])
+    got = repr(first.get("input"))[:200]
+    return error_response(DataError(first["msg"], where=where, got=got, fix="see the schema at /openapi.json"))
+
+
+async def _refuse_routing(request: Request, error: HTTPException) -> Response:
+    problem, where = str(error.detail), request.url.path
+    refusal = RefusalError(error.status_code, problem, where=where, fix="see the routes at /openapi.json")
+    return error_response(refusal, error.headers)

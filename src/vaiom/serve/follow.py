@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -28,8 +28,6 @@ from vaiom.market.folder import infer_timeframe
 from vaiom.market.resample import resample
 from vaiom.market.timeframes import timeframe_of
 
-Bar = tuple[Any, ...]
-"""Stamp, prices and volume, in the order of a bar folder."""
 FINAL_AFTER = timedelta(seconds=5)
 """A bar may still change for this long after its end."""
 LOOK_BACK = 4
@@ -39,10 +37,20 @@ START_BARS = 1_000
 MOST_DRIFT_S = 60.0
 """Larger clock differences are reported."""
 
-FIELDS = ("datetime", "open", "high", "low", "close", "volume")
 _Doubt = tuple[datetime, datetime]
 """A bar that may have come too early, and the stamp before it."""
 _log = logging.getLogger("vaiom.follow")
+
+
+class BarRow(NamedTuple):
+    """One bar, in the column order of a bar folder."""
+
+    datetime: Any
+    open: float | None
+    high: float | None
+    low: float | None
+    close: float | None
+    volume: float | None
 
 
 class Sink(Protocol):
@@ -51,10 +59,10 @@ class Sink(Protocol):
     timeframe: str
     symbols: list[str]
 
-    def stored(self, symbol: str) -> Sequence[Bar]:
+    def stored(self, symbol: str) -> Sequence[BarRow]:
         """The last bars of an asset, oldest first."""
 
-    def push(self, symbol: str, bars: Sequence[Bar]) -> None:
+    def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         """Append bars, or raise."""
 
 
@@ -81,7 +89,7 @@ class _Asset:
     last: datetime | None = None
     doubts: dict[_Doubt, int] = field(default_factory=dict)
     """How many consecutive answers agreed on it."""
-    corrected: set[Bar] = field(default_factory=set)
+    corrected: set[BarRow] = field(default_factory=set)
 
 
 class Follower:
@@ -156,8 +164,14 @@ class Follower:
             asset.last = _newest(self.sink.stored(asset.symbol))
         if self._until_next(asset) > 0:
             return
-        bars, unsure = self._ask(asset)
-        new = self._confirmed(asset, [bar for bar in bars if asset.last is None or bar[0] > asset.last], unsure)
+        bars, doubts = self._request(asset)
+        new = [bar for bar in bars if asset.last is None or bar.datetime > asset.last]
+        # A hole, until enough answers confirmed it: bars before the first one can be pushed.
+        stamps = [asset.last or new[0].datetime, *(bar.datetime for bar in new)] if new else []
+        doubts += [(after, before) for before, after in pairwise(stamps) if after - before > self.timeframe]
+        asset.doubts = {doubt: asset.doubts.get(doubt, 0) + 1 for doubt in doubts}
+        first = min((after for (after, _), times in asset.doubts.items() if times < BELIEVED), default=datetime.max)
+        new = [bar for bar in new if bar.datetime < first]
         if not new:
             return
         stored = self.sink.stored(asset.symbol)
@@ -168,9 +182,9 @@ class Follower:
         for at in range(0, len(new), START_BARS):
             part = new[at : at + START_BARS]
             self.sink.push(asset.symbol, part)
-            asset.last = part[-1][0]
+            asset.last = part[-1].datetime
 
-    def _ask(self, asset: _Asset) -> tuple[list[Bar], list[_Doubt]]:
+    def _request(self, asset: _Asset) -> tuple[list[BarRow], list[_Doubt]]:
         """The source's complete bars since shortly before the last stored one; in doubt if finer bars are missing."""
         now, step = self._now(), self.timeframe
         start = now - START_BARS * step
@@ -185,10 +199,11 @@ class Follower:
         end = self._present(asset, bars["Datetime"].max()) - FINAL_AFTER
         bars = bars.filter(stamp <= end - own)
         if own == step or bars.is_empty():
-            return list(bars.iter_rows()), []
+            return [*map(BarRow._make, bars.iter_rows())], []
         newest, where = bars["Datetime"][-1], Path(f"bars of {asset.symbol}")
-        rows = list(resample(bars, self.sink.timeframe, where=where, step=own).filter(stamp <= end - step).iter_rows())
-        return rows, [(bar[0], newest) for bar in rows[-1:] if newest + own < bar[0] + step]
+        bars = resample(bars, self.sink.timeframe, where=where, step=own).filter(stamp <= end - step)
+        rows = [*map(BarRow._make, bars.iter_rows())]
+        return rows, [(bar.datetime, newest) for bar in rows[-1:] if newest + own < bar.datetime + step]
 
     def _present(self, asset: _Asset, newest: Any) -> datetime:
         """The earlier of our clock and the source's: a bar must be complete by both."""
@@ -200,22 +215,14 @@ class Follower:
         asset.health.clock_drift_seconds = drift
         return min(now, theirs)
 
-    def _confirmed(self, asset: _Asset, new: list[Bar], unsure: list[_Doubt]) -> list[Bar]:
-        """The new bars before the first doubtful one, which follows a hole that too few answers confirmed."""
-        stamps = [asset.last or new[0][0], *(bar[0] for bar in new)] if new else []
-        doubts = unsure + [(after, before) for before, after in pairwise(stamps) if after - before > self.timeframe]
-        asset.doubts = {doubt: asset.doubts.get(doubt, 0) + 1 for doubt in doubts}
-        first = min((after for (after, _), times in asset.doubts.items() if times < BELIEVED), default=datetime.max)
-        return [bar for bar in new if bar[0] < first]
-
-    def _compare(self, asset: _Asset, bars: Sequence[Bar], stored: Sequence[Bar]) -> None:
+    def _compare(self, asset: _Asset, bars: Sequence[BarRow], stored: Sequence[BarRow]) -> None:
         """Report bars that differ from the stored ones or came too late; nothing is changed."""
-        known = {bar[0]: bar[1:5] for bar in stored}
+        known = {bar.datetime: bar[1:5] for bar in stored}
         for bar in bars:
-            had = known.get(bar[0], "nothing")
-            if stored and stored[0][0] <= bar[0] <= stored[-1][0] and had != bar[1:5]:
+            stamp, prices, before = bar.datetime, bar[1:5], known.get(bar.datetime, "nothing")
+            if stored and stored[0].datetime <= stamp <= stored[-1].datetime and before != prices:
                 if bar not in asset.corrected:
-                    _log.warning("%s: of %s the source has %s now, stored is %s", asset.symbol, bar[0], bar[1:5], had)
+                    _log.warning("%s: of %s the source has %s now, stored is %s", asset.symbol, stamp, prices, before)
                 asset.corrected.add(bar)
         asset.health.corrections = len(asset.corrected)
 
@@ -227,17 +234,18 @@ class HttpService:
         self.url, self.headers = url.rstrip("/"), {"Content-Type": "application/json"}
         if key:
             self.headers["Authorization"] = f"Bearer {key}"
-        found = self._ask("/v1/assets")
-        self.timeframe, self.symbols = str(found["timeframe"]), [str(each["symbol"]) for each in found["assets"]]
+        state = self._request("/v1/assets")
+        self.timeframe, self.symbols = str(state["timeframe"]), [str(each["symbol"]) for each in state["assets"]]
 
-    def stored(self, symbol: str) -> list[Bar]:
-        bars = self._ask(f"/v1/assets/{symbol}/history?last={10 * LOOK_BACK}")["bars"]
-        return [(datetime.fromisoformat(bar["datetime"]), *(bar[name] for name in FIELDS[1:])) for bar in bars]
+    def stored(self, symbol: str) -> list[BarRow]:
+        bars = self._request(f"/v1/assets/{symbol}/history?last={10 * LOOK_BACK}")["bars"]
+        names = BarRow._fields[1:]
+        return [BarRow(datetime.fromisoformat(bar["datetime"]), *(bar[name] for name in names)) for bar in bars]
 
-    def push(self, symbol: str, bars: Sequence[Bar]) -> None:
-        self._ask(f"/v1/assets/{symbol}/bars", as_json(bars))
+    def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
+        self._request(f"/v1/assets/{symbol}/bars", as_json(bars))
 
-    def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         where = self.url + path
         try:
             request = Request(where, json.dumps(body).encode() if body else None, self.headers)
@@ -251,10 +259,10 @@ class HttpService:
             raise DataError("the service does not answer", where=where, got=str(error), fix=fix) from error
 
 
-def as_json(bars: Sequence[Bar]) -> dict[str, Any]:
+def as_json(bars: Sequence[BarRow]) -> dict[str, Any]:
     """The body of a push request."""
-    return {"bars": [dict(zip(FIELDS, (bar[0].isoformat(), *bar[1:]), strict=True)) for bar in bars]}
+    return {"bars": [bar._asdict() | {"datetime": bar.datetime.isoformat()} for bar in bars]}
 
 
-def _newest(bars: Sequence[Bar]) -> datetime | None:
-    return bars[-1][0] if bars else None
+def _newest(bars: Sequence[BarRow]) -> datetime | None:
+    return bars[-1].datetime if bars else None

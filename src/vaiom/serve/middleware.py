@@ -104,19 +104,16 @@ class LimitMiddleware:
     def _require_own_host(self, scope: Scope) -> None:
         """Refuse foreign host names: a browser sends the host of its page (DNS rebinding)."""
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        if self.config.hosts is not None and host and not self._is_own(host):
-            expected = "an address, or " + ", ".join(sorted(self.hosts))
-            fix = "start the service with --allow-host and this name, if it is the service's own"
-            raise RefusalError(421, "the request is for another host", expected=expected, got=host, fix=fix)
-
-    def _is_own(self, host: str) -> bool:
         name, bracket, _ = host.lower().removeprefix("[").partition("]")
         name = name if bracket else name.partition(":")[0]
+        if self.config.hosts is None or not host or name in self.hosts:
+            return
         try:
             ip_address(name)
         except ValueError:
-            return name in self.hosts
-        return True
+            expected = "an address, or " + ", ".join(sorted(self.hosts))
+            fix = "start the service with --allow-host and this name, if it is the service's own"
+            raise RefusalError(421, "the request is for another host", expected=expected, got=host, fix=fix) from None
 
     def _admit(self, scope: Scope) -> None:
         client = (scope.get("client") or ("",))[0]
@@ -146,9 +143,8 @@ class LimitMiddleware:
                     body += last.get("body", b"")
                     self._require_size(len(body))
         except TimeoutError:
-            raise RefusalError(
-                408, "the request did not arrive in time", expected=f"within {self.config.body_seconds:g} s"
-            ) from None
+            expected = f"within {self.config.body_seconds:g} s"
+            raise RefusalError(408, "the request did not arrive in time", expected=expected) from None
         waiting = [{**last, "body": bytes(body)}]
 
         async def receive_at_once() -> Message:

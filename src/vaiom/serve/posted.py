@@ -16,7 +16,7 @@ from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.online import OnlineForecaster
 from vaiom.market.folder import BAR_SCHEMA
-from vaiom.serve.schemas import BarRow
+from vaiom.serve.follow import BarRow
 
 MOST_ASSETS = 128
 """Assets in the cache over all histories: about 3 MiB each."""
@@ -39,41 +39,32 @@ class PostedHistories:
         self, bars: Mapping[str, Sequence[BarRow]], symbol: str, now: datetime | None = None, horizon: int = 1
     ) -> ReturnDistribution:
         """The forecast after an asset's last bar; other assets are used if the model reads them."""
-        frames = frames_of(bars if self.forecaster.reads_other_assets else {symbol: bars[symbol]})
+        frames = {
+            each: pl.DataFrame(dict(zip(BAR_SCHEMA, zip(*bars[each], strict=True), strict=True)), schema=BAR_SCHEMA)
+            for each in (bars if self.forecaster.reads_other_assets else [symbol])
+        }
         columns = {each: [column.to_physical().to_numpy() for column in frames[each]] for each in frames}
         online = self._longest(columns)
         if not online.streams and len(frames[symbol]) < MIN_BARS:
             check_bars(frames[symbol], symbol, self.forecaster.tokenizer.timeframe)  # the error names the number needed
-        had = {each: stream.num_bars for each, stream in online.streams.items()}
-        new = {each: frame[had.get(each, 0) :] for each, frame in frames.items()}
+        known = {each: stream.num_bars for each, stream in online.streams.items()}
+        new = {each: frame[known.get(each, 0) :] for each, frame in frames.items()}
         online.extend_many({each: frame for each, frame in new.items() if len(frame)})
         dist = online.forecast(symbol, horizon=horizon, now=now)
-        self._keep(columns, online)
+        self._known[_key(columns, tuple(sorted((each, len(frame)) for each, frame in frames.items())))] = online
+        while sum(len(lengths) for lengths, _ in self._known) > MOST_ASSETS and len(self._known) > 1:
+            self._known.popitem(last=False)
         return dist
 
     def _longest(self, columns: Columns) -> OnlineForecaster:
         """A copy of the cached state of the longest known prefix."""
         shapes = {lengths for lengths, _ in self._known if {symbol for symbol, _ in lengths} == columns.keys()}
         for lengths in sorted(shapes, key=lambda each: sum(number for _, number in each), reverse=True):
-            if all(number <= len(columns[symbol][0]) for symbol, number in lengths):
-                found = self._known.get(key := _key(columns, lengths))
-                if found:
-                    self._known.move_to_end(key)
-                    return found.copy()
+            fits = all(number <= len(columns[symbol][0]) for symbol, number in lengths)
+            if fits and (key := _key(columns, lengths)) in self._known:
+                self._known.move_to_end(key)
+                return self._known[key].copy()
         return self.forecaster.online()
-
-    def _keep(self, columns: Columns, online: OnlineForecaster) -> None:
-        lengths = tuple(sorted((symbol, len(stamps)) for symbol, (stamps, *_) in columns.items()))
-        self._known[_key(columns, lengths)] = online
-        while sum(len(lengths) for lengths, _ in self._known) > MOST_ASSETS and len(self._known) > 1:
-            self._known.popitem(last=False)
-
-
-def frames_of(bars: Mapping[str, Sequence[BarRow]]) -> dict[str, pl.DataFrame]:
-    return {
-        symbol: pl.DataFrame(dict(zip(BAR_SCHEMA, zip(*rows, strict=True), strict=True)), schema=BAR_SCHEMA)
-        for symbol, rows in bars.items()
-    }
 
 
 def _key(columns: Columns, lengths: Lengths) -> tuple[Lengths, bytes]:

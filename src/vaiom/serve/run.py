@@ -18,7 +18,6 @@ from vaiom.errors import EXTRAS, ConfigError, DataError, require_installed
 if TYPE_CHECKING:
     from vaiom.serve.store import Store
 
-_RATE = re.compile(r"(\d+)\s*/\s*min")
 # On shutdown, idle clients are not waited for longer than this.
 _STOP_SECONDS = 10
 # A pass through the model needs the GIL at every operation, and may wait this long each time for the thread that reads
@@ -68,7 +67,7 @@ class ServeConfig:
 
 def parse_rate(text: str) -> int:
     """Requests per minute, as in 600/min."""
-    match = _RATE.fullmatch(text.strip())
+    match = re.fullmatch(r"(\d+)\s*/\s*min", text.strip())
     if not match or int(match[1]) == 0:
         raise ConfigError("not a rate", expected="requests a minute, as in 600/min", got=repr(text))
     return int(match[1])
@@ -117,7 +116,16 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
     from vaiom.serve.app import Service, make_app
 
     sys.setswitchinterval(_SWITCH_SECONDS)
-    listening = _bound(host, port)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        # With the protocol named TCP: only then does the event loop disable Nagle's algorithm.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen()  # clients wait while the model loads instead of being refused
+    except (OSError, OverflowError) as error:
+        where, fix = f"{host}:{port}", "choose another --host or --port"
+        raise ConfigError("cannot listen here", where=where, got=str(error), fix=fix) from error
     service = Service(config)
     shown = f"[{host}]" if ":" in host else host
     announce(f"http://{shown}:{listening.getsockname()[1]}")
@@ -135,18 +143,3 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
     server.run(sockets=[listening])
     if service.failure:
         raise service.failure
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # With the protocol named TCP: only then does the event loop disable Nagle's algorithm.
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen()  # clients wait while the model loads instead of being refused
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            "cannot listen here", where=f"{host}:{port}", got=str(error), fix="choose another --host or --port"
-        ) from error
-    return listening

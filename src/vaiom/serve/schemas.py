@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import distributions
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer
@@ -18,7 +18,7 @@ from vaiom.errors import UserError
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.serve.follow import FeedHealth
+from vaiom.serve.follow import BarRow, FeedHealth
 
 MAX_BARS = 5_000
 STAMP = r"^(19[7-9]\d|20\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d$"
@@ -69,17 +69,6 @@ class Bar(_Request):
     low: Price
     close: Price
     volume: Price = None
-
-
-class BarRow(NamedTuple):
-    """A validated bar, in the column order of a bar folder."""
-
-    datetime: Any
-    open: float | None
-    high: float | None
-    low: float | None
-    close: float | None
-    volume: float | None
 
 
 Bars = Annotated[

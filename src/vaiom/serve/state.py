@@ -33,8 +33,9 @@ from vaiom.forecast.online import AssetStream, OnlineForecaster
 from vaiom.forecast.rows import Window
 from vaiom.market.folder import read_bars
 from vaiom.serve import monitor, schemas
+from vaiom.serve.follow import BarRow
 from vaiom.serve.monitor import Columns
-from vaiom.serve.schemas import BarRow, RefusalError, SettledForecast, details_of
+from vaiom.serve.schemas import RefusalError, SettledForecast, details_of
 from vaiom.serve.store import Store
 
 Replay = tuple[Window, Columns]
@@ -80,7 +81,7 @@ class LiveAssets:
         """The remembered ones by symbol, oldest first."""
         self._forecasts: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
         self._next_snapshot = SNAPSHOT_EVERY
-        self._brought: set[str] = set()
+        self._imported: set[str] = set()
         """Assets whose history has just come from a bar folder."""
         self.online = self._restored()
         for symbol in self.online.streams:
@@ -174,9 +175,9 @@ class LiveAssets:
 
     def joint(self, symbols: Sequence[str], horizon: int) -> JointDistribution:
         """The joint forecast of assets; what is learned of their dependence is kept."""
-        online, beside = self.online, self.online.copy()  # readers keep the first, this updates the second
-        joint = beside.joint(symbols, horizon=horizon)
-        online.dependence = beside.dependence
+        online, copy = self.online, self.online.copy()  # readers keep the first, this updates the second
+        joint = copy.joint(symbols, horizon=horizon)
+        online.dependence = copy.dependence
         return joint
 
     def try_snapshot(self) -> None:
@@ -192,9 +193,9 @@ class LiveAssets:
         """Remove an asset's bars after a moment, as if they had never come; returns how many."""
         with self.store.transaction("nothing was removed"):
             removed = self.store.cut([symbol], after)
-            anew = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
-        anew._brought = self._brought & anew.online.streams.keys()
-        vars(self).update(vars(anew))  # at once, for concurrent readers
+            reloaded = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
+        reloaded._imported = self._imported & reloaded.online.streams.keys()
+        vars(self).update(vars(reloaded))  # at once, for concurrent readers
         self.try_snapshot()
         return removed
 
@@ -203,10 +204,10 @@ class LiveAssets:
         due = [
             (dist, window.columns, after)
             for (window, after), dist in zip(replays, dists, strict=True)
-            if window.symbol in self._brought
+            if window.symbol in self._imported
         ]
-        made = monitor.settle(due, self.frequency, replayed=True)
-        settled = [(dist.symbol, each) for (dist, _, _), each in zip(due, made, strict=True)]
+        scores = monitor.settle(due, self.frequency, replayed=True)
+        settled = [(dist.symbol, score) for (dist, _, _), score in zip(due, scores, strict=True)]
         self.store.append([], settled)
         for symbol, each in settled:
             self._remember(symbol, [each])
@@ -216,13 +217,27 @@ class LiveAssets:
 
     async def assets(self) -> schemas.AssetsAnswer:
         """The state of every live asset, and the model's drift on it."""
+        assets = []
+        for symbol in self.symbols:
+            stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)
+            asset = schemas.AssetAnswer(
+                symbol=symbol,
+                known=symbol in self.forecaster.symbols,
+                ready=self.online.ready(symbol),
+                num_bars=stream.num_bars if stream else 0,
+                as_of=stream.last if stream else None,
+                close=bars[-1].close if bars else None,
+                prob_up=dist.prob_up if dist else None,
+                drift=self.drift(symbol),
+            )
+            assets.append(asset)
         return schemas.AssetsAnswer(
             timeframe=self.forecaster.tokenizer.timeframe,
             frequency=self.frequency.name,
             alert_bits=self.alert_bits,
             window=monitor.WINDOW,
             e_value=self.ledger.e_value if self.ledger else None,
-            assets=[self._asset(symbol) for symbol in self.symbols],
+            assets=assets,
         )
 
     async def history(
@@ -256,7 +271,7 @@ class LiveAssets:
         frames = read_bars(folder)
         self._count_train(frames)
         new = {symbol: frame for symbol, frame in frames.items() if symbol not in self.online.streams}
-        for symbol in [symbol for symbol in frames if symbol not in new]:
+        for symbol in [each for each in frames if each not in new]:
             newer = frames[symbol].filter(pl.col("Datetime") > self.online.streams[symbol].last)
             if len(newer):
                 self.push(symbol, [*map(BarRow._make, newer.iter_rows())])
@@ -267,11 +282,10 @@ class LiveAssets:
         after, replays = self._replay(new, backfill)
         context = self.forecaster.context
         bars = {symbol: [*map(BarRow._make, frame.tail(context).iter_rows())] for symbol, frame in new.items()}
-        brought = [(symbol, bar) for symbol, last in bars.items() for bar in last]
-        self.store.put_snapshot(after.to_json()["assets"], brought)
+        self.store.put_snapshot(after.to_json()["assets"], [(symbol, bar) for symbol in bars for bar in bars[symbol]])
         for symbol, last in bars.items():
             self._show(symbol, after, last)
-        self._brought = {*new}
+        self._imported = {*new}
         return replays
 
     def _replay(self, frames: Mapping[str, pl.DataFrame], backfill: int) -> tuple[OnlineForecaster, list[Replay]]:
@@ -288,8 +302,8 @@ class LiveAssets:
             for stamp, rows in groupby(run.drop("stop").iter_rows(named=True), itemgetter("Datetime")):
                 bars = {row.pop("symbol"): row for row in rows}
                 scored = self.train_end is None or stamp >= self.train_end
-                asked = [symbol for symbol, row in bars.items() if row.pop("late") and scored and after.ready(symbol)]
-                windows = [after.window(symbol) for symbol in asked]
+                due = [symbol for symbol, row in bars.items() if row.pop("late") and scored and after.ready(symbol)]
+                windows = [after.window(symbol) for symbol in due]
                 after.push_many(bars, forecast=False)
                 replays += [(window, after.streams[window.symbol].columns) for window in windows]
         return after, replays
@@ -298,10 +312,10 @@ class LiveAssets:
         """Count the buckets of all Train events of the model's assets, once."""
         if self.train_end is None or self.store.fact("train_counts") is not None:
             return
-        make, counts = self.forecaster.rows, np.zeros(self.num_buckets, np.int64)
+        counts = np.zeros(self.num_buckets, np.int64)
         for symbol in frames.keys() & {*self.forecaster.symbols}:
-            columns, _ = make(bars_of(frames[symbol], f"bars of {symbol}"))
-            counts += monitor.count_train(columns, self.train_end, self.forecaster.context, self.num_buckets)
+            rows, _ = self.forecaster.rows(bars_of(frames[symbol], f"bars of {symbol}"))
+            counts += monitor.count_train(rows, self.train_end, self.forecaster.context, self.num_buckets)
         if counts.any():
             self.store.set_fact("train_counts", counts.tolist())
             self.frequency = monitor.FrequencyBaseline(self.num_buckets, counts.tolist())
@@ -322,15 +336,16 @@ class LiveAssets:
                 dist = next((replace(self._forecasts[symbol][1], probs=each.probs) for each in memories), None)
             if before and dist:
                 due.append((dist, before.columns, columns))
-        made = monitor.settle(due, self.frequency)
-        return {dist.symbol: each for (dist, _, _), each in zip(due, made, strict=True)}
+        scores = monitor.settle(due, self.frequency)
+        return {dist.symbol: score for (dist, _, _), score in zip(due, scores, strict=True)}
 
     def _record(self, symbol: str, settled: SettledForecast) -> None:
+        """Write the outcome of a forecast to the ledger."""
+        if self.ledger is None:
+            return
         bits = {"model_bits": settled.model_bits, "frequency_bits": settled.frequency_bits}
-        entry = Settlement(symbol=symbol, as_of=settled.as_of, target_time=settled.target_time, **bits)
         try:
-            if self.ledger:
-                self.ledger.settle(entry)
+            self.ledger.settle(Settlement(symbol=symbol, as_of=settled.as_of, target_time=settled.target_time, **bits))
         except OSError as error:  # the forecast itself is recorded
             _log.error("what became of a forecast of %s could not be put on record: %s", symbol, error.strerror)
 
@@ -340,29 +355,16 @@ class LiveAssets:
         self.settled[symbol] = tuple(every[-monitor.WINDOW :])
         self.frequency.learn(settled)
 
-    def _asset(self, symbol: str) -> schemas.AssetAnswer:
-        stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)
-        return schemas.AssetAnswer(
-            symbol=symbol,
-            known=symbol in self.forecaster.symbols,
-            ready=self.online.ready(symbol),
-            num_bars=stream.num_bars if stream else 0,
-            as_of=stream.last if stream else None,
-            close=bars[-1].close if bars else None,
-            prob_up=dist.prob_up if dist else None,
-            drift=self.drift(symbol),
-        )
-
     def _restored(self) -> OnlineForecaster:
         online = self.forecaster.online()
         identity = {name: value for name, value in online.to_json().items() if name != "assets"}
-        found = self.store.fact("identity")
+        stored = self.store.fact("identity")
         try:
-            online.restore({**(found or identity), "assets": self.store.snapshot()})
+            online.restore({**(stored or identity), "assets": self.store.snapshot()})
         except DataError as error:
             place = {"where": f"{self.store.path}, {error.where}", "fix": "choose another --state for this model"}
             raise DataError(**details_of(error) | place) from error
-        if found != identity:  # the next snapshot is in this version's format
+        if stored != identity:  # the next snapshot is in this version's format
             self.store.set_fact("identity", identity)
         for symbol, bar in self.store.bars_since_snapshot():
             online.push(symbol, bar._asdict(), forecast=False)
@@ -377,14 +379,10 @@ class LiveAssets:
         for number, bar in enumerate(bars, start=1):
             where, before = f"bars of {symbol}, row {number}", after.streams.get(symbol)
             if before and bar.datetime <= before.last:
-                raise RefusalError(
-                    409,
-                    "a bar is there already" if bar.datetime == before.last else "a bar goes back in time",
-                    where=where,
-                    expected=f"a bar after {before.last.isoformat()}",
-                    got=bar.datetime.isoformat(),
-                    fix="push the bars that follow; GET /v1/assets says where each asset stands",
-                )
+                problem = "a bar is there already" if bar.datetime == before.last else "a bar goes back in time"
+                expected, got = f"a bar after {before.last.isoformat()}", bar.datetime.isoformat()
+                fix = "push the bars that follow; GET /v1/assets says where each asset stands"
+                raise RefusalError(409, problem, where=where, expected=expected, got=got, fix=fix)
             self._require_past(bar.datetime, where)
             self._require_on_grid(bar.datetime, before, where)
             try:

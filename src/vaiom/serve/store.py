@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import ensure_folder
 from vaiom.forecast.bars import moment_of, seconds_of
-from vaiom.serve.schemas import BarRow, RefusalError, SettledForecast
+from vaiom.serve.follow import BarRow
+from vaiom.serve.schemas import RefusalError, SettledForecast
 
 FILE_NAME = "live.sqlite"
 
@@ -90,9 +91,8 @@ class Store:
             fix = "one service holds a state folder at a time: stop the other, or choose another --state"
             raise ConfigError("the state folder cannot be opened", where=self.path, got=str(error), fix=fix) from error
         except sqlite3.DatabaseError as error:
-            raise DataError(
-                "not a state that vaiom wrote", where=self.path, got=str(error), fix="choose another --state"
-            ) from error
+            got, fix = str(error), "choose another --state"
+            raise DataError("not a state that vaiom wrote", where=self.path, got=got, fix=fix) from error
 
     def close(self) -> None:
         with self._lock:
@@ -100,8 +100,8 @@ class Store:
 
     def fact(self, name: str) -> Any:
         """A JSON value; None if never set."""
-        found = self._rows("SELECT value FROM facts WHERE name = ?", name)
-        return json.loads(found[0][0]) if found else None
+        rows = self._rows("SELECT value FROM facts WHERE name = ?", name)
+        return json.loads(rows[0][0]) if rows else None
 
     def set_fact(self, name: str, value: Any) -> None:
         with self.transaction("what the service knows could not be stored"):
@@ -109,18 +109,22 @@ class Store:
 
     def append(self, bars: Sequence[tuple[str, BarRow]], settled: Sequence[tuple[str, SettledForecast]] = ()) -> None:
         """Store bars and settled forecasts with their symbols, all or none, durably."""
-        settled_rows = [(symbol, self.model, *_row(each)) for symbol, each in settled]
+        settled_rows = []
+        for symbol, forecast in settled:
+            as_of, target, replayed, quantiles, *scores = vars(forecast).values()
+            times = seconds_of(as_of), seconds_of(target)
+            settled_rows.append((symbol, self.model, *times, replayed, json.dumps(quantiles), *scores))
         with self.transaction("the bars could not be stored, and none was taken"):
             self._insert(bars)
             self._db.executemany(_INSERT_SETTLED, settled_rows)
         self.num_since_snapshot += len(bars)
 
-    def put_snapshot(self, states: dict[str, dict[str, Any]], brought: Sequence[tuple[str, BarRow]] = ()) -> None:
-        """Store every asset's state after its last bar; with the last bars from a folder, as the seed."""
+    def put_snapshot(self, states: dict[str, dict[str, Any]], imported: Sequence[tuple[str, BarRow]] = ()) -> None:
+        """Store every asset's state after its last bar; with the last bars imported from a folder, as the seed."""
         rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
         with self.transaction("where the assets stand could not be stored"):
-            self._insert(brought)
-            for table, fact in (("snapshots", "snapshot"), ("seeds", "seed"))[: 2 if brought else 1]:
+            self._insert(imported)
+            for table, fact in (("snapshots", "snapshot"), ("seeds", "seed"))[: 2 if imported else 1]:
                 self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
                 self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', {_LAST_ARRIVAL})")
         self.num_since_snapshot = 0
@@ -141,26 +145,27 @@ class Store:
         """Remove assets' bars after a moment and what they settled, reset all assets to the seed; returns a count."""
         for each in self.assets():
             if each.symbol in symbols and each.seeded_to and each.first <= after < each.seeded_to:
-                raise RefusalError(
-                    422,
-                    "the bars that the asset would go on from are no longer stored",
-                    where=each.symbol,
-                    expected=f"{each.seeded_to.isoformat()} or later, or before {each.first.isoformat()} to forget it",
-                    got=after.isoformat(),
-                    fix="forget the asset and start the service with --bars of a folder that ends there",
-                )
+                problem, got = "the bars that the asset would go on from are no longer stored", after.isoformat()
+                expected = f"{each.seeded_to.isoformat()} or later, or before {each.first.isoformat()} to forget it"
+                fix = "forget the asset and start the service with --bars of a folder that ends there"
+                raise RefusalError(422, problem, where=each.symbol, expected=expected, got=got, fix=fix)
         values = [(symbol, seconds_of(after)) for symbol in symbols]
         with self.transaction("nothing was removed"):
             removed = self._db.executemany("DELETE FROM bars WHERE symbol = ? AND stamp > ?", values).rowcount
             self._db.executemany("DELETE FROM scored WHERE symbol = ? AND target > ?", values)
             self._db.execute("DELETE FROM seeds WHERE symbol NOT IN (SELECT symbol FROM bars)")
-            self._rewind()
+            self.rewind()
         return removed
 
     def rewind(self) -> None:
         """Make the next start replay every bar since the seed."""
+        # Arrival numbers continue from the last one left.
+        last = f"SELECT CAST(min({_SEED_ARRIVAL}, coalesce(max(arrival), 0)) AS TEXT) FROM bars"
         with self.transaction("nothing was changed"):
-            self._rewind()
+            self._db.execute("DELETE FROM snapshots")
+            self._db.execute("INSERT INTO snapshots SELECT * FROM seeds")
+            for fact in ("seed", "snapshot"):
+                self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', ({last}))")
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """The last stored state by symbol."""
@@ -169,29 +174,24 @@ class Store:
     def bars_since_snapshot(self) -> list[tuple[str, BarRow]]:
         """Symbols and bars in order of arrival."""
         query = f"SELECT symbol, {_BAR} FROM bars WHERE arrival > ? ORDER BY arrival"
-        rows = self._rows(query, self.fact("snapshot") or 0)
-        found = [(symbol, _bar(self._numbers(symbol, row))) for symbol, *row in rows]
-        self.num_since_snapshot = len(found)
-        return found
+        bars = [(symbol, self._bar(symbol, row)) for symbol, *row in self._rows(query, self.fact("snapshot") or 0)]
+        self.num_since_snapshot = len(bars)
+        return bars
 
     def last_bars(self, symbol: str, number: int) -> list[BarRow]:
         """Oldest first."""
         query = f"SELECT {_BAR} FROM bars WHERE symbol = ? ORDER BY stamp DESC LIMIT ?"
-        return [_bar(self._numbers(symbol, row)) for row in self._rows(query, symbol, number)][::-1]
+        return [self._bar(symbol, row) for row in self._rows(query, symbol, number)][::-1]
 
     def last_settled(self, symbol: str, number: int) -> list[SettledForecast]:
         """Oldest first."""
         query = f"SELECT {_SETTLED} FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of DESC LIMIT ?"
-        rows = self._rows(query, symbol, self.model, number)
-        return [_settled((*row[:4], *self._numbers(symbol, row[4:]))) for row in rows][::-1]
-
-    def _rewind(self) -> None:
-        self._db.execute("DELETE FROM snapshots")
-        self._db.execute("INSERT INTO snapshots SELECT * FROM seeds")
-        # Arrival numbers continue from the last one left.
-        last = f"SELECT CAST(min({_SEED_ARRIVAL}, coalesce(max(arrival), 0)) AS TEXT) FROM bars"
-        for fact in ("seed", "snapshot"):
-            self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', ({last}))")
+        settled = []
+        for as_of, target, replayed, quantiles, *scores in self._rows(query, symbol, self.model, number):
+            first = moment_of(as_of), moment_of(target), bool(replayed), json.loads(quantiles)
+            fields = zip(SettledForecast.model_fields, (*first, *self._numbers(symbol, scores)), strict=True)
+            settled.append(SettledForecast.model_construct(None, **dict(fields)))
+        return settled[::-1]
 
     def _insert(self, bars: Sequence[tuple[str, BarRow]]) -> None:
         rows = [(symbol, seconds_of(bar.datetime), *bar[1:]) for symbol, bar in bars]
@@ -212,6 +212,10 @@ class Store:
             fix = "look at the disk of the service, then try again"
             raise RefusalError(503, failure, where=self.path.name, got=str(error), retry_after=10, fix=fix) from error
 
+    def _bar(self, symbol: str, row: Sequence[Any]) -> BarRow:
+        seconds, *prices = self._numbers(symbol, row)
+        return BarRow(moment_of(seconds), *prices)
+
     def _numbers(self, symbol: str, row: Sequence[Any]) -> Sequence[Any]:
         """Check columns of numbers, where SQLite accepts any text."""
         wrong = [value for value in row if isinstance(value, (str, bytes))]
@@ -224,18 +228,3 @@ class Store:
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.transaction("what is stored could not be read"):
             return self._db.execute(query, values).fetchall()
-
-
-def _bar(row: Sequence[Any]) -> BarRow:
-    return BarRow(moment_of(row[0]), *row[1:])
-
-
-def _row(each: SettledForecast) -> tuple[Any, ...]:
-    as_of, target, replayed, quantiles, *rest = vars(each).values()
-    return (seconds_of(as_of), seconds_of(target), replayed, json.dumps(quantiles), *rest)
-
-
-def _settled(row: Sequence[Any]) -> SettledForecast:
-    as_of, target, replayed, quantiles, *rest = row
-    found = (moment_of(as_of), moment_of(target), bool(replayed), json.loads(quantiles), *rest)
-    return SettledForecast.model_construct(None, **dict(zip(SettledForecast.model_fields, found, strict=True)))
