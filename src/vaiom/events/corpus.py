@@ -179,11 +179,9 @@ class Corpus:
         """Row numbers of a split's events with `context` rows of their asset, the row itself included."""
         code = self.splits.code(split)
         if split == SEALED and not unseal:
-            raise ConfigError(
-                "the sealed interval is not opened by accident",
-                where=f"targets at or after {self.splits.seal}",
-                fix="pass --unseal sealed, once, when everything is decided",
-            )
+            fix = "pass --unseal sealed, once, when everything is decided"
+            where = f"targets at or after {self.splits.seal}"
+            raise ConfigError("the sealed interval is not opened by accident", where=where, fix=fix)
         if context < 1:
             raise ConfigError("context must be at least one row", got=context)
         usable = self.valid_base & (self.split_codes == code)
@@ -220,18 +218,19 @@ def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:
     path = Path(path)
     manifest = read_manifest(path)
     file = path / TOKENIZER_NAME
-    _require_as_written(file, told := read_json(file), told, manifest["tokenizer_sha256"])
-    tokenizer = Tokenizer.from_json(told, file)
+    stored = read_json(file)
+    _require_as_written(file, stored, stored, manifest["tokenizer_sha256"])
+    tokenizer = Tokenizer.from_json(stored, file)
     if [*tokenizer.symbols] != manifest["symbols"] or tokenizer.timeframe != manifest["timeframe"]:
         raise damaged(file)
-    folder = path / manifest["folder"]
-    if verify:
-        _verify(folder / STATE_NAME, manifest["state_sha256"])
-    columns = {}
+    folder, columns = path / manifest["folder"], {}
+    hashes = {STATE_NAME: manifest["state_sha256"]}
+    hashes |= {f"{name}.npy": entry["sha256"] for name, entry in manifest["arrays"].items()}
+    for file, recorded in ((folder / name, digest) for name, digest in hashes.items() if verify):
+        if not file.is_file() or sha256_file(file) != recorded:
+            raise damaged(file)
     for name, entry in manifest["arrays"].items():
         file = folder / f"{name}.npy"
-        if verify:
-            _verify(file, entry["sha256"])
         try:
             columns[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         except BAD_ARRAYS as error:
@@ -327,11 +326,6 @@ def few_train_events(corpus: Corpus) -> dict[str, int]:
     return {symbol: count for symbol, count in count_events(corpus, 1)[TRAIN].items() if count < FEW_TRAIN_EVENTS}
 
 
-def _verify(file: Path, recorded: str) -> None:
-    if not file.is_file() or sha256_file(file) != recorded:
-        raise damaged(file)
-
-
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a corpus folder, or an error that says why it cannot be trusted."""
     file = path / MANIFEST_NAME
@@ -349,9 +343,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         _require_shape(manifest)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            "the manifest does not describe a corpus", where=file, got=str(error), fix="build the corpus again"
-        ) from error
+        problem, fix = "the manifest does not describe a corpus", "build the corpus again"
+        raise DataError(problem, where=file, got=str(error), fix=fix) from error
     return manifest
 
 
@@ -404,34 +397,23 @@ def under_splits(corpus: Corpus, splits: SplitConfig, tokenizer: Tokenizer | Non
     Return buckets equal those of a build to the bit; gap and volatility-regime buckets come from stored 32-bit values,
     so a value within rounding of an edge may fall on its other side.
     """
-    rows = {symbol: _own_values(corpus, inside) for symbol, inside in corpus.asset_slices.items()}
+    rows = {}
+    for symbol, inside in corpus.asset_slices.items():
+        values = {name: np.asarray(column[inside]) for name, column in corpus.columns.items()}
+        sigma20_prev = np.concatenate([[math.nan], values["sigma20"][:-1]])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values["ret_z"] = values["log_ret"] / sigma20_prev
+        for bucket, (_, value) in fields.BUCKETED.items():
+            # Undefined values are stored as 0; unlike real zeros they have no bucket.
+            values[value] = np.where(values[bucket] == fields.INVALID, math.nan, values[value])
+        rows[symbol] = values
     old = corpus.tokenizer
     classes = dict(zip(old.symbols, old.classes, strict=True))
     tokenizer = tokenizer or fit_on_train(rows.__getitem__, splits.train_end, old.timeframe, classes, corpus.like)
-    columns = {
-        name: bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
-        for name, (of, value) in fields.BUCKETED.items()
-    }
-    arrays = {
-        name: {"dtype": column.dtype.str, "sha256": sha256_of(column.tobytes())} for name, column in columns.items()
-    }
-    manifest = {
-        **corpus.manifest,
-        "arrays": {**corpus.manifest["arrays"], **arrays},
-        "splits": splits.to_json(),
-        "tokenizer_sha256": tokenizer.sha256,
-    }
-    columns = {**corpus.columns, **columns}
+    columns, arrays = dict(corpus.columns), dict(corpus.manifest["arrays"])
+    for name, (of, value) in fields.BUCKETED.items():
+        column = bucket_of(tokenizer.edges[of], np.concatenate([asset[value] for asset in rows.values()]))
+        columns[name], arrays[name] = column, {"dtype": column.dtype.str, "sha256": sha256_of(column.tobytes())}
+    changed = {"arrays": arrays, "splits": splits.to_json(), "tokenizer_sha256": tokenizer.sha256}
+    manifest = {**corpus.manifest, **changed}
     return replace(corpus, manifest=manifest, tokenizer=tokenizer, splits=splits, columns=columns, path=None)
-
-
-def _own_values(corpus: Corpus, inside: slice) -> fields.Columns:
-    """One asset's own values, from its stored columns."""
-    columns = {name: np.asarray(column[inside]) for name, column in corpus.columns.items()}
-    sigma_prev = np.concatenate([[math.nan], columns["sigma20"][:-1]])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        columns["ret_z"] = columns["log_ret"] / sigma_prev
-    for bucket, (_, value) in fields.BUCKETED.items():
-        # Undefined values are stored as 0; unlike real zeros they have no bucket.
-        columns[value] = np.where(columns[bucket] == fields.INVALID, math.nan, columns[value])
-    return columns

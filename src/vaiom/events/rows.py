@@ -31,7 +31,6 @@ EXACT = {value: f"{value}_exact" for _, value in BUCKETED.values()}
 """Values that are bucketed later, and the columns that keep them in float64 until then."""
 CROSS_ROWS = 1 << 20
 """Rows of all assets whose cross fields are computed at once."""
-WAIT = "log_wait"
 
 _TYPES = {**COLUMN_TYPES, **dict.fromkeys(EXACT.values(), "<f8")}
 _HEADER_BYTES = 128
@@ -58,18 +57,20 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
 
 def rows_of(bars: Bars, state: AssetState) -> tuple[Columns, AssetState]:
     """Rows of bars after `state`, in float64 with NaN where undefined, as the fit needs them, and the state after."""
-    made = list(blocks_of(bars, state))
-    if len(made) == 1:
-        return made[0]
-    return {name: np.concatenate([columns[name] for columns, _ in made]) for name in made[0][0]}, made[-1][1]
+    blocks = list(blocks_of(bars, state))
+    if len(blocks) == 1:
+        return blocks[0]
+    return {name: np.concatenate([columns[name] for columns, _ in blocks]) for name in blocks[0][0]}, blocks[-1][1]
 
 
 def blocks_of(bars: Bars, state: AssetState) -> Iterator[tuple[Columns, AssetState]]:
     """Rows in blocks that fit a processor's cache, each with the state after it."""
     for start in range(0, np.size(bars.seconds) or 1, fields.BLOCK_ROWS):
-        many = isinstance(bars.seconds, np.ndarray)
+        block = bars
+        if isinstance(bars.seconds, np.ndarray):
+            block = Bars._make(column[start : start + fields.BLOCK_ROWS] for column in bars)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            series = Series(bars.part(slice(start, start + fields.BLOCK_ROWS)) if many else bars, state)
+            series = Series(block, state)
             columns, state = fields.columns_of(series), series.after
         yield columns, state
 
@@ -106,8 +107,8 @@ class RowMaker:
         columns |= {name: bucket_of(edges[of], rows[value]) for name, (of, value) in BUCKETED.items()}
         if not isinstance(bars.seconds, np.ndarray):
             columns = {name: np.array([value]) for name, value in columns.items()}
-        if WAIT in self.beyond:
-            columns[WAIT] = log_waits(columns["timestamp"], self.step, last)
+        if "log_wait" in self.beyond:
+            columns["log_wait"] = log_waits(columns["timestamp"], self.step, last)
         return columns, state
 
 
@@ -131,10 +132,8 @@ class Rows:
         if folder is None:
             return cls(slices_of(sizes), None, {name: np.empty(count, dtype) for name, dtype in _TYPES.items()})
         for name, dtype in _TYPES.items():
-            with (folder / f"{name}.npy").open("wb") as stream:
-                header = {"descr": dtype, "fortran_order": False, "shape": (count,)}
-                np.lib.format.write_array_header_1_0(stream, header)
-                assert stream.tell() == _HEADER_BYTES
+            file = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, (count,))
+            assert file.offset == _HEADER_BYTES
         return cls(slices_of(sizes), folder, {})
 
     def read(self, names: Iterable[str], inside: slice) -> dict[str, npt.NDArray[Any]]:

@@ -25,11 +25,10 @@ LONG_SPAN = 120
 SCALE_FLOOR = 1e-8
 MAX_LOG_MOVE = 1.0
 
-_SCALE_SPANS = (("ret", SHORT_SPAN), ("ret", LONG_SPAN), ("gap", SHORT_SPAN))
-_MEAN_SPANS = (("range", 20), ("range", 120), ("range", 480), ("ret", 120), ("ret", 2400), ("volume", 120))
-SCALES = {f"{name}{span}": (name, span) for name, span in _SCALE_SPANS}
+SCALES = {"ret20": ("ret", SHORT_SPAN), "ret120": ("ret", LONG_SPAN), "gap20": ("gap", SHORT_SPAN)}
 """The paper's EWMAs, of squared returns and gaps."""
-MEANS = {f"{name}{span}": (name, span) for name, span in _MEAN_SPANS}
+MEANS = {"range20": ("range", 20), "range120": ("range", 120), "range480": ("range", 480)}
+MEANS |= {"ret120": ("ret", 120), "ret2400": ("ret", 2400), "volume120": ("volume", 120)}
 """Running means of range variances, squared returns and volumes, for fields beyond the paper's."""
 SLOT_QUANTITIES = ("ret", "range", "volume")
 SLOT_LIMIT = 25.0
@@ -63,9 +62,6 @@ class Bars(NamedTuple):
     low: Floats
     close: Floats
     volume: Floats
-
-    def part(self, rows: slice) -> Bars:
-        return Bars._make(column[rows] for column in self)
 
 
 class Ewma(NamedTuple):
@@ -126,14 +122,18 @@ class AssetState:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that restores every bit; undefined values are null."""
-        value: dict[str, Any] = {"close": _or_none(self.close), "num_clean": self.num_clean}
-        value |= {name: [_or_none(ewma.mean), ewma.num_missing] for name, ewma in self.scales.items()}
+
+        def or_null(value: float) -> float | None:
+            return None if math.isnan(value) else value
+
+        value: dict[str, Any] = {"close": or_null(self.close), "num_clean": self.num_clean}
+        value |= {name: [or_null(ewma.mean), ewma.num_missing] for name, ewma in self.scales.items()}
         if self.slots is None:
             return value
         means = {name: list(mean) for name, mean in self.means.items()}
         sigma20 = float(floored_root(np.float64(self.scales["ret20"].mean)))  # type: ignore[arg-type]
         tables = {name: table.tolist() for name, table in vars(self.slots).items()}
-        return {**value, "extra": {"sigma20": _or_none(sigma20), **means, "season": tables}}
+        return {**value, "extra": {"sigma20": or_null(sigma20), **means, "season": tables}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> AssetState:
@@ -145,7 +145,7 @@ class AssetState:
                     raise ValueError(f"{name} is a mean of squares")
                 if not 0 <= int(num_missing) < MOST_MISSING:
                     raise ValueError(f"{name} lacks {num_missing} values")
-                scales[name] = Ewma(_or_nan(mean), int(num_missing))
+                scales[name] = Ewma(math.nan if mean is None else float(mean), int(num_missing))
             num_clean = int(value["num_clean"])
             if not 0 <= num_clean < 2**62:
                 raise ValueError("num_clean is no count")
@@ -156,7 +156,8 @@ class AssetState:
                 if not level.shape == count.shape == last_week.shape or level.ndim != 2 or not level.size:
                     raise ValueError("the tables of a season have one shape")
                 slots = Slots(level=level, count=count, last_week=last_week)
-            return cls(close=_or_nan(value["close"]), num_clean=num_clean, scales=scales, means=means, slots=slots)
+            close = math.nan if value["close"] is None else float(value["close"])
+            return cls(close=close, num_clean=num_clean, scales=scales, means=means, slots=slots)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DataError("not the state of an asset", got=str(error), fix="build the corpus again") from error
 
@@ -183,14 +184,15 @@ class Series:
         # A non-positive price counts as missing: it never makes an infinite return.
         close = where(bars.close > 0, bars.close, math.nan)
         open_ = where(bars.open > 0, bars.open, math.nan)
-        close_prev = np.concatenate([[state.close], close])[:-1] if _many(close) else np.float64(state.close)
+        many = isinstance(close, np.ndarray)
+        close_prev = np.concatenate([[state.close], close])[:-1] if many else np.float64(state.close)
         self.missing = (open_ != open_) | (close != close)  # np.isnan is ten times slower for one bar
         self.log_ret = np.log(close / close_prev)
         self.log_gap = np.log(open_ / close_prev)
         self.clean = ~self.missing & (self.log_ret != 0) & (abs(self.log_ret) <= MAX_LOG_MOVE)
         self.clean_gap = ~self.missing & (abs(self.log_gap) <= MAX_LOG_MOVE)
         self.clean_ret = where(self.clean, self.log_ret, math.nan)
-        num_clean = state.num_clean + _running_count(self.clean)
+        num_clean = state.num_clean + (np.cumsum(self.clean) if many else self.clean)
         self.num_clean_prev = num_clean - self.clean
         clean_gap = where(self.clean_gap, self.log_gap, math.nan)
         # A product, not **2: a scalar's power rounds differently.
@@ -198,7 +200,8 @@ class Series:
         scales, sigmas = {}, {}
         for key, (name, span) in SCALES.items():
             levels, scales[key] = average(self._squares[name], span, state.scales[key])
-            sigmas[key] = _roots(levels)
+            roots: Any = floored_root(levels) if many else [*map(floored_root, levels)]
+            sigmas[key] = Running(roots[1:], roots[:-1]) if many else Running(roots[1], roots[0])
         self.sigma20, self.sigma20_prev = sigmas["ret20"]
         self.sigma120, self.sigma_gap20_prev = sigmas["ret120"].through, sigmas["gap20"].before
         self.means: dict[str, Running] = {}
@@ -206,7 +209,7 @@ class Series:
         means, slots = (state.means, None) if state.slots is None else self._run_extra(state.means, state.slots)
         self.after = state
         if np.size(close):
-            last, count = float(_last(close)), int(_last(num_clean))
+            last, count = close.item(-1), num_clean.item(-1)
             self.after = AssetState(close=last, num_clean=count, scales=scales, means=means, slots=slots)
 
     @cached_property
@@ -257,14 +260,13 @@ class Series:
         return after, slots
 
 
-# Only these distinguish many bars from one.
+# What follows takes arrays of many bars, or the scalars of one.
 
 
 def floored_root(mean_square: Floats) -> Floats:
     if _many(mean_square):
         return np.maximum(SCALE_FLOOR, np.sqrt(mean_square))  # NaN stays NaN
-    root: Any = np.float64(max(SCALE_FLOOR, math.sqrt(mean_square)) if mean_square >= 0 else math.nan)
-    return cast(Floats, root)
+    return cast(Floats, np.float64(max(SCALE_FLOOR, math.sqrt(mean_square)) if mean_square >= 0 else math.nan))
 
 
 def _many(values: Any) -> bool:
@@ -273,20 +275,27 @@ def _many(values: Any) -> bool:
 
 def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
     """`np.where`, much faster for one bar."""
-    made: Any = values
     if _many(condition):
-        made = np.where(condition, values, otherwise)
-    elif not condition:
-        made = values.dtype.type(otherwise)
-    return cast(Numbers, made)
+        return cast(Numbers, np.where(condition, values, otherwise))
+    return values if condition else cast(Numbers, values.dtype.type(otherwise))
 
 
 def average(values: Floats, span: int, state: Ewma) -> tuple[Any, Ewma]:
     """pandas' `ewm(span, adjust=False).mean()`, before the first row and through each; NaN values only age the past."""
-    if _many(values) and len(values) > LONG_SERIES:
-        return _average_long(values, span, state)
-    alpha = 2 / (span + 1)
     mean, num_missing = state
+    if _many(values) and len(values) > LONG_SERIES:
+        import polars as pl
+
+        replay = [mean, *[math.nan] * num_missing]
+        series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
+        smooth, num_missing = series.ewm_mean(span=span, adjust=False, ignore_nulls=False).to_numpy(), 0
+        if series.null_count():
+            # Polars leaves a gap where the value is missing, pandas carries the mean on.
+            at = np.maximum.accumulate(np.where(smooth == smooth, np.arange(len(smooth)), 0))
+            smooth = smooth[at]
+            num_missing = len(at) - 1 - int(at[-1]) if smooth[-1] == smooth[-1] else 0
+        return smooth[len(replay) - 1 :], Ewma(float(smooth[-1]), num_missing)
+    alpha = 2 / (span + 1)
     out, usual = [mean], _weight(alpha, 0)
     for value in values.tolist() if _many(values) else [float(values)]:
         if value == value:
@@ -297,20 +306,6 @@ def average(values: Floats, span: int, state: Ewma) -> tuple[Any, Ewma]:
             num_missing += 1
         out.append(mean)
     return np.array(out) if _many(values) else out, Ewma(mean, num_missing)
-
-
-def _average_long(values: Floats, span: int, state: Ewma) -> tuple[Floats, Ewma]:
-    import polars as pl
-
-    replay = [state.mean, *[math.nan] * state.num_missing]
-    series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
-    smooth, num_missing = series.ewm_mean(span=span, adjust=False, ignore_nulls=False).to_numpy(), 0
-    if series.null_count():
-        # Polars leaves a gap where the value is missing, pandas carries the mean on.
-        at = np.maximum.accumulate(np.where(smooth == smooth, np.arange(len(smooth)), 0))
-        smooth = smooth[at]
-        num_missing = len(at) - 1 - int(at[-1]) if smooth[-1] == smooth[-1] else 0
-    return smooth[len(replay) - 1 :], Ewma(float(smooth[-1]), num_missing)
 
 
 @lru_cache(maxsize=1024)
@@ -332,14 +327,13 @@ def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]
         return running, Mean(level, count)
     levels, _ = average(values[seen], span, Ewma(state.level))
     counts = state.num_values + np.arange(len(levels))
-    mean, at = levels / _weight_of(counts, span), _running_count(seen)
+    mean, at = levels / _weight_of(counts, span), np.cumsum(seen)
     return Running(mean[at], mean[at - seen]), Mean(float(levels[-1]), int(counts[-1]))
 
 
 def _weight_of(counts: Ints, span: int) -> Floats:
     """Total weight of this many values in an EWMA started at 0."""
-    weights: Floats = -np.expm1(counts * math.log1p(-2 / (span + 1)))
-    return weights
+    return cast(Floats, -np.expm1(counts * math.log1p(-2 / (span + 1))))
 
 
 _known_weight = lru_cache(maxsize=1024)(_weight_of)
@@ -401,28 +395,3 @@ def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, A
         known = lately is not None
         coming.append(level[lately] / _known_weight(int(count[lately]), SLOT_WEEKS) if known else math.nan)
     return coming, own_prev, after
-
-
-def _roots(levels: Any) -> Running:
-    """Scales through each row and before it, from the output of `average`."""
-    if _many(levels):
-        roots = floored_root(levels)
-        return Running(roots[1:], roots[:-1])
-    before, through = map(floored_root, levels)
-    return Running(through, before)
-
-
-def _running_count(hits: Bools) -> Ints:
-    return np.cumsum(hits) if _many(hits) else hits.astype(np.int64)
-
-
-def _last(values: Any) -> Any:
-    return values[-1] if _many(values) else values
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)
