@@ -37,10 +37,6 @@ ROWS_PER_TASK = 1_000_000
 STRETCH_ROWS = 1 << 18
 """Rows of a history that are searched for hidden bars at once."""
 
-_Written = tuple[AssetState, dict[str, Any]]
-"""The state after an asset's last row, and the source of its bars."""
-_CLASS = re.compile(r"\w[\w -]{0,31}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
@@ -57,7 +53,7 @@ class CorpusConfig:
         if self.timeframe:
             timeframe_of(self.timeframe)
         for symbol, name in self.classes.items():
-            if not _CLASS.fullmatch(name):
+            if not re.fullmatch(r"\w[\w -]{0,31}", name):
                 raise ConfigError("not usable as an asset class", where=symbol, expected="a word", got=repr(name))
 
 
@@ -88,16 +84,13 @@ def build_corpus(
         sizes = {symbol: count_bars(bars / f"{symbol}.parquet") for symbol in symbols_in(bars)}
         with files.staging_folder(staged) as folder:
             rows = Rows.create(sizes, folder.resolve())
-            made = _make_rows(rows, bars.resolve(), config.timeframe, engine, progress)
+            written = _write_folder(rows, bars.resolve(), config.timeframe, engine, progress)
             if covered:
                 _require_covered(rows, config.splits)
-            tokenizer = _fit(rows, config)
-            files.write_json(staged / corpus.TOKENIZER_NAME, tokenizer.to_json())
-            for inside in rows.slices.values():
-                _write_buckets(rows, inside, tokenizer)
-            states = {symbol: state for symbol, (state, _) in made.items()}
-            sources = [source for _, source in made.values()]
-            _write_generation(staged, rows, _corpus(rows, config, tokenizer), states, sources)
+            built = _with_buckets(rows, config)
+            files.write_json(staged / corpus.TOKENIZER_NAME, built.tokenizer.to_json())
+            states = {symbol: state for symbol, (state, _) in written.items()}
+            _write_generation(staged, rows, built, states, [source for _, source in written.values()])
         corpus.keep_ledger(out, staged)
     return open_corpus(out, verify=False)
 
@@ -105,8 +98,8 @@ def build_corpus(
 def propose_splits(bars: Path) -> SplitConfig:
     """Split boundaries that fit the bars of a folder."""
     stamps = (read_stamps(bars / f"{symbol}.parquet") for symbol in symbols_in(bars))
-    ends = [(each[0], each[-1]) for each in stamps]
-    return SplitConfig.covered_by(min(first for first, _ in ends), max(last for _, last in ends))
+    first, last = zip(*((each[0], each[-1]) for each in stamps), strict=True)
+    return SplitConfig.covered_by(min(first), max(last))
 
 
 def _require_covered(rows: Rows, splits: SplitConfig) -> None:
@@ -132,11 +125,8 @@ def corpus_in_memory(
     rows = Rows.create({symbol: len(bars[symbol]) for symbol in sorted(bars)})
     for symbol in rows.slices:
         _write_rows(rows, symbol, bars_of(bars[symbol], symbol), AssetState.empty(timeframe_of(config.timeframe)))
-    tokenizer = tokenizer or _fit(rows, config)
-    for inside in rows.slices.values():
-        _write_buckets(rows, inside, tokenizer)
     rows.write_cross()
-    return _corpus(rows, config, tokenizer)
+    return _with_buckets(rows, config, tokenizer)
 
 
 def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = None) -> Corpus:
@@ -146,12 +136,9 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
         tokenizer = old.tokenizer
         unknown = [symbol for symbol in symbols_in(bars) if symbol not in tokenizer.symbols]
         if unknown:
-            raise DataError(
-                "an asset that the corpus does not have cannot be appended",
-                where=bars / f"{unknown[0]}.parquet",
-                expected=", ".join(tokenizer.symbols),
-                fix="build the corpus again: asset ids and the tokenizer are fitted on all assets",
-            )
+            problem, where = "an asset that the corpus does not have cannot be appended", bars / f"{unknown[0]}.parquet"
+            fix = "build the corpus again: asset ids and the tokenizer are fitted on all assets"
+            raise DataError(problem, where=where, expected=", ".join(tokenizer.symbols), fix=fix)
         states = _read_states(old, path / old.manifest["folder"] / corpus.STATE_NAME)
         fresh, sources = {}, []
         sizes = {symbol: inside.stop - inside.start for symbol, inside in old.asset_slices.items()}
@@ -187,62 +174,57 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
         return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
     first = min(symbols_in(bars) if isinstance(bars, Path) else bars)
     stamps = read_stamps(bars / f"{first}.parquet") if isinstance(bars, Path) else bars[first]["Datetime"]
-    seen = infer_timeframe(stamps)
+    inferred = infer_timeframe(stamps)
     try:
-        return replace(config, timeframe=format_span(seen) if seen else "1h")
+        return replace(config, timeframe=format_span(inferred) if inferred else "1h")
     except ConfigError as error:
-        told = {"where": first, "expected": error.expected, "got": error.got}
-        raise DataError("no corpus has such bars", **told, fix="`vaiom data resample` makes coarser bars") from None
+        problem, fix = "no corpus has such bars", "`vaiom data resample` makes coarser bars"
+        raise DataError(problem, where=first, expected=error.expected, got=error.got, fix=fix) from None
 
 
 @dataclass(frozen=True)
 class _SomeAssets:
-    """The task of one process: assets of a bar folder whose rows it writes."""
+    """The task of one process: write the rows of these assets, and their states and sources into a file."""
 
     id: str
+    label: str
     symbols: tuple[str, ...]
     bars: Path
     rows: Rows
     timeframe: str
+    file: Path
     runs: tuple[str, ...] = ()
 
-    @property
-    def label(self) -> str:
-        return self.symbols[-1]
 
-    @property
-    def file(self) -> Path:
-        """Where the task writes states and sources."""
-        assert self.rows.folder
-        return self.rows.folder / f"made-{self.id}.json"
-
-
-def _make_rows(
+def _write_folder(
     rows: Rows, bars: Path, timeframe: str, engine: Engine | None, progress: files.Progress | None
-) -> dict[str, _Written]:
-    """Write the rows of each asset of a bar folder, here or in the engine's processes."""
+) -> dict[str, tuple[AssetState, dict[str, Any]]]:
+    """Write the rows of a bar folder, here or in the engine's processes; return each asset's last state and source."""
     if engine is None:
-        return {symbol: _make_asset(rows, bars, symbol, timeframe) for symbol in counted([*rows.slices], progress)}
-    groups = groupby(rows.slices, lambda symbol: rows.slices[symbol].start // ROWS_PER_TASK)
-    tasks = [_SomeAssets(str(number), tuple(symbols), bars, rows, timeframe) for number, symbols in groups]
+        return {symbol: _write_file(rows, bars, symbol, timeframe) for symbol in counted([*rows.slices], progress)}
+    assert rows.folder
+    tasks = []
+    for number, group in groupby(rows.slices, lambda symbol: rows.slices[symbol].start // ROWS_PER_TASK):
+        symbols, file = tuple(group), rows.folder / f"task-{number}.json"
+        tasks.append(_SomeAssets(str(number), symbols[-1], symbols, bars, rows, timeframe, file))
     for reason in engine.run(tasks, _perform, report=progress).values():
         raise RuntimeError(reason) if reason.startswith("Traceback") else DataError(reason)
-    told = {symbol: each for task in tasks for symbol, each in files.read_json(task.file).items()}
-    return {symbol: (AssetState.from_json(state), source) for symbol, (state, source) in told.items()}
+    written = {symbol: each for task in tasks for symbol, each in files.read_json(task.file).items()}
+    return {symbol: (AssetState.from_json(state), source) for symbol, (state, source) in written.items()}
 
 
 def _perform(task: _SomeAssets, _device: str) -> None:
-    made = {symbol: _make_asset(task.rows, task.bars, symbol, task.timeframe) for symbol in task.symbols}
-    files.write_json(task.file, {symbol: [state.to_json(), source] for symbol, (state, source) in made.items()})
+    written = {symbol: _write_file(task.rows, task.bars, symbol, task.timeframe) for symbol in task.symbols}
+    files.write_json(task.file, {symbol: [state.to_json(), source] for symbol, (state, source) in written.items()})
 
 
-def _make_asset(rows: Rows, bars: Path, symbol: str, timeframe: str) -> _Written:
-    file, inside = bars / f"{symbol}.parquet", rows.slices[symbol]
-    read = bars_of(_read_checked(file, timeframe), file)
-    if len(read.seconds) != inside.stop - inside.start:
+def _write_file(rows: Rows, folder: Path, symbol: str, timeframe: str) -> tuple[AssetState, dict[str, Any]]:
+    file, inside = folder / f"{symbol}.parquet", rows.slices[symbol]
+    bars = bars_of(_read_checked(file, timeframe), file)
+    if len(bars.seconds) != inside.stop - inside.start:
         raise DataError("the file changed while it was read", where=file, fix="build again")
-    state = _write_rows(rows, symbol, read, AssetState.empty(timeframe_of(timeframe)))
-    return state, _source(file, len(read.seconds))
+    state = _write_rows(rows, symbol, bars, AssetState.empty(timeframe_of(timeframe)))
+    return state, _source(file, len(bars.seconds))
 
 
 def _source(file: Path, rows_taken: int) -> dict[str, Any]:
@@ -259,24 +241,24 @@ def _write_rows(rows: Rows, symbol: str, bars: Bars, state: AssetState) -> Asset
     return state
 
 
-def _fit(rows: Rows, config: CorpusConfig) -> Tokenizer:
-    names = ("timestamp", "flags", "log_ret", *EXACT.values())
-
-    def own_values(symbol: str) -> Columns:
-        columns = rows.read(names, rows.slices[symbol])
-        return columns | {value: columns[column] for value, column in EXACT.items()}
-
-    classes = {symbol: config.classes.get(symbol, default_class(symbol)) for symbol in rows.slices}
-    return fit_on_train(own_values, config.splits.train_end, config.timeframe, classes, config.like)
-
-
 def _write_buckets(rows: Rows, inside: slice, tokenizer: Tokenizer) -> None:
     for name, (of, value) in BUCKETED.items():
         exact = rows.read([EXACT[value]], inside)[EXACT[value]]
         rows.write(inside.start, {name: bucket_of(tokenizer.edges[of], exact)})
 
 
-def _corpus(rows: Rows, config: CorpusConfig, tokenizer: Tokenizer) -> Corpus:
+def _with_buckets(rows: Rows, config: CorpusConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """Fit a tokenizer, unless one is given, and write the buckets of all rows."""
+
+    def own_values(symbol: str) -> Columns:
+        columns = rows.read(("timestamp", "flags", "log_ret", *EXACT.values()), rows.slices[symbol])
+        return columns | {value: columns[column] for value, column in EXACT.items()}
+
+    if tokenizer is None:
+        classes = {symbol: config.classes.get(symbol, default_class(symbol)) for symbol in rows.slices}
+        tokenizer = fit_on_train(own_values, config.splits.train_end, config.timeframe, classes, config.like)
+    for inside in rows.slices.values():
+        _write_buckets(rows, inside, tokenizer)
     return Corpus(
         manifest={"like": config.like.sha256} if config.like else {},
         tokenizer=tokenizer,
@@ -288,14 +270,13 @@ def _corpus(rows: Rows, config: CorpusConfig, tokenizer: Tokenizer) -> Corpus:
 
 def _read_checked(file: Path, timeframe: str) -> pl.DataFrame:
     frame = read_ordered(file)
-    seen, wanted = infer_timeframe(frame["Datetime"]), timeframe_of(timeframe)
-    if seen is not None and seen != wanted:
-        finer = seen < wanted
-        problem = "the bars are of another timeframe"
-        fix = ("`vaiom data resample`, or " if finer else "") + "name the right --timeframe"
-        raise DataError(problem, where=file, expected=f"{timeframe} bars", got=f"bars mostly {seen} apart", fix=fix)
+    inferred, expected = infer_timeframe(frame["Datetime"]), timeframe_of(timeframe)
+    if inferred is not None and inferred != expected:
+        problem, got = "the bars are of another timeframe", f"bars mostly {inferred} apart"
+        fix = ("`vaiom data resample`, or " if inferred < expected else "") + "name the right --timeframe"
+        raise DataError(problem, where=file, expected=f"{timeframe} bars", got=got, fix=fix)
     for stretch in frame.iter_slices(STRETCH_ROWS):
-        hidden, _ = find_higher_timeframe_bars(stretch, int(wanted.total_seconds()))
+        hidden, _ = find_higher_timeframe_bars(stretch, int(expected.total_seconds()))
         if hidden.any():
             raise DataError(
                 "rows hold the range of a longer period, most of it in their future: the range fields would see it",
@@ -334,24 +315,18 @@ def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.D
     same[1:] &= (log_ret == known_ret) | (np.isnan(log_ret) & np.isnan(known_ret))
     if len(overlap) > count or not same.all():
         row = 0 if len(overlap) > count else int((~same).argmax())
-        raise DataError(
-            "the bars differ from the history that the corpus was built from",
-            where=f"{file}, {overlap['Datetime'].tail(count)[row]}",
-            fix="build the corpus again, or append a folder with the new bars alone",
-        )
-    train_end = old.splits.train_end
-    if len(fresh) and fresh["Datetime"][0] < train_end:
-        raise DataError(
-            "bars before the end of Train cannot be appended: bucket edges would have to be fitted again",
-            where=f"{file}, {fresh['Datetime'][0]}",
-            expected=f"new bars at or after {train_end}",
-            fix="build the corpus again from all bars",
-        )
+        where = f"{file}, {overlap['Datetime'].tail(count)[row]}"
+        problem = "the bars differ from the history that the corpus was built from"
+        raise DataError(problem, where=where, fix="build the corpus again, or append a folder with the new bars alone")
+    if len(fresh) and fresh["Datetime"][0] < old.splits.train_end:
+        problem = "bars before the end of Train cannot be appended: bucket edges would have to be fitted again"
+        where, expected = f"{file}, {fresh['Datetime'][0]}", f"new bars at or after {old.splits.train_end}"
+        raise DataError(problem, where=where, expected=expected, fix="build the corpus again from all bars")
     return fresh
 
 
 def _write_generation(
-    path: Path, rows: Rows, made: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
+    path: Path, rows: Rows, built: Corpus, states: Mapping[str, AssetState], inputs: list[dict[str, Any]]
 ) -> None:
     """Write the finished rows into a new folder, then the manifest that names it; until then the old one is valid."""
     assert rows.folder
@@ -366,7 +341,7 @@ def _write_generation(
     shutil.rmtree(folder, ignore_errors=True)
     rows.folder.rename(folder)
     columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMN_TYPES}
-    made, tokenizer = replace(made, columns=columns, asset_slices=rows.slices), made.tokenizer
+    built, tokenizer = replace(built, columns=columns, asset_slices=rows.slices), built.tokenizer
     classes, assets = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True)), {}
     for symbol, inside in rows.slices.items():
         ends = {"timestamp": columns["timestamp"][[inside.start, inside.stop - 1]]}
@@ -381,12 +356,12 @@ def _write_generation(
         "symbols": list(assets),
         "classes": classes,
         "assets": assets,
-        "rows": len(made),
-        "splits": made.splits.to_json(),
-        "events": {name: sum(counts.values()) for name, counts in count_events(made).items()},
+        "rows": len(built),
+        "splits": built.splits.to_json(),
+        "events": {name: sum(counts.values()) for name, counts in count_events(built).items()},
         "edges": tokenizer.to_json()["inner_edges"],
         "tokenizer_sha256": tokenizer.sha256,
-        **({"like": made.manifest["like"]} if made.like else {}),
+        **({"like": built.manifest["like"]} if built.like else {}),
         "inputs": inputs,
         "folder": folder.name,
         "arrays": {

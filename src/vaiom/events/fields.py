@@ -369,10 +369,9 @@ def discrete_inputs(columns: Columns, meta: npt.NDArray[np.integer]) -> npt.NDAr
     return out
 
 
-def has_flag(flags: npt.NDArray[np.uint8], bits: np.uint8) -> Bools:
+def has_flag(flags: npt.NDArray[np.uint8], bits: np.uint8 | int) -> Bools:
     """Rows where any of the bits is set."""
-    hit: Bools = (flags & bits) != 0
-    return hit
+    return (flags & bits).astype(np.bool_)
 
 
 def timestamps_of(columns: Columns) -> npt.NDArray[np.datetime64]:

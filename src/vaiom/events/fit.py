@@ -21,8 +21,8 @@ from vaiom import codec
 from vaiom.codec import Stored, decode
 from vaiom.errors import DataError
 from vaiom.events import fields
-from vaiom.events.distribution import PIECES, TAIL_SHAPES, Floats, ReturnShape, Tail
-from vaiom.events.scales import Bools, where
+from vaiom.events.distribution import PIECES, TAIL_SHAPES, ReturnShape, Tail
+from vaiom.events.scales import Bools, Floats, where
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import step_seconds
@@ -35,16 +35,14 @@ MAX_EDGES = 255
 """Bucket ids are stored as bytes."""
 
 # Pseudo-counts of each bucket, spread evenly: knots never coincide.
-_EVEN_RETURNS = PIECES
+_PSEUDO_RETURNS = PIECES
 # Pseudo-counts of each tail, and their size in sigmas.
-_MADE_UP_EXCESSES = 5
-_MADE_UP_EXCESS = 2.0
+_PSEUDO_EXCESSES = 5
+_PSEUDO_EXCESS = 2.0
 # One wrong tick must not determine the tail.
 _MAX_EXCESS = 50.0
 # With fewer excesses the tail is exponential: they say nothing about its shape.
 _MIN_EXCESSES = 50
-
-_NO_FLAG = np.uint8(0)
 
 Edges = npt.NDArray[np.float64]
 
@@ -120,15 +118,13 @@ class Tokenizer:
         return sha256_of(canonical_json(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = codec.to_json(self)
-        return plain
+        return dict(codec.to_json(self))
 
     @classmethod
     def from_json(cls, value: dict[str, Any], where: object = None) -> Tokenizer:
-        if isinstance(value, dict) and value.get("version") != TOKENIZER_VERSION:
-            problem = "a tokenizer of another version"
-            fix = "build the corpus again with this version of vaiom"
-            raise DataError(problem, where=where, expected=TOKENIZER_VERSION, got=value.get("version"), fix=fix)
+        if isinstance(value, dict) and (version := value.get("version")) != TOKENIZER_VERSION:
+            problem, fix = "a tokenizer of another version", "build the corpus again with this version of vaiom"
+            raise DataError(problem, where=where, expected=TOKENIZER_VERSION, got=version, fix=fix)
         return decode(cls, value, "not the state of a tokenizer", where=where, fix="build the corpus again")
 
 
@@ -147,59 +143,55 @@ def fit_on_train(
     symbols = sorted(classes)
     end = int(np.datetime64(train_end, "s").astype(np.int64))
 
-    def events_of(asset: fields.Columns, bad: np.uint8) -> Bools:
+    def events_of(asset: fields.Columns, bad: np.uint8 | int) -> Bools:
         """Rows, from the second on, that are the target of a Train event and have none of these flags."""
         event = ~fields.has_flag(asset["flags"][:-1], fields.ANY_MASK) & (asset["timestamp"][1:] < end)
         return event & ~fields.has_flag(asset["flags"][1:], bad)
 
-    def ordered(name: str, bad: np.uint8) -> Floats:
+    def pooled(name: str, bad: np.uint8 | int = 0) -> Floats:
         """The sorted finite values of a quantity at the Train events of all assets."""
         parts = []
         for asset in map(own_values, symbols):
             values = asset[name][1:][events_of(asset, bad)]
             parts.append(values[np.isfinite(values)])
-        pooled = np.concatenate(parts)
-        pooled.sort()
-        return pooled
+        values = np.concatenate(parts)
+        values.sort()
+        return values
 
     zero_share = []
     for asset in map(own_values, symbols):
         good = events_of(asset, fields.BAD_RETURN)
-        zero = events_of(asset, _NO_FLAG) & (asset["log_ret"][1:] == 0)
+        zero = events_of(asset, 0) & (asset["log_ret"][1:] == 0)
         zero_share.append(float(zero.sum() / max(1, (zero | good).sum())))
     if like:
-        parts: dict[str, Any] = {"edges": like.edges, "return_shape": like.return_shape}
+        edges, shape = like.edges, like.return_shape
     else:
-        parts = _fit_edges(ordered)
+        return_edges, shape = fit_returns(pooled("ret_z", fields.BAD_RETURN))
+        gap_edges = fit_signed_edges(pooled("gap_z", fields.BAD_GAP))
+        regime_edges = fit_regime_edges(pooled("relative_log_vol"))
+        edges = {"return": return_edges, "gap": gap_edges, "vol_regime": regime_edges}
     return Tokenizer(
         symbols=tuple(symbols),
         classes=tuple(classes[symbol] for symbol in symbols),
         timeframe=timeframe,
         zero_share=tuple(zero_share),
-        **parts,
+        edges=edges,
+        return_shape=shape,
     )
 
 
-def _fit_edges(ordered: Callable[[str, np.uint8], Floats]) -> dict[str, Any]:
-    """Fit edges and shape from the values of all assets, one quantity at a time."""
-    edges = {}
-    return_z = ordered("ret_z", fields.BAD_RETURN)
-    edges["return"] = fit_signed_edges(return_z)
-    if len(edges["return"]) != fields.NUM_RETURN_BUCKETS + 1:
-        raise DataError(
-            "the Train returns are too coarse for the return buckets: some quantiles coincide",
-            expected=f"{fields.NUM_RETURN_BUCKETS} buckets",
-            got=len(edges["return"]) - 1,
-            fix="bring in prices with more digits, or more history before the end of Train",
-        )
-    shape = fit_shape(edges["return"], return_z)
-    del return_z
-    edges["gap"] = fit_signed_edges(ordered("gap_z", fields.BAD_GAP))
-    edges["vol_regime"] = fit_regime_edges(ordered("relative_log_vol", _NO_FLAG))
-    return {"edges": edges, "return_shape": shape}
+def fit_returns(ordered: Floats, where: object = None) -> tuple[Edges, ReturnShape]:
+    """Fit the edges of the return buckets, and the shape inside and beyond them, from sorted values."""
+    edges = fit_signed_edges(ordered)
+    if len(edges) != fields.NUM_RETURN_BUCKETS + 1:
+        problem = "the Train returns are too coarse for the return buckets: some quantiles coincide"
+        expected, got = f"{fields.NUM_RETURN_BUCKETS} buckets", len(edges) - 1
+        fix = "bring in prices with more digits, or more history before the end of Train"
+        raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
+    return edges, fit_shape(edges, ordered)
 
 
-def fit_signed_edges(ordered: npt.NDArray[np.float64]) -> Edges:
+def fit_signed_edges(ordered: Floats) -> Edges:
     """Fixed tail cutoffs and quantiles of the sorted values strictly between the inner pair; repeats collapse."""
     inner = min(np.abs(TAIL_CUTOFFS))
     inside = ordered[ordered.searchsorted(-inner, "right") : ordered.searchsorted(inner)]
@@ -207,58 +199,50 @@ def fit_signed_edges(ordered: npt.NDArray[np.float64]) -> Edges:
     return np.unique(np.concatenate([[-np.inf, np.inf], TAIL_CUTOFFS, quantiles]))
 
 
-def fit_regime_edges(values: npt.NDArray[np.float64]) -> Edges:
+def fit_regime_edges(values: Floats) -> Edges:
     """Quantiles of all values, between the infinities."""
     return np.unique(np.concatenate([[-np.inf, np.inf], _quantiles(values, REGIME_QUANTILES)]))
 
 
-def bucket_of(edges: Edges, values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+def bucket_of(edges: Edges, values: Floats) -> npt.NDArray[np.uint8]:
     """The j with edges[j-1] < value <= edges[j]; non-finite values get 0."""
     ids = edges[1:-1].searchsorted(values) + 1
     return where(np.isfinite(values), ids, 0).astype(np.uint8)
 
 
-def _quantiles(values: npt.NDArray[np.float64], levels: tuple[float, ...]) -> npt.NDArray[np.float64]:
+def _quantiles(values: Floats, levels: tuple[float, ...]) -> Floats:
     if not len(values):
-        raise DataError(
-            "Train holds no usable event to fit bucket edges on",
-            expected="bars before the end of Train with at least 21 moving closes",
-            fix="move the boundaries with --train-end, or bring in a longer history",
-        )
+        problem = "Train holds no usable event to fit bucket edges on"
+        expected = "bars before the end of Train with at least 21 moving closes"
+        fix = "move the boundaries with --train-end, or bring in a longer history"
+        raise DataError(problem, expected=expected, fix=fix)
     return np.quantile(values, levels)
 
 
 def fit_shape(edges: Edges, values: Floats) -> ReturnShape:
     """Fit the knots of every bucket with two edges and the tails beyond the outermost."""
-    inner = edges[1:-1]
-    ordered = np.sort(values)
+    inner, ordered, levels = edges[1:-1], np.sort(values), np.arange(PIECES) / PIECES
     # A bucket includes its upper edge, not its lower one.
     cuts = np.searchsorted(ordered, inner, side="right")
-    buckets = (ordered[a:b] for a, b in pairwise(cuts))
-    pieces = [_inner_knots(*pair) for pair in zip(inner[:-1], inner[1:], buckets, strict=True)]
+    knots = []
+    for (low, high), (start, stop) in zip(pairwise(inner), pairwise(cuts), strict=True):
+        pieces = low + (high - low) * levels
+        if stop > start:
+            share = _PSEUDO_RETURNS / (stop - start + _PSEUDO_RETURNS)
+            pieces = share * pieces + (1 - share) * np.quantile(ordered[start:stop], levels)
+            pieces[0] = low
+        knots.append(pieces)
     return ReturnShape(
-        knots=np.concatenate([*pieces, inner[-1:]]),
+        knots=np.concatenate([*knots, inner[-1:]]),
         lower=_fit_tail(inner[0] - ordered[: cuts[0]]),
         upper=_fit_tail(ordered[cuts[-1] :] - inner[-1]),
     )
 
 
-def _inner_knots(low: float, high: float, values: Floats) -> Floats:
-    """The lower edge and the knots up to, not including, the upper one."""
-    levels = np.arange(PIECES) / PIECES
-    even = low + (high - low) * levels
-    if not len(values):
-        return even
-    share = _EVEN_RETURNS / (len(values) + _EVEN_RETURNS)
-    knots: Floats = share * even + (1 - share) * np.quantile(values, levels)
-    knots[0] = low
-    return knots
-
-
 def _fit_tail(excesses: Floats) -> Tail:
     excesses = np.minimum(excesses, _MAX_EXCESS)
-    count = len(excesses) + _MADE_UP_EXCESSES
-    mean = (float(excesses.sum()) + _MADE_UP_EXCESSES * _MADE_UP_EXCESS) / count
+    count = len(excesses) + _PSEUDO_EXCESSES
+    mean = (float(excesses.sum()) + _PSEUDO_EXCESSES * _PSEUDO_EXCESS) / count
     shape = 0.0
     if len(excesses) >= _MIN_EXCESSES:
         ordered = np.sort(excesses)

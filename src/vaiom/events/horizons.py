@@ -19,9 +19,10 @@ from vaiom.codec import Stored, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.events.calendar import WEEK, place_in_week
 from vaiom.events.corpus import Corpus
-from vaiom.events.distribution import Floats, ReturnShape
+from vaiom.events.distribution import ReturnShape
 from vaiom.events.fields import MASK_BITS, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag
-from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_shape, fit_signed_edges
+from vaiom.events.fit import Edges, Tokenizer, bucket_of, fit_returns
+from vaiom.events.scales import Floats, Ints
 from vaiom.events.splits import NO_TARGET_CODE, TRAIN
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.timeframes import step_seconds
@@ -33,7 +34,6 @@ _ZERO = 1e-10
 _SLOT_PRIOR = 100.0
 """Pseudo-events of the whole asset in each of its hours of the week."""
 
-Ints = npt.NDArray[np.int64]
 _INNER = Stored("inner_edges", encode=lambda edges: edges[1:-1], decode=lambda inner: [-math.inf, *inner, math.inf])
 
 
@@ -108,26 +108,22 @@ def fit_horizon(corpus: Corpus, bars: int) -> Horizon:
     usable = np.isfinite(sums) & ~corpus.mask_any & (codes == corpus.splits.code(TRAIN)) & (corpus.sigma20 > 0)
     assets, num_assets = corpus.meta[:, 0].astype(np.int64), len(corpus.tokenizer.symbols)
     if not (usable & (sums != 0)).any():
-        raise DataError(
-            f"Train holds no event of {bars} bars", where=corpus.path, fix="a shorter horizon, or a longer history"
-        )
-    moved = np.bincount(assets[usable & (sums != 0)], minlength=num_assets + 1)
-    zeros = np.bincount(assets[usable & (sums == 0)], minlength=num_assets + 1)
-    zero_share = zeros / np.maximum(moved + zeros, 1)
+        problem, fix = f"Train holds no event of {bars} bars", "a shorter horizon, or a longer history"
+        raise DataError(problem, where=corpus.path, fix=fix)
+    counts = np.bincount(assets[usable], minlength=num_assets + 1)
+    zero_share = np.bincount(assets[usable & (sums == 0)], minlength=num_assets + 1) / np.maximum(counts, 1)
     zero_share[UNKNOWN_ASSET] = zero_share[UNKNOWN_ASSET + 1 :].mean()
     usable &= sums != 0
-    z = sums[usable] / (corpus.sigma20[usable] * math.sqrt(bars))
-    slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)
-    ratios = usual_sizes(np.abs(z), assets[usable], slots[usable], (num_assets + 1, slots_of_week(corpus)))
-    z = np.sort(z / ratios[assets[usable], slots[usable]])
-    edges = fit_signed_edges(z)
-    if len(edges) != NUM_RETURN_BUCKETS + 1:
-        raise DataError("the Train sums are too coarse for the return buckets", where=f"{bars} bars, {corpus.path}")
+    assets, z = assets[usable], sums[usable] / (corpus.sigma20[usable] * math.sqrt(bars))
+    slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)[usable]
+    ratios = usual_sizes(np.abs(z), assets, slots, (num_assets + 1, slots_of_week(corpus)))
+    z = np.sort(z / ratios[assets, slots])
+    edges, shape = fit_returns(z, where=f"sums of {bars} bars, {corpus.path}")
     return Horizon(
         bars=bars,
         timeframe=corpus.tokenizer.timeframe,
         edges=edges,
-        shape=fit_shape(edges, z),
+        shape=shape,
         zero_share=tuple(zero_share.tolist()),
         slot_scale=ratios,
     )
@@ -220,6 +216,5 @@ class HorizonCorpus(Corpus):
 
 def at_horizon(corpus: Corpus, at: Horizon | int) -> HorizonCorpus:
     """The corpus at a horizon; a number of bars is fitted on Train first."""
-    fitted = fit_horizon(corpus, at) if isinstance(at, int) else at
     parts = {name: getattr(corpus, name) for name in Corpus.__dataclass_fields__}
-    return HorizonCorpus(**parts, base=corpus, at=fitted)
+    return HorizonCorpus(**parts, base=corpus, at=fit_horizon(corpus, at) if isinstance(at, int) else at)

@@ -105,8 +105,7 @@ class SplitConfig:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = codec.to_json(self)
-        return plain
+        return dict(codec.to_json(self))
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SplitConfig:
