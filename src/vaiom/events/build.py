@@ -113,10 +113,7 @@ def _require_covered(rows: Rows, splits: SplitConfig) -> None:
 
 
 def corpus_in_memory(
-    bars: Path | Mapping[str, pl.DataFrame],
-    config: CorpusConfig | None = None,
-    *,
-    tokenizer: Tokenizer | None = None,
+    bars: Path | Mapping[str, pl.DataFrame], config: CorpusConfig | None = None, *, tokenizer: Tokenizer | None = None
 ) -> Corpus:
     """Build the corpus of a bar folder or of unchecked frames in memory; with a tokenizer nothing is fitted."""
     config = _with_timeframe(config or CorpusConfig(), bars)

@@ -150,11 +150,12 @@ class Corpus:
     @cached_property
     def target_return(self) -> npt.NDArray[np.uint8]:
         """Bucket id of the next return over `sigma20`, 0 where the target is bad."""
-        return self._next_bucket("return_bucket", fields.BAD_RETURN)
+        usable = ~fields.has_flag(self.columns["flags"], fields.BAD_RETURN)
+        return self._next(self.columns["return_bucket"] * usable, 0)
 
     @cached_property
     def target_gap(self) -> npt.NDArray[np.uint8]:
-        return self._next_bucket("gap_bucket", fields.BAD_GAP)
+        return self._next(self.columns["gap_bucket"] * ~fields.has_flag(self.columns["flags"], fields.BAD_GAP), 0)
 
     @cached_property
     def target_vol_regime(self) -> npt.NDArray[np.uint8]:
@@ -200,10 +201,6 @@ class Corpus:
         """Hash of the data, the splits and the tokenizer, not of how or when the folder was written."""
         parts = {name: self.manifest[name] for name in ("arrays", "tokenizer_sha256", "splits", "assets")}
         return sha256_of(canonical_json(parts))
-
-    def _next_bucket(self, name: str, bad: np.uint8) -> npt.NDArray[np.uint8]:
-        usable = ~fields.has_flag(self.columns["flags"], bad)
-        return self._next(self.columns[name] * usable, 0)
 
     def _next(self, values: npt.NDArray[Any], at_end: Any) -> npt.NDArray[Any]:
         out = np.empty_like(values)
@@ -334,10 +331,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     manifest = read_json(file)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError("not the manifest of a corpus", where=file, expected=f'"format": "{FORMAT}"')
-    if manifest.get("format_version") != FORMAT_VERSION:
-        problem = "a corpus of another format version"
-        fix = "build it again with this version of vaiom"
-        raise DataError(problem, where=file, expected=FORMAT_VERSION, got=manifest.get("format_version"), fix=fix)
+    if (version := manifest.get("format_version")) != FORMAT_VERSION:
+        problem, fix = "a corpus of another format version", "build it again with this version of vaiom"
+        raise DataError(problem, where=file, expected=FORMAT_VERSION, got=version, fix=fix)
     described = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     _require_as_written(file, manifest, described, manifest.get("manifest_sha256"))
     try:
@@ -360,12 +356,9 @@ def _require_as_written(file: Path, value: Any, hashed: Any, recorded: Any) -> N
 
 
 def damaged(file: Path) -> DataError:
-    return DataError(
-        "the corpus is damaged: a file is " + ("not what was written" if file.is_file() else "missing"),
-        where=file,
-        expected="the SHA-256 recorded in the manifest",
-        fix="build or unpack the corpus again",
-    )
+    problem = "the corpus is damaged: a file is " + ("not what was written" if file.is_file() else "missing")
+    expected, fix = "the SHA-256 recorded in the manifest", "build or unpack the corpus again"
+    return DataError(problem, where=file, expected=expected, fix=fix)
 
 
 def _require_shape(manifest: dict[str, Any]) -> None:

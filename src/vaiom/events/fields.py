@@ -118,39 +118,39 @@ FIELDS = (
     _extra(
         "range_vol20",
         "ln of the range volatility over 20 bars, less ln sigma20",
-        lambda s: log_root(s.means["range20"].through) - s.log_sigma20,
+        lambda s: log_root(s.means["range20"]) - s.log_sigma20,
     ),
     _extra(
         "range_vol480",
         "ln of the range volatility over 480 bars, less ln sigma20",
-        lambda s: log_root(s.means["range480"].through) - s.log_sigma20,
+        lambda s: log_root(s.means["range480"]) - s.log_sigma20,
     ),
     _extra(
         "long_vol",
         "ln sigma20, less ln of the volatility over 2,400 bars",
-        lambda s: s.log_sigma20 - log_root(s.means["ret2400"].through),
+        lambda s: s.log_sigma20 - log_root(s.means["ret2400"]),
     ),
     _extra("activity", "ln of the bar's volume over its mean of the 120 bars before", lambda s: np.log(s.activity)),
     _extra(
         "slot_activity",
         "the same, less what past weeks had in this slot of the week",
-        lambda s: np.log(s.activity / s.slots["volume"].own_prev),
+        lambda s: np.log(s.activity / s.own_slot_prev["volume"]),
     ),
     _extra(
         "slot_surprise",
         "the bar's return in units of what past weeks make of this slot",
-        lambda s: s.clean_ret / floored_root(s.slots["ret"].own_prev * s.means["ret120"].before),
+        lambda s: s.clean_ret / floored_root(s.own_slot_prev["ret"] * s.means_prev["ret120"]),
         signed=True,
     ),
     _extra(
         "next_slot_vol",
         "ln of the volatility that past weeks promise for the coming slot, less ln sigma20; from returns",
-        lambda s: log_root(s.slots["ret"].coming * s.means["ret120"].through) - s.log_sigma20,
+        lambda s: log_root(s.next_slot["ret"] * s.means["ret120"]) - s.log_sigma20,
     ),
     _extra(
         "next_slot_range",
         "the same from ranges",
-        lambda s: log_root(s.slots["range"].coming * s.means["range120"].through) - s.log_sigma20,
+        lambda s: log_root(s.next_slot["range"] * s.means["range120"]) - s.log_sigma20,
     ),
     # Of the same closed bar in the other assets.
     _extra(
@@ -233,7 +233,7 @@ def columns_of(series: Series) -> dict[str, npt.NDArray[Any]]:
     for name, bit in MASK_BITS.items():
         flags |= MASKS[name](series) * bit
     columns |= {"timestamp": series.bars.seconds, "log_ret": series.log_ret, "flags": flags}
-    if series.slots:  # the inputs of the extra fields
+    if series.means:  # the inputs of the extra fields
         values = [field.formula(series) for field in _OWN if field.formula]
         columns |= zip(OWN_FIELDS, to_half(np.array(values)), strict=True)
     return columns

@@ -162,20 +162,6 @@ class AssetState:
             raise DataError("not the state of an asset", got=str(error), fix="build the corpus again") from error
 
 
-class Running(NamedTuple):
-    """A mean through each row, and before it."""
-
-    through: Floats
-    before: Floats
-
-
-class SlotMeans(NamedTuple):
-    """Means over past weeks: of the next slot, through the row, and of the row's own slot, before it."""
-
-    coming: Floats
-    own_prev: Floats
-
-
 class Series:
     """One value per bar, NaN where undefined, for formulas in `events.fields`; `_prev` is through the bar before."""
 
@@ -197,15 +183,15 @@ class Series:
         clean_gap = where(self.clean_gap, self.log_gap, math.nan)
         # A product, not **2: a scalar's power rounds differently.
         self._squares = {"ret": self.clean_ret * self.clean_ret, "gap": clean_gap * clean_gap}
-        scales, sigmas = {}, {}
+        scales, sigma, sigma_prev = {}, dict[str, Floats](), dict[str, Floats]()
         for key, (name, span) in SCALES.items():
             levels, scales[key] = average(self._squares[name], span, state.scales[key])
             roots: Any = floored_root(levels) if many else [*map(floored_root, levels)]
-            sigmas[key] = Running(roots[1:], roots[:-1]) if many else Running(roots[1], roots[0])
-        self.sigma20, self.sigma20_prev = sigmas["ret20"]
-        self.sigma120, self.sigma_gap20_prev = sigmas["ret120"].through, sigmas["gap20"].before
-        self.means: dict[str, Running] = {}
-        self.slots: dict[str, SlotMeans] = {}
+            sigma_prev[key], sigma[key] = (roots[:-1], roots[1:]) if many else roots
+        self.sigma20, self.sigma20_prev = sigma["ret20"], sigma_prev["ret20"]
+        self.sigma120, self.sigma_gap20_prev = sigma["ret120"], sigma_prev["gap20"]
+        self.means: dict[str, Floats] = {}
+        self.means_prev: dict[str, Floats] = {}
         means, slots = (state.means, None) if state.slots is None else self._run_extra(state.means, state.slots)
         self.after = state
         if np.size(close):
@@ -239,24 +225,21 @@ class Series:
     @cached_property
     def activity(self) -> Floats:
         """The bar's volume divided by the mean volume of earlier bars."""
-        return self.volume / self.means[f"volume{LONG_SPAN}"].before
+        return self.volume / self.means_prev["volume120"]
 
     def _run_extra(self, means: Mapping[str, Mean], slots: Slots) -> tuple[dict[str, Mean], Slots]:
-        """Fill `means` and `slots`; return their states after the last bar."""
+        """Run the means, of all bars and by slot of the week; return their states after the last bar."""
         # A bar without range is no estimate, just as an exact zero is no return.
         ranges = where(self.log_range > 0, self.log_range, math.nan)
-        sources = {
-            "ret": self._squares["ret"],
-            "range": ranges * ranges / PARKINSON,
-            "volume": self.volume,
-        }
+        sources = {"ret": self._squares["ret"], "range": ranges * ranges / PARKINSON, "volume": self.volume}
         after = {}
         for key, (name, span) in MEANS.items():
-            self.means[key], after[key] = running_mean(sources[name], span, means[key])
+            self.means[key], self.means_prev[key], after[key] = running_mean(sources[name], span, means[key])
         # Slots hold ratios to the current level: levels drift within months, the shape of the week hardly does.
-        ratios = np.array([sources[name] / self.means[f"{name}{LONG_SPAN}"].before for name in SLOT_QUANTITIES])
+        ratios = np.array([sources[name] / self.means_prev[f"{name}{LONG_SPAN}"] for name in SLOT_QUANTITIES])
         coming, own_prev, slots = run_slots(self.bars.seconds, np.minimum(ratios, SLOT_LIMIT), slots)
-        self.slots = {name: SlotMeans(*pair) for name, *pair in zip(SLOT_QUANTITIES, coming, own_prev, strict=True)}
+        self.next_slot = dict(zip(SLOT_QUANTITIES, coming, strict=True))
+        self.own_slot_prev = dict(zip(SLOT_QUANTITIES, own_prev, strict=True))
         return after, slots
 
 
@@ -317,18 +300,18 @@ def _weight(alpha: float, num_missing: int) -> float:
     return alpha / (old + alpha)
 
 
-def running_mean(values: Floats, span: int, state: Mean) -> tuple[Running, Mean]:
-    """pandas' `ewm(span, ignore_na=True).mean()`, NaN before the first value; NaN values leave it unchanged."""
+def running_mean(values: Floats, span: int, state: Mean) -> tuple[Floats, Floats, Mean]:
+    """pandas' `ewm(span, ignore_na=True).mean()` through each row and before it; NaN values leave it unchanged."""
     seen: Bools = values == values
     if not _many(values):
         (before, level), _ = average(values, span, Ewma(state.level))
         count = state.num_values + int(seen)
-        running = Running(level / _known_weight(count, span), before / _known_weight(state.num_values, span))
-        return running, Mean(level, count)
+        prev = before / _known_weight(state.num_values, span)
+        return level / _known_weight(count, span), prev, Mean(level, count)
     levels, _ = average(values[seen], span, Ewma(state.level))
     counts = state.num_values + np.arange(len(levels))
     mean, at = levels / _weight_of(counts, span), np.cumsum(seen)
-    return Running(mean[at], mean[at - seen]), Mean(float(levels[-1]), int(counts[-1]))
+    return mean[at], mean[at - seen], Mean(float(levels[-1]), int(counts[-1]))
 
 
 def _weight_of(counts: Ints, span: int) -> Floats:
