@@ -46,8 +46,7 @@ _LAZY = {
 }
 __all__ = [
     "Corpus", "Forecaster", "ReturnDistribution", "SplitConfig", "__version__", "audit", "build_corpus", "evaluate",
-    "fit_baselines", "open_corpus", "read_bars", "score", "simulate",
-    "train",
+    "fit_baselines", "open_corpus", "read_bars", "score", "simulate", "train",
 ]  # fmt: skip
 
 
@@ -188,6 +187,7 @@ class CallableRoom(ModuleType):
         return _ROOMS[self.__name__](*args, **options)
 
 
+# Held here, because an imported room takes its function's name in this module.
 _ROOMS: dict[str, Callable[..., Any]] = {"vaiom.audit": audit, "vaiom.simulate": simulate}
 
 

@@ -21,8 +21,6 @@ from vaiom.errors import ConfigError, DataError, UserError
 
 T = TypeVar("T")
 
-_NUMPY_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "U": "U"}
-
 
 @dataclass(frozen=True)
 class Stored:
@@ -61,13 +59,13 @@ def check_fields(config: object) -> None:
 @cache
 def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
     """By key of the JSON object: the field's name, its annotation, and whether it must be there."""
-    hints, found = get_type_hints(cls, include_extras=True), {}
+    hints, fields = get_type_hints(cls, include_extras=True), {}
     for field in dataclasses.fields(cls):
         key = _how_stored(hints[field.name]).key
         if key is not None and field.init:
             required = field.default is MISSING and field.default_factory is MISSING
-            found[key or field.name] = (field.name, hints[field.name], required)
-    return found
+            fields[key or field.name] = (field.name, hints[field.name], required)
+    return fields
 
 
 def _how_stored(hint: Any) -> Stored:
@@ -179,7 +177,8 @@ def _build_array(inside: tuple[Any, ...], value: Any, path: str) -> Any:
     if not isinstance(value, list):
         _refuse(path, "a list of values", value)
     plain = _attempt(np.array, value, path)
-    if plain.size and plain.dtype.kind not in _NUMPY_KINDS[dtype.kind]:
+    convertible = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "U": "U"}
+    if plain.size and plain.dtype.kind not in convertible[dtype.kind]:
         _refuse(path, f"values of type {dtype}", value)
     return plain.astype(dtype)
 

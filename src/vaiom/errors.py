@@ -52,5 +52,5 @@ def require_installed(*libraries: str) -> None:
 
 
 def not_installed(library: str) -> ConfigError:
-    extra = next(extra for extra, brought in EXTRAS.items() if library in brought)
+    extra = next(extra for extra, libraries in EXTRAS.items() if library in libraries)
     return ConfigError(f"this needs {library}, which is not installed", fix=f"pip install 'vaiom[{extra}]'")

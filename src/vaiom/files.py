@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -70,10 +71,10 @@ def ensure_folder(path: Path) -> Path:
     """Create a folder, or raise an error that says why it cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "no write permission")
     except OSError as error:
         raise _unwritable(path, error) from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise _unwritable(path, None)
     return path
 
 
@@ -81,8 +82,14 @@ def ensure_folder(path: Path) -> Path:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` on success, remove it otherwise."""
     with _staged(path.parent, partial(Path.touch, exist_ok=False), path.suffix) as staged:
-        with _disk_errors(path):
+        try:
             yield staged
+        except Exception as error:
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None or isinstance(error, OSError):
+                raise
+            # Native writers report a full disk by errors of their own.
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         flush(staged)
         staged.replace(path)
         flush(path.parent)
@@ -177,8 +184,8 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         for info in archive.infolist():
             stream = io.BytesIO(archive.read(info))
             major, _ = npy.read_magic(stream)
-            header = npy.read_array_header_1_0(stream) if major == 1 else npy.read_array_header_2_0(stream)
-            shape, fortran, dtype = header
+            read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+            shape, fortran, dtype = read_header(stream)
             # NumPy's reader would allocate what the header claims.
             if dtype.hasobject or len(stream.getbuffer()) - stream.tell() != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"{info.filename} does not hold what its header says")
@@ -195,7 +202,9 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         _recover(path)
         if path.exists() and not overwrite:
             raise DataError("the output folder exists already", where=path, fix="choose another, or pass --overwrite")
-        if path.exists() and not _is_ours(path):
+        manifest = read_json(file) if (file := path / "manifest.json").is_file() else {}
+        is_ours = isinstance(manifest, dict) and "symbols" in manifest
+        if path.exists() and not (path.is_dir() and (is_ours or not any(path.iterdir()))):
             expected = "an empty folder, or one whose manifest.json lists symbols"
             fix = "choose another folder, or remove this one yourself"
             raise DataError("only what vaiom wrote is overwritten", where=path, expected=expected, fix=fix)
@@ -218,29 +227,6 @@ def _recover(path: Path) -> None:
             shutil.rmtree(retired, ignore_errors=True)
         else:
             retired.rename(path)
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether it is a bar folder or a corpus, whose manifests list symbols, or an empty folder."""
-    if not path.is_dir():
-        return False
-    manifest = path / "manifest.json"
-    known = read_json(manifest) if manifest.is_file() else {}
-    return (isinstance(known, dict) and "symbols" in known) or not any(path.iterdir())
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    """Turn native writers' messages about a full disk into the standard `OSError`."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 @contextmanager
@@ -302,6 +288,5 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _unwritable(path: Path, error: OSError | None) -> DataError:
-    got = error.strerror if error else "no write permission"
-    return DataError("cannot write here", where=path, got=got, fix="choose a folder that you may write to")
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError("cannot write here", where=path, got=error.strerror, fix="choose a folder that you may write to")

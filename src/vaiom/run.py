@@ -22,8 +22,6 @@ DEFAULT_MODEL = "fx-1h"
 EVIDENCE_SUFFIX = "-evidence"
 """Suffix of the model whose evaluation stands for a packaged model for use."""
 
-_STATE = re.compile(r"step-(\d+)\.state\.safetensors")
-
 
 def packaged_models() -> dict[str, Path]:
     """Run folders of the packaged models, by name."""
@@ -76,7 +74,7 @@ class Run:
     def saved_steps(self) -> list[int]:
         """Steps with a training state, oldest first."""
         names = (path.name for path in self.checkpoints.glob("*.state.safetensors"))
-        return sorted(int(match[1]) for name in names if (match := _STATE.fullmatch(name)))
+        return sorted(int(step[1]) for name in names if (step := re.fullmatch(r"step-(\d+)\.state\.safetensors", name)))
 
     def evaluated_splits(self) -> list[str]:
         """Splits with an evaluation, sorted by name."""
