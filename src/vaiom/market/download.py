@@ -1,7 +1,7 @@
 """One-minute bid candles from Dukascopy: fetched by day, resumed wherever a run ended, verified by checksum.
 
-Enters: symbols and a half-open range of UTC days. Leaves: a bar folder with its manifest, and beside it in `raw/` every
-file as the server sent it, with a ledger of what is finished.
+Enters: symbols and a half-open range of UTC days. Leaves: a bar folder with its manifest, and in its folder `raw` every
+file as the server sent it, with a ledger of finished days.
 Paper: "Market Data, Price Convention and Bar Construction" (the source of the one-minute bars).
 """
 
@@ -11,7 +11,7 @@ import os
 import random
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -39,16 +39,8 @@ SOURCE = "dukascopy BID 1min"
 RAW_NAME = "raw"
 LEDGER_NAME = "ledger.jsonl"
 ONE_DAY = timedelta(days=1)
-# So many failed days in a row mean that the server is down, not that some of its days are bad.
-FAILURES_IN_A_ROW = 8
 FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_RETRY_AFTER_S = 0.5, 30.0, 120.0
 LARGEST_BODY_BYTES = 1 << 20
-# The feed is known to send an empty body for a day that it has, now and then; two in a row are believed.
-EMPTY_ANSWERS_BELIEVED = 2
-
-_ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?(/\S*)?")
-_WORTH_RETRYING = {408, 425, 429}
-_OTHER_INSTRUMENTS = "check the spelling; files of other instruments come in with `vaiom data import --price-scale`"
 
 
 class FeedFile(NamedTuple):
@@ -60,7 +52,7 @@ class FeedFile(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where the feed keeps the file, and where we keep it; the feed counts months from 00."""
+        """The path below the feed's address and below our `raw`; the feed counts months from 00."""
         year, month, day = self.date.year, self.date.month - 1, self.date.day
         name = "BID_candles_min_1" if self.hour is None else f"{self.hour:02d}h_ticks"
         return f"{self.symbol}/{year}/{month:02d}/{day:02d}/{name}.bi5"
@@ -69,7 +61,7 @@ class FeedFile(NamedTuple):
         return f"{self.symbol} {self.date}" + ("" if self.hour is None else f" {self.hour:02d}:00")
 
     def decode(self, content: bytes) -> pl.DataFrame:
-        """The one-minute candles of the file, if it is whole."""
+        """The one-minute candles of a complete file."""
         start = datetime.combine(self.date, time())
         try:
             if self.hour is not None:
@@ -84,8 +76,9 @@ class FeedFile(NamedTuple):
 
 
 Fetched = tuple[bytes, pl.DataFrame]
-"""A file and its candles; neither where the server has none."""
-_NOTHING: Fetched = (b"", pl.DataFrame(schema=folder.BAR_SCHEMA))
+"""The content of a file and its candles, both empty if the server has none."""
+Answer = tuple[FeedFile, Fetched | Exception]
+_EMPTY: Fetched = (b"", pl.DataFrame(schema=folder.BAR_SCHEMA))
 
 
 def download(
@@ -101,39 +94,37 @@ def download(
     timeout: float = 20.0,
     progress: files.Progress | None = None,
 ) -> dict[str, Any]:
-    """Bring the days [first, last) of every symbol into `out`; a day that is there and whole is not asked for again.
+    """Download the days [first, last) of every symbol into `out`; finished days are not requested again.
 
-    Days that earlier runs brought stay in the bars. Returns the manifest's entries of these symbols, and how many days
-    were asked for, were there already, and are unsettled: not over, not published, or doubtful, so left to a later run.
+    Days of earlier runs stay in the bars. Returns the manifest's entries of these symbols, and how many days were
+    requested, were there already, and are left to a later run: not over, not published, or doubtful.
     """
     symbols = _check_request(symbols, first, last, workers, requests_per_second, attempts, timeout)
     server = FileServer(base_url.rstrip("/"), requests_per_second, attempts, timeout)
     _own_manifest(out, symbols)
     days = [first + number * ONE_DAY for number in range((last - first).days)]
-    asked = {FeedFile(symbol, day) for symbol in symbols for day in days}
-    unfinished = {day for day in asked if day.date >= _today()}
+    requested = {FeedFile(symbol, day) for symbol in symbols for day in days}
+    not_over = {day for day in requested if day.date >= _today()}
     with files.hold_folder(files.ensure_folder(out / RAW_NAME)):
         ledger = Ledger(out / RAW_NAME)
-        wanted = sorted((asked - unfinished) | {day for symbol in symbols for day in ledger.lines(symbol)})
+        wanted = sorted((requested - not_over) | {day for symbol in symbols for day in ledger.lines(symbol)})
         missing = [day for day in wanted if not ledger.is_finished(day)]
         num_there = len(wanted) - len(missing)
         with closing(server.fetch_all(missing, workers)) as answers:
-            failed, num_unsettled = _take_in(
-                ledger, answers, lambda number, day: progress and progress(num_there + number, len(wanted), str(day))
-            )
+            failed, num_unsettled = _record(ledger, answers, progress, num_there, len(wanted))
         failing = {day.symbol for day in failed}
         entries = _publish(out, [symbol for symbol in symbols if symbol not in failing], ledger)
     if failed:
         raise _failure(f"{len(failed)} of {len(wanted)} days could not be downloaded", failed)
-    if barren := [symbol for symbol in symbols if symbol not in entries]:
-        where, way_out = f"{', '.join(barren)}, {first} to {last}", "check the symbol, the days and the address"
-        raise DataError("the server has no bars", where=where, fix=way_out)
+    if empty := [symbol for symbol in symbols if symbol not in entries]:
+        where, fix = f"{', '.join(empty)}, {first} to {last}", "check the symbol, the days and the address"
+        raise DataError("the server has no bars", where=where, fix=fix)
     counts = {"days_asked_for": len(missing), "days_already_there": num_there}
-    return {"symbols": entries, **counts, "days_unsettled": len(unfinished) + num_unsettled}
+    return {"symbols": entries, **counts, "days_unsettled": len(not_over) + num_unsettled}
 
 
 def _check_request(symbols: Iterable[str], first: date, last: date, *limits: float) -> list[str]:
-    """The symbols in capitals, each once."""
+    """Refuse senseless values; returns the symbols in capitals, each once."""
     if min(limits) <= 0:
         raise ConfigError("workers, requests per second, attempts and timeout must be positive", got=limits)
     if first >= last:
@@ -141,50 +132,52 @@ def _check_request(symbols: Iterable[str], first: date, last: date, *limits: flo
         raise ConfigError("no day to download", expected=expected, got=f"{first} to {last}")
     if first >= _today():
         raise ConfigError("the first day is not over yet", expected=f"a day before {_today()}, in UTC", got=first)
-    known = list(dict.fromkeys(folder.check_symbol(symbol).upper() for symbol in symbols))
-    if not known:
+    unique = list(dict.fromkeys(folder.check_symbol(symbol).upper() for symbol in symbols))
+    if not unique:
         raise ConfigError("no symbol to download", expected="one symbol or more, as in EURUSD XAUUSD")
-    for symbol in known:
-        price_scale_of(symbol, fix=_OTHER_INSTRUMENTS)
-    return known
+    for symbol in unique:
+        fix = "check the spelling; files of other instruments come in with `vaiom data import --price-scale`"
+        price_scale_of(symbol, fix=fix)
+    return unique
 
 
-def _take_in(
-    ledger: Ledger, answers: Iterator[tuple[FeedFile, Fetched | Exception]], advance: Callable[[int, FeedFile], object]
+def _record(
+    ledger: Ledger, answers: Iterator[Answer], progress: files.Progress | None, num_done: int, total: int
 ) -> tuple[dict[FeedFile, str], int]:
-    """Keep what is final, as it comes; returns the days that failed, and how many others are not settled."""
+    """Record days as their final answers arrive; returns the days that failed, and how many are not settled."""
     failed: dict[FeedFile, str] = {}
-    held_back: dict[str, list[FeedFile]] = {}
-    proven: set[str] = set()
+    doubtful: dict[str, list[FeedFile]] = {}
+    known_symbols: set[str] = set()
     num_unpublished = failures_in_a_row = 0
-    for number, (day, answer) in enumerate(answers, 1):
+    for number, (day, answer) in enumerate(answers, num_done + 1):
         failures_in_a_row = failures_in_a_row + 1 if isinstance(answer, UnavailableError) else 0
         if isinstance(answer, UnavailableError):
             failed[day] = str(answer)
-            if failures_in_a_row >= FAILURES_IN_A_ROW:
+            if failures_in_a_row >= 8:  # the server is down, rather than some of its days damaged
                 raise _failure("the server does not answer; the other days were not asked for", failed)
         elif isinstance(answer, Exception):
             raise answer
         elif answer[0]:
             ledger.record(day, *answer)
-            proven.add(day.symbol)
+            known_symbols.add(day.symbol)
         elif _today() - day.date <= ONE_DAY:  # it may only mean that it is not published yet
             num_unpublished += 1
         else:
-            held_back.setdefault(day.symbol, []).append(day)
+            doubtful.setdefault(day.symbol, []).append(day)
         # A server that has moved, or a misspelt address, also answers "not found" and must not fill the ledger:
-        # an empty day is final only once the server has proven, in this run, to know the symbol.
-        for empty in held_back.pop(day.symbol, []) if day.symbol in proven else []:
-            ledger.record(empty, *_NOTHING)
-        advance(number, day)
-    return failed, num_unpublished + sum(map(len, held_back.values()))
+        # an empty day is final only once the server has sent bars of the symbol in this run.
+        for empty in doubtful.pop(day.symbol, []) if day.symbol in known_symbols else []:
+            ledger.record(empty, *_EMPTY)
+        if progress:
+            progress(number, total, str(day))
+    return failed, num_unpublished + sum(map(len, doubtful.values()))
 
 
 def _failure(problem: str, failed: dict[FeedFile, str]) -> DataError:
     named = [f"{day} ({reason})" for day, reason in sorted(failed.items())[:10]]
     more = [f"and {len(failed) - len(named)} more"] if len(failed) > len(named) else []
-    again = "run the same command again: it goes on from there, nothing is lost"
-    return DataError(problem, where="; ".join(named + more), fix=again)
+    fix = "run the same command again: it goes on from there, nothing is lost"
+    return DataError(problem, where="; ".join(named + more), fix=fix)
 
 
 class UnavailableError(Exception):
@@ -193,27 +186,27 @@ class UnavailableError(Exception):
 
 @dataclass
 class FileServer:
-    """Files below one address, asked for at an even rate; safe to share among threads."""
+    """Files below one address, requested at an even rate; safe to share among threads."""
 
     base_url: str
     per_second: float
     attempts: int
     timeout_s: float
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set when the run ends: nothing is waited for any more."""
+    """Set when the run ends: all waits end."""
     date: str | None = None
-    """The server's clock, as its last answer says it."""
+    """The `Date` header of the last response."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _next_start: float = 0.0
-    _opener: OpenerDirector = field(default_factory=lambda: build_opener(_AsItIs))
+    _opener: OpenerDirector = field(default_factory=lambda: build_opener(_RawResponses))
 
     def __post_init__(self) -> None:
-        if not _ADDRESS.fullmatch(self.base_url):
+        if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?(/\S*)?", self.base_url):
             expected = "http://... or https://..."
             raise ConfigError("not an address to download from", expected=expected, got=repr(self.base_url))
 
     def wait(self) -> None:
-        """Until the next request may start."""
+        """Wait until the next request may start."""
         while not self.stop.is_set():
             with self._lock:
                 now = monotonic()
@@ -224,15 +217,13 @@ class FileServer:
             self.stop.wait(wait_s)
 
     def pause(self, seconds: float) -> None:
-        """Hold every thread back."""
+        """Delay the next request of every thread."""
         with self._lock:
             self._next_start = max(self._next_start, monotonic() + seconds)
 
-    def fetch_all(
-        self, days: Sequence[FeedFile], workers: int
-    ) -> Generator[tuple[FeedFile, Fetched | Exception], None, None]:
-        """Fetch and decode in several threads; every day comes back once, with its body or with what went wrong."""
-        pending, answers = iter(days), SimpleQueue[tuple[FeedFile, Fetched | Exception]]()
+    def fetch_all(self, days: Sequence[FeedFile], workers: int) -> Generator[Answer, None, None]:
+        """Fetch and decode in several threads; yields every day once, with its file or the error."""
+        pending, answers = iter(days), SimpleQueue[Answer]()
 
         def work() -> None:
             for day in pending:
@@ -244,7 +235,7 @@ class FileServer:
                     answers.put((day, error))
 
         for _ in range(min(workers, len(days))):
-            # Daemons, because Ctrl-C must not wait for a server that is silent; they write nothing that could be torn.
+            # Daemons, because Ctrl-C must not wait for a silent server; they write no files.
             threading.Thread(target=work, daemon=True).start()
         num_left = len(days)
         try:
@@ -257,7 +248,7 @@ class FileServer:
             self.stop.set()
 
     def fetch(self, file: FeedFile) -> Fetched:
-        """A file once it is whole; nothing where the server has none, or one without candles."""
+        """A complete file; an empty one if the server has none, or one without candles."""
         reason, empty_answers = "", 0
         for attempt in range(self.attempts):
             if attempt:
@@ -271,17 +262,18 @@ class FileServer:
                 content = self._get(f"{self.base_url}/{file.path}")
                 if content:
                     bars = file.decode(content)
-                    return (content, bars) if len(bars) else _NOTHING
+                    return (content, bars) if len(bars) else _EMPTY
                 empty_answers += 1
-                if content is None or empty_answers >= min(EMPTY_ANSWERS_BELIEVED, self.attempts):
-                    return _NOTHING
+                # The feed now and then sends an empty body for a day that it has, but not twice.
+                if content is None or empty_answers >= min(2, self.attempts):
+                    return _EMPTY
                 reason = "an empty body that did not come twice"
             except UnavailableError as error:
                 reason = str(error)
         raise UnavailableError(reason)
 
     def _get(self, url: str) -> bytes | None:
-        """A whole body, or None where there is no such file."""
+        """The complete body of a response, or None if there is no such file."""
         request = Request(url, headers={"User-Agent": f"vaiom/{__version__}", "Accept-Encoding": "identity"})
         try:
             with self._opener.open(request, timeout=self.timeout_s) as response:
@@ -293,17 +285,16 @@ class FileServer:
         self.date = headers.get("Date")
         if status == 404:
             return None
-        if status in _WORTH_RETRYING or status >= 500:
-            asked = headers.get("Retry-After", "")
-            self.pause(min(float(asked) if asked.isdecimal() else 0.0, LONGEST_RETRY_AFTER_S))
+        if status in (408, 425, 429) or status >= 500:
+            retry_after = headers.get("Retry-After", "")
+            self.pause(min(float(retry_after) if retry_after.isdecimal() else 0.0, LONGEST_RETRY_AFTER_S))
             raise UnavailableError(f"HTTP {status}")
         if status != 200:
             moved = headers.get("Location")
+            problem, expected = "the server refuses the download", "HTTP 200 or 404"
             got = f"HTTP {status} {response.reason}" + (f", moved to {moved}" if moved else "")
-            way_out = "open the address in a browser to see why; days that were fetched are kept"
-            raise DataError(
-                "the server refuses the download", where=url, expected="HTTP 200 or 404", got=got, fix=way_out
-            )
+            fix = "open the address in a browser to see why; days that were fetched are kept"
+            raise DataError(problem, where=url, expected=expected, got=got, fix=fix)
         if len(body) > LARGEST_BODY_BYTES:
             raise UnavailableError(f"a body of more than {LARGEST_BODY_BYTES} bytes")
         # A bounded read does not notice a connection that closed early, so the count is compared here.
@@ -313,8 +304,8 @@ class FileServer:
         return body
 
 
-class _AsItIs(HTTPErrorProcessor):
-    """No answer is an error yet, and data is taken from the address the user named and from no other."""
+class _RawResponses(HTTPErrorProcessor):
+    """Responses of any status are returned, and no redirect is followed: data comes from the user's address alone."""
 
     def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
         return response
@@ -324,7 +315,7 @@ class _AsItIs(HTTPErrorProcessor):
 
 @dataclass(frozen=True)
 class Line:
-    """What the ledger says about a finished day."""
+    """A finished day in the ledger."""
 
     symbol: str
     day: date
@@ -335,9 +326,9 @@ class Line:
 
 
 class Ledger:
-    """The raw files of a download and a line for each finished day, appended and flushed; the last about a day counts.
+    """The raw files of a download, and a file with a line per finished day; the last line of a day counts.
 
-    A run may end at any byte: a torn line, or a file without a line, is not finished.
+    A run may be killed at any byte: days with a torn line, or a file without a line, are not finished.
     """
 
     def __init__(self, path: Path) -> None:
@@ -363,7 +354,7 @@ class Ledger:
         return file.is_file() and file.stat().st_size == line.bytes and files.sha256_file(file) == line.sha256
 
     def record(self, day: FeedFile, content: bytes, bars: pl.DataFrame) -> None:
-        """Keep a day for good: first its file, then its line. No content means that the server has no such day."""
+        """Store a day: first its file, then its line. No content means that the server has no such day."""
         file = self.folder / day.path
         if content:
             files.write_bytes(file, content)
@@ -382,7 +373,7 @@ class Ledger:
 
 
 def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any]:
-    """Write bars and manifest of the symbols whose days are all finished; returns the entries of those with bars."""
+    """Write bars and manifest of symbols whose days are all finished; returns the entries of those with bars."""
     entries: dict[str, Any] = {}
     for symbol in symbols:
         lines = ledger.lines(symbol)
@@ -400,7 +391,7 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
             "format": "dukascopy",
             "rows": sum(line.rows for line in lines.values()),
         }
-        # Read only now: a download takes hours, and the folder may have grown meanwhile.
+        # Read only now: a download takes hours, and other symbols may have been added meanwhile.
         manifest = _own_manifest(out, [symbol])
         entries[symbol] = {
             **folder.describe(bars),
@@ -414,20 +405,20 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
         }
         folder.write_symbol(out, symbol, bars)
         manifest["symbols"] = dict(sorted({**manifest["symbols"], symbol: entries[symbol]}.items()))
-        folder.write_manifest(out, manifest)
+        files.write_json(out / folder.MANIFEST_NAME, manifest)
     return entries
 
 
 def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
-    """The manifest to extend; bars that came from elsewhere are not overwritten."""
+    """The manifest to extend; refuses to overwrite bars of another source."""
     manifest = folder.open_manifest(out)
     for symbol in symbols:
         # A run that was killed between bars and manifest leaves bars of ours that have no entry yet.
-        came_from = manifest["symbols"].get(symbol, {"source": SOURCE}).get("source")
-        is_ours = came_from == SOURCE and (out / RAW_NAME / LEDGER_NAME).exists()
-        if (out / f"{symbol}.parquet").exists() and not is_ours:
-            file, way_out = out / f"{symbol}.parquet", "choose another --out, or remove the file"
-            raise DataError("these bars came from elsewhere and are not overwritten", where=file, fix=way_out)
+        source = manifest["symbols"].get(symbol, {"source": SOURCE}).get("source")
+        is_ours = source == SOURCE and (out / RAW_NAME / LEDGER_NAME).exists()
+        if (file := out / f"{symbol}.parquet").exists() and not is_ours:
+            fix = "choose another --out, or remove the file"
+            raise DataError("these bars came from elsewhere and are not overwritten", where=file, fix=fix)
     return manifest
 
 

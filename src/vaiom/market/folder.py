@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import DataError
-from vaiom.files import Progress, atomic_file, read_json, write_json
+from vaiom.files import Progress, atomic_file, read_json
 
 STAMP = pl.Datetime("us")
 PRICE_COLUMNS = ("Open", "High", "Low", "Close")
@@ -30,17 +30,13 @@ T = TypeVar("T")
 Place = Callable[[int], object]
 """Names the place of a row, counted from 0, in an error."""
 
-_SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
-# Python's own calendar ends with the year 9999; what is printed of a stamp must exist there.
-_YEARS = (1000, 8999)
-_FIRST_TICK, _END_TICK = (
-    (datetime(year, 1, 1) - datetime(1970, 1, 1)) // timedelta(microseconds=1) for year in (_YEARS[0], _YEARS[1] + 1)
-)
+# Python's own calendar ends with the year 9999, and stamps are printed by it.
+_FIRST_YEAR, _LAST_YEAR = 1000, 8999
 _REPAIR = "`vaiom data import --repair` sorts rows and keeps the last of repeated stamps"
 
 
 def counted(items: Sequence[T], progress: Progress | None, name: Callable[[T], str] = str) -> Iterator[T]:
-    """The items in turn; `progress` is told when each begins, and when all are done."""
+    """The items in turn; `progress` is called when each begins, and when all are done."""
     for done, item in enumerate(items):
         if progress:
             progress(done, len(items), name(item))
@@ -51,7 +47,7 @@ def counted(items: Sequence[T], progress: Progress | None, name: Callable[[T], s
 
 def check_symbol(symbol: str) -> str:
     """A symbol names a file, so it must be a plain word."""
-    if not _SYMBOL.fullmatch(symbol):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}", symbol):
         expected = "up to 32 letters, digits, '.', '_' or '-'"
         fix = "write it without separators, as in EURUSD"
         raise DataError("not usable as a symbol", expected=expected, got=repr(symbol), fix=fix)
@@ -59,54 +55,45 @@ def check_symbol(symbol: str) -> str:
 
 
 def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
-    """Bring a frame to `BAR_SCHEMA` without touching a value: names and types are checked, NaN becomes null."""
-    for name in BAR_COLUMNS[:-1]:
-        if name not in frame.columns:
-            raise DataError(
-                f"column {name!r} is missing",
-                where=where,
-                expected=", ".join(BAR_COLUMNS),
-                got=", ".join(frame.columns) or "no columns",
-                fix="bring the file in with `vaiom data import --format table`, which maps column names",
-            )
+    """Check names and types and cast to `BAR_SCHEMA`; no value changes, but NaN becomes null."""
+    if missing := [name for name in BAR_COLUMNS[:-1] if name not in frame.columns]:
+        expected, got = ", ".join(BAR_COLUMNS), ", ".join(frame.columns) or "no columns"
+        fix = "bring the file in with `vaiom data import --format table`, which maps column names"
+        raise DataError(f"column {missing[0]!r} is missing", where=where, expected=expected, got=got, fix=fix)
     if "Volume" not in frame.columns:
         frame = frame.with_columns(pl.lit(None, pl.Float64).alias("Volume"))
     stamp = frame.schema["Datetime"]
     if not isinstance(stamp, pl.Datetime) or stamp.time_zone is not None:
-        way_out = "bring the file in with `vaiom data import`, with --utc if its stamps carry an offset"
-        raise DataError(
-            "stamps must be naive datetimes", where=f"{where}, column Datetime", got=str(stamp), fix=way_out
-        )
+        fix = "bring the file in with `vaiom data import`, with --utc if its stamps carry an offset"
+        raise DataError("stamps must be naive datetimes", where=f"{where}, column Datetime", got=str(stamp), fix=fix)
     for name in NUMBER_COLUMNS:
         if not ((dtype := frame.schema[name]).is_numeric() or dtype == pl.Null):
             raise DataError("a price column must be numeric", where=f"{where}, column {name}", got=str(dtype))
     require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
-    # Live bars come often and mostly conform: looking is much faster than a query that changes nothing. In an array
-    # null is NaN as well.
+    # Live bars mostly conform, and a check is much faster than a query that changes nothing. In arrays null is NaN.
     numbers = [frame[name] for name in NUMBER_COLUMNS] if frame.schema == BAR_SCHEMA else []
     if numbers and all(int(np.isnan(each.to_numpy()).sum()) == each.null_count() for each in numbers):
         return frame
     return frame.select(pl.col("Datetime").cast(STAMP), pl.col(NUMBER_COLUMNS).cast(pl.Float64).fill_nan(None))
 
 
-def infer_timeframe(stamps: pl.Series, *, fewest_steps: int = 1, least_share: float = 0.0) -> timedelta | None:
-    """The commonest step between stamps in any order, the shortest of equally common ones.
+def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta | None:
+    """The commonest step between stamps in any order, the shortest of equally common ones; None without steps.
 
-    None where there are fewer steps, or where no more than `least_share` of them equal the commonest.
+    With `majority`, also None unless most steps equal it, of at least ten: fewer may lie around a weekend or a hole.
     """
     ticks = stamps.drop_nulls().cast(STAMP).to_physical().to_numpy()
     steps = np.diff(ticks)
     if len(steps) and steps.min() <= 0:
         steps = np.diff(np.unique(ticks))
-    if not len(steps) or len(ticks) <= fewest_steps:
+    if not len(steps) or (majority and len(ticks) <= 10):
         return None
     step = steps.min()
     count = np.count_nonzero(steps == step)
-    # Counting every step is the costly way; a step that more than half of the rows take is the commonest.
-    if 2 * count <= len(steps):
-        found, counts = np.unique(steps, return_counts=True)
-        step, count = found[counts.argmax()], counts.max()
-    return timedelta(microseconds=int(step)) if count > least_share * len(steps) else None
+    if 2 * count <= len(steps):  # counting every step is slow, and a step of more than half of the rows the commonest
+        values, counts = np.unique(steps, return_counts=True)
+        step, count = values[counts.argmax()], counts.max()
+    return None if majority and 2 * count <= len(steps) else timedelta(microseconds=int(step))
 
 
 def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, fix: str = _REPAIR) -> None:
@@ -127,15 +114,13 @@ def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, 
 
 
 def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
-    """Refuse stamps that no calendar holds."""
-    inside = stamps.cast(STAMP).to_physical().is_between(_FIRST_TICK, _END_TICK, closed="left")
-    beyond = ~inside.fill_null(value=True)
-    if beyond.any():
+    """Refuse stamps outside of the years that Python's calendar can print."""
+    first, end = datetime(_FIRST_YEAR, 1, 1), datetime(_LAST_YEAR + 1, 1, 1)
+    outside = ~stamps.cast(STAMP).is_between(first, end, closed="left").fill_null(value=True)
+    if outside.any():
+        expected, place = f"a year from {_FIRST_YEAR} to {_LAST_YEAR}", where(int(outside.arg_max() or 0))
         raise DataError(
-            "a stamp is beyond all calendars",
-            where=where(int(beyond.arg_max() or 0)),
-            expected=f"a year from {_YEARS[0]} to {_YEARS[1]}",
-            fix="correct or remove the row",
+            "a stamp is beyond all calendars", where=place, expected=expected, fix="correct or remove the row"
         )
     return stamps
 
@@ -153,7 +138,7 @@ def symbols_in(folder: Path) -> list[str]:
 
 @contextmanager
 def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
-    """Turn what readers raise over damage, panics among it, into an error that names the file."""
+    """Turn what readers raise for damaged files, panics included, into an error that names the file."""
     damage: tuple[type[BaseException], ...] = (UnicodeDecodeError, OSError, MemoryError)
     damage += (pl.exceptions.PolarsError, pl.exceptions.PanicException)
     if find_spec("pyarrow"):
@@ -170,19 +155,19 @@ def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
 
 
 def read_parquet(source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """A Parquet file of anyone's, by Arrow's reader if it is there: damage makes others claim absurd memory."""
+    """Read any Parquet file, by Arrow if installed: damage makes other readers allocate absurd amounts of memory."""
     with readable_parquet(where):
         if not find_spec("pyarrow"):
             return pl.read_parquet(source, columns=None if columns is None else list(columns))
         import pyarrow.parquet as pq
 
         table = pq.ParquetFile(source).read(columns, use_threads=False)
-        table.validate(full=True)  # texts that are none would end the process later
+        table.validate(full=True)  # invalid UTF-8 would end the process later
         return pl.DataFrame(pl.from_arrow(table))
 
 
 def read_file(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """One asset's bars, types checked, or some `columns` as they are stored; order is checked by `require_ordered`."""
+    """One asset's bars, types checked, in any order; or some `columns` as they are stored."""
     frame = read_parquet(path, path, columns)
     if frame.is_empty():
         raise DataError("the file holds no bars", where=path, fix="remove it, or import it again")
@@ -197,13 +182,13 @@ def read_ordered(path: Path) -> pl.DataFrame:
 
 
 def read_stamps(path: Path) -> pl.Series:
-    """The stamps of an asset's bars, without the rest where they are as they should be."""
+    """The stamps of an asset's bars; the other columns are read only if the stamps have an unexpected type."""
     frame = read_parquet(path, path, ["Datetime"])
     return (frame if len(frame) and frame.schema == {"Datetime": STAMP} else read_file(path))["Datetime"]
 
 
 def count_bars(path: Path) -> int:
-    """How many bars a file holds, without reading them."""
+    """The number of bars in a file, from its metadata."""
     with readable_parquet(path):
         if not find_spec("pyarrow"):
             return int(pl.scan_parquet(path).select(pl.len()).collect().item())
@@ -236,20 +221,15 @@ def write_symbol(folder: Path, symbol: str, frame: pl.DataFrame) -> Path:
 
 
 def describe(bars: pl.DataFrame) -> dict[str, Any]:
-    """What every manifest says of an asset's bars."""
+    """The facts about an asset's bars that every manifest has."""
     first, last = bars["Datetime"][0], bars["Datetime"][-1]
     return {"rows": len(bars), "first": first.isoformat(), "last": last.isoformat()}
 
 
 def open_manifest(folder: Path) -> dict[str, Any]:
-    """What is recorded of a folder's bars so far; an empty record where there is none."""
+    """The manifest of a bar folder; one without symbols if there is none yet."""
     file = folder / MANIFEST_NAME
     manifest: dict[str, Any] = read_json(file) if file.exists() else {"symbols": {}}
     if not isinstance(manifest, dict) or not isinstance(manifest.setdefault("symbols", {}), dict):
         raise DataError("not the manifest of a bar folder", where=file, fix="choose another --out")
     return manifest
-
-
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Record where the bars of a folder come from."""
-    write_json(folder / MANIFEST_NAME, manifest)

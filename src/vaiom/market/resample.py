@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import Progress, read_json, sha256_file, staged_folder
+from vaiom.files import Progress, read_json, sha256_file, staged_folder, write_json
 from vaiom.market import folder
 from vaiom.market.folder import STAMP, infer_timeframe, require_ordered
 from vaiom.market.timeframes import timeframe_of
@@ -28,7 +28,7 @@ Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars"), step: timedelta | None = None) -> pl.DataFrame:
-    """One asset's bars at the timeframe `to`; their own is `step` if it is known; `where` is what errors call them."""
+    """One asset's bars at the timeframe `to`; `step` is their own, if known; errors name them `where`."""
     target = timeframe_of(to)
     folder.conform(bars.clear(), where)
     bars = _bar_columns(bars)
@@ -36,7 +36,7 @@ def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars"), step: t
 
 
 def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.DataFrame:
-    """One asset's bars from a Parquet file; prices pass through memory a batch at a time, stamps as a whole."""
+    """One asset's bars from a Parquet file; all stamps are in memory at once, prices a batch at a time."""
     import pyarrow.parquet as pq
 
     target = timeframe_of(to)
@@ -47,7 +47,7 @@ def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.
         names = [name for name in folder.BAR_COLUMNS if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=batch_rows, columns=names):
             rows = pl.concat([held, _bar_columns(pl.DataFrame(pl.from_arrow(batch)))])
-            # The last bin of a batch may go on in the next one.
+            # The last bin of a batch may continue in the next one.
             latest = rows["Datetime"][-1]
             cut = rows["Datetime"].search_sorted(latest - (latest - _MONDAY) % target)
             done.append(_binned(rows[:cut], step, target, source))
@@ -62,35 +62,31 @@ def resample_folder(
     timeframe_of(to)
     if source.resolve().is_relative_to(out.resolve()):
         raise ConfigError("the output folder is the source, or holds it", where=out, fix="choose another --out")
-    before = source / folder.MANIFEST_NAME
-    former = read_json(before) if before.exists() else None
-    manifest: dict[str, Any] = {"timeframe": to.lower(), "symbols": {}, "resampled_from": former}
+    origin = read_json(file) if (file := source / folder.MANIFEST_NAME).exists() else None
+    manifest: dict[str, Any] = {"timeframe": to.lower(), "symbols": {}, "resampled_from": origin}
     with staged_folder(out, overwrite=overwrite) as staged:
         for symbol in folder.counted(folder.symbols_in(source), progress):
             path = source / f"{symbol}.parquet"
             bars = resample_file(path, to)
             folder.write_symbol(staged, symbol, bars)
-            described = {**folder.describe(bars), "source": "resample", "source_sha256": sha256_file(path)}
-            manifest["symbols"][symbol] = described
-        folder.write_manifest(staged, manifest)
+            entry = {**folder.describe(bars), "source": "resample", "source_sha256": sha256_file(path)}
+            manifest["symbols"][symbol] = entry
+        write_json(staged / folder.MANIFEST_NAME, manifest)
     return manifest
 
 
 def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelta:
-    """The source's own timeframe, once it is known to be ordered and to fit the target; zero for a single row."""
+    """The timeframe of the source, which must be ordered and divide the target; zero for a single row."""
     require_ordered(stamps, where)
     step = infer_timeframe(stamps)
     if step is None:
         return timedelta(0)
-    finer = step > target
-    if finer or target % step:
-        raise DataError(
-            "bars cannot be made finer" if finer else "the bars do not divide the target's clock bins",
-            where=where,
-            expected=f"bars of at most {target}" if finer else f"a bar length that divides {target}",
-            got=f"bars of {step}",
-            fix=f"choose {'a coarser' if finer else 'another'} timeframe, or start from finer bars",
-        )
+    if target % step:  # bars longer than the target leave a remainder as well
+        finer = step > target
+        problem = "bars cannot be made finer" if finer else "the bars do not divide the target's clock bins"
+        expected = f"bars of at most {target}" if finer else f"a bar length that divides {target}"
+        fix = f"choose {'a coarser' if finer else 'another'} timeframe, or start from finer bars"
+        raise DataError(problem, where=where, expected=expected, got=f"bars of {step}", fix=fix)
     return step
 
 
@@ -106,20 +102,22 @@ def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path)
     left = bins[starts] * width + origin
     over = stamps[stops - 1] + step // _MICROSECOND > left + width
     if over.any():
-        raise DataError(
-            "a bar reaches over the edge of its clock bin",
-            where=where,
-            expected=f"bars of {step} inside bins of {target} that start at midnight",
-            got=f"a bar at {bars['Datetime'][int(stops[over.argmax()]) - 1]}",
-            fix="move the clock with `vaiom data import --shift`",
-        )
+        problem, fix = "a bar reaches over the edge of its clock bin", "move the clock with `vaiom data import --shift`"
+        expected = f"bars of {step} inside bins of {target} that start at midnight"
+        got = f"a bar at {bars['Datetime'][int(stops[over.argmax()]) - 1]}"
+        raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
     opens, highs, lows, closes, volumes = (bars[name].to_numpy() for name in folder.BAR_COLUMNS[1:])
+    total = np.add.reduceat(volumes, starts)
+    if np.isnan(total).any():  # missing volumes count as zero, unless a bin has no others
+        missing = np.isnan(volumes)
+        total = np.add.reduceat(np.where(missing, 0.0, volumes), starts)
+        total[np.logical_and.reduceat(missing, starts)] = np.nan
     columns = (
         _earliest(opens, starts, stops),
         np.fmax.reduceat(highs, starts),
         np.fmin.reduceat(lows, starts),
         _earliest(closes[::-1], len(bins) - stops[::-1], len(bins) - starts[::-1])[::-1],
-        _total(volumes, starts),
+        total,
     )
     frame = pl.DataFrame(dict(zip(folder.BAR_COLUMNS, (left, *columns), strict=True)))
     return frame.cast(folder.BAR_SCHEMA).with_columns(pl.col(folder.BAR_COLUMNS[1:]).fill_nan(None))  # type: ignore[arg-type]
@@ -135,18 +133,8 @@ def _earliest(values: Floats, starts: Rows, stops: Rows) -> Floats:
     return first
 
 
-def _total(values: Floats, starts: Rows) -> Floats:
-    """The sum of each bin's values that are not NaN, or NaN where there is none."""
-    total: Floats = np.add.reduceat(values, starts)
-    if np.isnan(total).any():
-        missing = np.isnan(values)
-        total = np.add.reduceat(np.where(missing, 0.0, values), starts)
-        total[np.logical_and.reduceat(missing, starts)] = np.nan
-    return total
-
-
 def _bar_columns(bars: pl.DataFrame) -> pl.DataFrame:
-    """Bring a checked frame to the bar columns and types; NaN stays, because the sweeps read null as NaN."""
+    """Select and cast the columns of a checked frame; NaN stays, because NumPy reads null as NaN too."""
     if "Volume" not in bars.columns:
         bars = bars.with_columns(Volume=pl.lit(None))
     return bars.select(folder.BAR_COLUMNS).cast(folder.BAR_SCHEMA)  # type: ignore[arg-type]

@@ -191,7 +191,7 @@ class Follower:
         since = asset.last - LOOK_BACK * step if asset.last else start - (start - datetime.min) % step
         moved = self.utc_offset if self.feed.in_utc else timedelta(0)
         bars, own = self.feed.read(asset.symbol, since - moved, now - moved)
-        usual = infer_timeframe(bars["Datetime"], fewest_steps=10, least_share=0.5)
+        usual = infer_timeframe(bars["Datetime"], majority=True)
         if usual and usual > step:
             raise wrong_timeframe(f"bars of {asset.symbol}", self.sink.timeframe, usual)
         stamp, own = pl.col("Datetime"), min(own or step, step)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from vaiom.codec import to_json
 from vaiom.files import Progress, atomic_file, staged_folder, staging_folder, write_json
-from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS, counted, describe, write_manifest
+from vaiom.market.folder import BAR_SCHEMA, MANIFEST_NAME, PRICE_COLUMNS, counted, describe
 from vaiom.market.timeframes import step_seconds
 from vaiom.simulate.oracle import (
     TRUTH_FOLDER,
@@ -153,7 +153,7 @@ def write_market(
             symbols[asset.symbol], assets[asset.symbol] = _write_asset(folder, asset.symbol, parts), asset
         write_json(folder / TRUTH_FOLDER / "market.json", to_json({"market": stored, "assets": assets}))
         manifest = {"source": "simulated", "timeframe": config.timeframe, "market": stored, "symbols": symbols}
-        write_manifest(folder, manifest)
+        write_json(folder / MANIFEST_NAME, manifest)
     return manifest
 
 

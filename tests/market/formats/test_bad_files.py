@@ -175,7 +175,7 @@ def test_a_failing_disk_leaves_the_folder_as_it_was(
     def disk_full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("vaiom.market.folder.write_manifest", disk_full)
+    monkeypatch.setattr("vaiom.market.imports.write_json", disk_full)
     with pytest.raises(OSError, match="no space"):
         import_files([tmp_path / "EURUSD.csv", tmp_path / "GBPUSD.csv"], out)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
