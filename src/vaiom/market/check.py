@@ -1,4 +1,4 @@
-"""The quality report: what is wrong with prices as prices; faults of the data are findings here, never errors."""
+"""The data-quality report of bars: facts, gaps, the clock, and findings; bad data raises no errors here."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ _MONDAY = 4 * DAY  # the epoch began on a Thursday
 _NEIGHBOUR_WEEKS = 4
 _WINTER_CLOSE_UTC = 4 * DAY + 22 * HOUR  # Friday 17:00 in New York, seconds from Monday midnight
 _FEWEST_WEEKS = 3
-_RHYTHM = ("open_summer", "open_winter", "follows")
-_TIMES = (*_RHYTHM, "close_summer", "close_winter")
 _DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -39,13 +37,13 @@ class AssetQuality:
     last: datetime | None
     timeframe_seconds: int | None
     phase_seconds: int | None
-    """Where in the timeframe's steps since midnight, or Monday, most stamps lie: 1800 for hours that begin at :30."""
+    """Offset of most stamps from the timeframe's steps since midnight, or Monday: 1800 for hours that begin at :30."""
     zero_return_share: float | None
-    """Share of rows whose Close equals the one before; None where no two rows can be compared."""
+    """Share of rows whose Close equals the one before; None if no two rows can be compared."""
     gaps: Gaps
     clock: Clock
     findings: Annotated[tuple[Finding, ...], Stored(None)]
-    """The gravest first. Apart in JSON, where `QualityReport` lists those of all assets together."""
+    """By severity. In JSON, `QualityReport` lists those of all assets together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,38 +54,32 @@ class QualityReport:
 
     def plus(self, more: Mapping[str, list[Finding]]) -> QualityReport:
         """The report with more findings of some assets."""
-        return QualityReport(
-            assets=tuple(
-                replace(asset, findings=_gravest_first([*asset.findings, *more.get(asset.symbol, [])]))
-                for asset in self.assets
-            )
-        )
+        assets = [replace(a, findings=_by_severity([*a.findings, *more.get(a.symbol, [])])) for a in self.assets]
+        return QualityReport(assets=tuple(assets))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "assets": to_json(self.assets),
-            "findings": [{"symbol": asset.symbol, **to_json(each)} for asset in self.assets for each in asset.findings],
-        }
+        listed = [{"symbol": asset.symbol, **to_json(one)} for asset in self.assets for one in asset.findings]
+        return {"assets": to_json(self.assets), "findings": listed}
 
 
-def _gravest_first(found: list[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda each: list(Severity).index(each.severity)))
+def _by_severity(found: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda one: list(Severity).index(one.severity)))
 
 
 def check_folder(folder: Path, progress: Progress | None = None) -> QualityReport:
-    """Check every asset of a bar folder, and all beside each other; `progress` is told (done, total, symbol)."""
+    """Check every asset of a bar folder, and whether their stamps have the same phase."""
     symbols = counted(symbols_in(folder), progress)
     assets = [check_bars(symbol, read_file(folder / f"{symbol}.parquet")) for symbol in symbols]
     grids = {asset.symbol: (asset.timeframe_seconds, asset.phase_seconds) for asset in assets}
-    (usual, _), *_ = Counter(grids.values()).most_common()
+    [(usual, _)] = Counter(grids.values()).most_common(1)
     summary = "bars that begin at other moments than those of most assets here, and are never read beside them"
-    aside = {asset.symbol: asset.rows for asset in assets if grids[asset.symbol] != usual}
-    found = {name: finding("other_grid", Severity.WARNING, rows, summary) for name, rows in aside.items()}
+    others = [asset for asset in assets if grids[asset.symbol] != usual]
+    found = {asset.symbol: finding("other_grid", Severity.WARNING, asset.rows, summary) for asset in others}
     return QualityReport(assets=tuple(assets)).plus(found)
 
 
 def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
-    """Check one asset; rows may be unordered, repeated or incomplete, which the findings then say."""
+    """Check one asset; rows may be unordered, repeated or incomplete."""
     bars = conform(bars, Path(symbol))
     stamped = bars.filter(pl.col("Datetime").is_not_null()).sort("Datetime", maintain_order=True)
     stamps = stamped["Datetime"]
@@ -95,12 +87,14 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
     timeframe = int(step.total_seconds()) if step else None
     higher, higher_findings = findings.find_higher_timeframe_bars(stamped, timeframe)
     priced = pl.all_horizontal(pl.col(*PRICE_COLUMNS) > 0, pl.col(*PRICE_COLUMNS).is_finite())
-    # A row that is certainly wrong is reported once, and its neighbours are compared without it.
+    # Rows that are certainly wrong are reported once, and left out where neighbours are compared.
     usable = stamped.filter(priced & ~pl.lit(pl.Series(higher))).unique("Datetime", keep="last", maintain_order=True)
     gaps, gap_findings = find_gaps(stamps, timeframe)
     clock, clock_findings = read_clock(stamps, timeframe)
     phase, stamp_findings = check_stamps(bars, timeframe)
-    found = [*stamp_findings, *findings.of_values(bars), *higher_findings, *findings.of_neighbours(symbol, usable)]
+    found = [*stamp_findings, *findings.check_values(bars), *higher_findings, *findings.find_scale(symbol, usable)]
+    for check in (findings.find_spikes, findings.find_stale_runs, findings.find_repeated_blocks):
+        found += check(usable)
     return AssetQuality(
         symbol=symbol,
         rows=len(bars),
@@ -111,22 +105,22 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
         zero_return_share=usable.select((pl.col("Close").diff() == 0).mean()).item(),
         gaps=gaps,
         clock=clock,
-        findings=_gravest_first([*found, *gap_findings, *clock_findings]),
+        findings=_by_severity([*found, *gap_findings, *clock_findings]),
     )
 
 
 def check_stamps(bars: pl.DataFrame, timeframe: int | None) -> tuple[int | None, list[Finding]]:
-    """The usual phase; missing, repeated, unordered and off-grid stamps, in the order in which the rows came."""
+    """The usual phase; missing, repeated, unordered and off-grid stamps of rows in their original order."""
     stamp = pl.col("Datetime")
     repeated = ~stamp.is_first_distinct() & stamp.is_not_null()
     unordered = stamp < stamp.cum_max().shift().forward_fill()
     step, hour = timeframe * _MICRO if timeframe and timeframe <= WEEK else 1, HOUR * _MICRO  # months differ in length
     phases = (bars["Datetime"].dt.epoch("us") - _MONDAY * _MICRO) % step
     usual: Any = phases.drop_nulls().mode().min()
-    # Longer bars that begin with a session stand one hour aside for half of the year where daylight saving moves it.
+    # Longer bars that begin with a session are shifted by an hour for half of the year if it has daylight saving.
     allowed = [0, hour, step - hour] if step > hour else [0]
     off_grid = ~pl.lit((phases - (usual or 0)) % step).is_in(allowed)
-    return usual // _MICRO if timeframe else None, findings.of_rows(
+    return usual // _MICRO if timeframe else None, findings.row_findings(
         bars,
         ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
         ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
@@ -137,7 +131,7 @@ def check_stamps(bars: pl.DataFrame, timeframe: int | None) -> tuple[int | None,
 
 @dataclass(frozen=True, kw_only=True)
 class Closure:
-    """A stretch of missing bins, closed hours between them skipped."""
+    """Consecutive missing bins, closed hours between them skipped."""
 
     start: Annotated[datetime, Stored("from")]
     end: Annotated[datetime, Stored("to")]
@@ -150,7 +144,7 @@ class Closure:
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps:
-    """What is missing inside the usual trading hours; the longest closures come longest first."""
+    """What is missing inside the usual trading hours; closures by decreasing length."""
 
     expected_bins: int = 0
     missing_bins: int = 0
@@ -167,7 +161,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
     bins = np.unique((seconds - origin) // bin_seconds)
     if len(bins) < (bins[-1] - bins[0]) / 100:
-        # So thin that a stamp must be wrong: the smaller side of the widest step is pointed at.
+        # So sparse that a stamp must be wrong: the smaller side of the widest step is reported.
         after = int(np.diff(seconds).argmax()) + 1
         far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
         summary = "rows far from all others in time; missing bars are not counted"
@@ -175,7 +169,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     per_week = WEEK // bin_seconds
     present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=np.int8)
     present.reshape(-1)[bins] = 1
-    # In how many of the neighbouring weeks each bin is present, and of how many such weeks.
+    # The number of neighbouring weeks in which each bin is present, and the number of such weeks.
     padded = np.pad(present, ((_NEIGHBOUR_WEEKS, _NEIGHBOUR_WEEKS), (0, 0)))
     near = np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOUR_WEEKS + 1, axis=0).sum(axis=-1) - present
     week = np.arange(len(present))
@@ -227,12 +221,12 @@ def _week_time(seconds: int | None) -> str | None:
 
 
 WeekTime = Annotated[int | None, Stored(encode=_week_time, decode=str)]
-"""Seconds from Monday midnight, None where too few weeks say; written as a day and a time, and never read back."""
+"""Seconds from Monday midnight, None if there are too few weeks; stored as a day and a time, never read back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Era:
-    """Neighbouring years, from the first through the last, with one weekly rhythm."""
+    """Consecutive years, from the first through the last, with the same weekly opening times."""
 
     years: tuple[int, int]
     weeks: int
@@ -241,7 +235,7 @@ class Era:
     close_summer: WeekTime
     close_winter: WeekTime
     follows: Annotated[str | None, Stored("daylight_saving")]
-    """Whose daylight saving decides between summer and winter: "US", "EU", or None where no week tells."""
+    """Whose daylight saving decides between summer and winter: "US", "EU", or None if no week shows it."""
 
     def __str__(self) -> str:
         years = "-".join(str(year) for year in sorted(set(self.years)))
@@ -252,32 +246,29 @@ class Era:
             season = "in winter" if summer is None else "in summer" if winter is None else "all year"
             opening, clock = f"{summer or winter} {season}", "on a clock that moves with"
         daylight = f", {clock} {self.follows} daylight saving" if self.follows else ""
-        # In America's own rhythm nothing ever moves, which a clock and a market without daylight saving do as well.
+        # An opening that never moves is New York's own clock, or a clock and a market without daylight saving.
         doubt = ", or neither clock nor market moves" if self.follows == "US" and not moves else ""
-        return f"{years}: opens {opening}{daylight}{self._zone()}{doubt}"
-
-    def _zone(self) -> str:
-        """The clock's name, on a premise that holds for spot currencies and metals: they close at 17:00 New York."""
-        if self.close_winter is None or self.close_summer is None:
-            return ""
-        offsets = (self.close_winter - _WINTER_CLOSE_UTC, self.close_summer - (_WINTER_CLOSE_UTC - HOUR))
-        if any(offset % HOUR or abs(offset) > 14 * HOUR for offset in offsets):
-            return ""
-        winter, summer = (f"UTC{offset // HOUR:+d}" if offset else "UTC" for offset in offsets)
-        zone = winter if winter == summer else f"{winter} in winter, {summer} in summer"
-        return f"; {zone} if Friday closes at 17:00 New York"
+        zone = ""
+        if self.close_winter is not None and self.close_summer is not None:
+            # The zone follows from when spot currencies and metals close.
+            offsets = (self.close_winter - _WINTER_CLOSE_UTC, self.close_summer - (_WINTER_CLOSE_UTC - HOUR))
+            if all(offset % HOUR == 0 and abs(offset) <= 14 * HOUR for offset in offsets):
+                in_winter, in_summer = (f"UTC{offset // HOUR:+d}" if offset else "UTC" for offset in offsets)
+                name = in_winter if in_winter == in_summer else f"{in_winter} in winter, {in_summer} in summer"
+                zone = f"; {name} if Friday closes at 17:00 New York"
+        return f"{years}: opens {opening}{daylight}{zone}{doubt}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """What the weekly openings say about the clock: eras of one rhythm each, and a sentence about the last."""
+    """The clock of the stamps as weekly openings show it: eras, and a sentence about the last one."""
 
     statement: str
     eras: tuple[Era, ...] = ()
 
 
 def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Finding]]:
-    """Read the clock from the weekends; `stamps` are sorted and not null."""
+    """Infer the clock from the weekends; `stamps` are sorted and not null."""
     if timeframe is None or timeframe > HOUR:
         return Clock(statement="bars of an hour or less are needed to see the weekly opening"), []
     weekends = _find_weekends(stamps, timeframe)
@@ -286,9 +277,11 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
     eras: list[Era] = []
     for (number,), weeks in weekends.group_by("year", maintain_order=True):
         year = _year_era(number, weeks)
-        known = {name: value for name in _TIMES if (value := getattr(year, name)) is not None}
-        # Neighbouring years that do not contradict each other are one era; what one does not know, the other tells.
-        if eras and all(getattr(eras[-1], name) in (None, known[name]) for name in _RHYTHM if name in known):
+        opening = ("open_summer", "open_winter", "follows")
+        times = (*opening, "close_summer", "close_winter")
+        known = {name: value for name in times if (value := getattr(year, name)) is not None}
+        # Consecutive years that do not contradict each other are one era, and complete each other.
+        if eras and all(getattr(eras[-1], name) in (None, known[name]) for name in opening if name in known):
             span, num_weeks = (eras[-1].years[0], year.years[1]), eras[-1].weeks + year.weeks
             eras[-1] = replace(eras[-1], years=span, weeks=num_weeks, **known)
         else:
@@ -300,10 +293,10 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
 
 
 def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
-    """One row per weekend: opening and closing in seconds of the week, and who had daylight saving then."""
+    """One row per weekend: opening and closing in seconds of the week, and whether US and EU had daylight saving."""
 
     def daylight(zone: str) -> pl.Expr:
-        # Noon is hours after any change; a day's error of a naive clock cannot matter but on the Sunday of the change.
+        # Noon is hours after any change; a naive clock can mislead on the Sunday of a change alone.
         noon = pl.col("opened").dt.truncate("1d").dt.offset_by("12h")
         return noon.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.dst_offset() > pl.duration(seconds=0)
 

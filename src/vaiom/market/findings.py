@@ -1,4 +1,4 @@
-"""What can be wrong with prices as prices: rows are judged by their neighbours, and by what a pair roughly costs."""
+"""Checks of bars by value, by neighbouring rows, and against the rough price of a currency pair."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ HOUR = 3_600
 DAY = 24 * HOUR
 WEEK = 7 * DAY
 Rows = NDArray[np.bool_]
-"""One flag per row of the frame that was checked, True = points at it."""
+"""One flag per row of the frame that was checked, True = reported."""
 Numbers = NDArray[np.int64]
 
-_PERIODS = {HOUR: "hour", 4 * HOUR: "four hours", DAY: "day", WEEK: "week"}
-_FEWEST_OTHERS = 4  # one honest row often spans the rest of fewer
+_FEWEST_OTHERS = 4  # a correct row often spans the range of fewer
 _COVERS = 0.9
-"""Of the range of the other rows of a period: a bar of another feed has extremes that differ by spreads."""
+"""Share of the range of a period's other rows: the extremes of a bar of another feed differ by spreads."""
 _NEIGHBOURS = 20
 
 
@@ -42,7 +41,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A kind of trouble, how many rows have it, and a few of them in words."""
+    """A kind of problem, how many rows have it, and a few of them in words."""
 
     kind: str
     severity: Severity
@@ -52,13 +51,13 @@ class Finding:
 
 
 def finding(kind: str, severity: Severity, count: int, summary: str, examples: Iterable[str] = ()) -> list[Finding]:
-    """One finding, or none where no row is concerned: checks return lists, so that they add up."""
+    """A list of one finding, or an empty list if the count is zero."""
     few = tuple(islice(examples, NUM_EXAMPLES)) if count else ()
     return [Finding(kind=kind, severity=severity, count=count, summary=summary, examples=few)] if count else []
 
 
-def of_rows(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Rows]) -> list[Finding]:
-    """Findings on single rows, each check (kind, severity, summary, which rows), shown with their prices."""
+def row_findings(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Rows]) -> list[Finding]:
+    """Findings about single rows, shown with their prices; a check is (kind, severity, summary, which rows)."""
     found = []
     for kind, severity, summary, which in checks:
         rows = pl.Series(which) if isinstance(which, np.ndarray) else bars.select(which.fill_null(False)).to_series()
@@ -67,10 +66,10 @@ def of_rows(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Row
     return found
 
 
-def of_runs(
+def run_findings(
     bars: pl.DataFrame, kind: str, summary: str, first: Numbers, last: Numbers, detail: Callable[[int, int], str]
 ) -> list[Finding]:
-    """A finding on stretches of rows, each from its first through its last; `detail` says what they are."""
+    """A finding about runs of rows, from `first` through `last`; `detail` describes one."""
     stamps = bars["Datetime"]
     runs = zip(first.tolist(), last.tolist(), strict=True)
     examples = (f"{show_stamp(stamps[a])} to {show_stamp(stamps[b])}{detail(a, b)}" for a, b in runs)
@@ -88,7 +87,7 @@ def epoch_seconds(stamps: pl.Series) -> NDArray[np.int64]:
 
 
 def show_stamp(stamp: datetime) -> str:
-    """A stamp as people write it: seconds only where there are any."""
+    """A stamp in minutes, or in seconds if it has any."""
     return f"{stamp:%Y-%m-%d %H:%M:%S}" if stamp.second else f"{stamp:%Y-%m-%d %H:%M}"
 
 
@@ -100,30 +99,26 @@ def _show(row: dict[str, Any]) -> str:
     return f"{stamp}: {' '.join(shown)}"
 
 
-def of_values(bars: pl.DataFrame) -> list[Finding]:
+def check_values(bars: pl.DataFrame) -> list[Finding]:
     """Rows that are wrong by themselves: nulls, prices not above zero, High or Low inside the body."""
     prices = pl.col(*PRICE_COLUMNS)
     above = pl.max_horizontal("Open", "Close", "Low") - pl.col("High")
     below = pl.col("Low") - pl.min_horizontal("Open", "Close", "High")
-    senseless = pl.max_horizontal(above, below) > 1e-9 * pl.max_horizontal(prices.abs())
+    inside = pl.max_horizontal(above, below) > 1e-9 * pl.max_horizontal(prices.abs())
     missing = pl.any_horizontal(~prices.is_finite().fill_null(False))
     too_low = pl.any_horizontal(prices <= 0)
-    return of_rows(
+    return row_findings(
         bars,
         ("missing_price", Severity.WARNING, "rows with a price that is null or infinite", missing),
         ("non_positive_price", Severity.ERROR, "rows with a price that is not above zero", too_low),
-        ("ohlc_sense", Severity.WARNING, "rows whose High or Low lies inside Open and Close", senseless),
+        ("ohlc_sense", Severity.WARNING, "rows whose High or Low lies inside Open and Close", inside),
         ("negative_volume", Severity.WARNING, "rows with a volume below zero", pl.col("Volume") < 0),
     )
 
 
-def of_neighbours(symbol: str, bars: pl.DataFrame) -> list[Finding]:
-    """Rows that are wrong beside others; `bars` are sorted, with unique stamps and prices above zero."""
-    return [*_find_scale(symbol, bars), *_find_spikes(bars), *_find_stale_runs(bars), *_find_repeated_blocks(bars)]
-
-
-def _find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
-    """All prices of a currency pair, off by a power of ten."""
+# The checks below take bars that are sorted, with unique stamps and prices above zero.
+def find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
+    """All prices of a currency pair off by a power of ten."""
     usual = usual_price(symbol)
     if usual is None or bars.is_empty():
         return []
@@ -133,7 +128,7 @@ def _find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
     return finding("price_scale", Severity.WARNING, len(bars) if power else 0, summary, [shown])
 
 
-def _find_spikes(bars: pl.DataFrame) -> list[Finding]:
+def find_spikes(bars: pl.DataFrame) -> list[Finding]:
     """A Close, or a High or Low, many local scales away from both neighbours, with the price back one bar later."""
 
     def local_median(value: pl.Expr) -> pl.Expr:
@@ -141,7 +136,7 @@ def _find_spikes(bars: pl.DataFrame) -> list[Finding]:
 
     log = {name: pl.col(name).log() for name in PRICE_COLUMNS}
     ret, ret_next = log["Close"].diff(), log["Close"].diff().shift(-1)
-    # Half of the range beside the return: quiet prices, quantised, have a median return of zero.
+    # Half of the range as well as the return: quantised quiet prices have a median return of zero.
     scale = pl.max_horizontal(local_median(ret.abs()), local_median((log["High"] - log["Low"]) / 2))
     away = pl.min_horizontal(ret.abs(), ret_next.abs())
     excursion = pl.when((ret + ret_next).abs() <= away / 4).then(away).otherwise(0.0)
@@ -149,16 +144,16 @@ def _find_spikes(bars: pl.DataFrame) -> list[Finding]:
     above = log["High"] - pl.max_horizontal(*body, log["High"].shift(), log["High"].shift(-1))
     below = pl.min_horizontal(*body, log["Low"].shift(), log["Low"].shift(-1)) - log["Low"]
     spike = (scale > 0) & (pl.max_horizontal(excursion, above, below) > 15 * scale)
-    return of_rows(bars, ("spike", Severity.WARNING, "one-bar excursions that revert", spike))
+    return row_findings(bars, ("spike", Severity.WARNING, "one-bar excursions that revert", spike))
 
 
-def _find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
+def find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
     """Runs of identical closes, longer than the asset's own rate of zero returns makes likely."""
     close, fewest = bars["Close"].to_numpy(), 8
     if len(close) < fewest:
         return []
     zero = np.diff(close) == 0
-    # The rate at which runs begin, which long runs do not raise as they raise the plain share of zeros.
+    # The rate at which runs begin: long runs do not raise it as they raise the share of zeros.
     after_move = zero[1:][~zero[:-1]]
     rate = float(after_move.mean()) if len(after_move) else 0.0
     if 0 < rate < 1:
@@ -166,15 +161,19 @@ def _find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
     first, last = find_runs(zero)
     last = last + 1  # the row before a zero return belongs to the run
     long = last - first + 1 >= fewest
-    summary = f"rows in runs of {fewest} or more identical closes"
-    return of_runs(
-        bars, "stale_run", summary, first[long], last[long], lambda a, b: f": {b - a + 1} rows at {close[a]:.10g}"
-    )
+    first, last, summary = first[long], last[long], f"rows in runs of {fewest} or more identical closes"
+    return run_findings(bars, "stale_run", summary, first, last, lambda a, b: f": {b - a + 1} rows at {close[a]:.10g}")
 
 
-def _find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
-    """Stretches of moving bars whose four prices are, row for row, those of an earlier stretch."""
-    block = _telling_block(bars)
+def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
+    """Blocks of moving bars whose four prices are, row for row, those of an earlier block."""
+    close = pl.col("Close")
+    shape = [(pl.col(name) - close).round(9).alias(name) for name in PRICE_COLUMNS[:-1]]
+    shape_counts = bars.select(*shape, close.diff().round(9)).group_by(PRICE_COLUMNS).len()["len"]
+    bits_per_row = shape_counts.entropy(base=2, normalize=True) or 1e-9
+    bits_of_all_pairs = 2 * math.log2(max(len(bars), 2))
+    # So many rows do not repeat by chance; neighbouring bars are alike, so a row has less than its share of the bits.
+    block = max(6, math.ceil(1.5 * bits_of_all_pairs / bits_per_row))
     num_starts = len(bars) - block + 1
     if num_starts < 2 or block > 60:
         return []
@@ -190,33 +189,21 @@ def _find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     for offset in range(block):
         copied[copies["start"].to_numpy() + offset] = True
     source, summary = dict(copies.select("start", "source").rows()), f"rows in copies of {block} or more moving bars"
-    return of_runs(
-        bars,
-        "repeated_block",
-        summary,
-        *find_runs(copied),
-        lambda a, _: f" repeats the bars from {show_stamp(bars['Datetime'][source[a]])}",
-    )
 
+    def detail(first: int, _: int) -> str:
+        return f" repeats the bars from {show_stamp(bars['Datetime'][source[first]])}"
 
-def _telling_block(bars: pl.DataFrame) -> int:
-    """How many rows must repeat before chance is ruled out: the more, the fewer shapes the bars of an asset have."""
-    close = pl.col("Close")
-    shape = [(pl.col(name) - close).round(9).alias(name) for name in PRICE_COLUMNS[:-1]]
-    num_like = bars.select(*shape, close.diff().round(9)).group_by(PRICE_COLUMNS).len()["len"]
-    bits_per_row = num_like.entropy(base=2, normalize=True) or 1e-9
-    bits_of_all_pairs = 2 * math.log2(max(len(bars), 2))
-    # Neighbouring bars are alike, so a row tells less than its share of the entropy.
-    return max(6, math.ceil(1.5 * bits_of_all_pairs / bits_per_row))
+    return run_findings(bars, "repeated_block", summary, *find_runs(copied), detail)
 
 
 def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tuple[Rows, list[Finding]]:
-    """Which rows are bars of a higher timeframe, as a daily bar in an hourly file, at one recurring clock time.
+    """Which rows are bars of a higher timeframe, such as a daily bar in an hourly file, at a recurring clock time.
 
-    Most of such a bar lies in the future of its row, so a model that sees it learns what nobody could know. News makes
-    an hour span its day too, but goes beyond what the others reach, and not day after day at one clock time. So a row
-    is certain if its range covers that of the other rows of its period and at least half of its neighbours at the same
-    clock time *equal* theirs; fewer, as heavy as the period, make it suspicious. `bars` are sorted, stamps may repeat.
+    Most of such a bar lies in the future of its row, so a model that sees it learns what nobody could know. News also
+    makes an hour span its day, but exceeds the range of the other hours, and not day after day at one clock time. So a
+    row is certain if its range covers that of the other rows of its period and at least half of its neighbours at the
+    same clock time *equal* theirs; with fewer, whose volume is that of the period, it is suspicious. `bars` are sorted,
+    stamps may repeat.
     """
     certain, suspicious = np.zeros(len(bars), dtype=bool), np.zeros(len(bars), dtype=bool)
     places: list[str] = []
@@ -225,7 +212,7 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
     rows = rows.filter(pl.col("High") >= pl.col("Low"))
     # Polars looks back over time, so what follows a row is found by running the clock backwards.
     backwards = rows.reverse().with_columns(-pl.col("seconds"))
-    for period, name in _PERIODS.items():
+    for period, name in {HOUR: "hour", 4 * HOUR: "four hours", DAY: "day", WEEK: "week"}.items():
         if timeframe is None or period <= _FEWEST_OTHERS * timeframe:
             continue
         for side, ordered in (("following", backwards), ("preceding", rows)):
@@ -238,7 +225,7 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
                 places.append(f"the whole {side} {name}, mostly at {times.mode().sort()[0]}")
     held = f"rows that hold the range of {' and '.join(places)}"
     wide = "rows as wide and heavy as their whole period, a few times close together at one clock time"
-    return certain, of_rows(
+    return certain, row_findings(
         bars,
         ("hidden_higher_timeframe_bar", Severity.ERROR, held, certain),
         ("suspiciously_wide_row", Severity.WARNING, wide, suspicious & ~certain),
@@ -246,7 +233,7 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
 
 
 def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
-    """Set each row against the others less than one period before it."""
+    """Compare each row with the others less than one period before it."""
 
     def others(what: pl.Expr, how: str) -> pl.Expr:
         return getattr(what, f"rolling_{how}_by")("seconds", f"{period}i", closed="none")  # type: ignore[no-any-return]
@@ -260,9 +247,9 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
     )
     overlap = pl.min_horizontal("High", "top") - pl.max_horizontal("Low", "bottom")
     others_range = pl.col("top") - pl.col("bottom")
-    # Beside a weekend or a holiday too little is left of the period to judge by.
+    # Next to a weekend or a holiday too few rows of the period are left to judge by.
     enough = pl.max_horizontal(pl.lit(_FEWEST_OTHERS), pl.col("num").median() / 2)
-    # Another feed has another volume: a quarter of the others', or of few others four average rows'.
+    # Feeds differ in volume: a quarter of the others' sum is heavy, or with few others that of four average rows.
     heavy = pl.max_horizontal(pl.lit(0.25), 4 / pl.col("num")) * pl.col("weight")
     return compared.filter((pl.col("num") >= enough) & (others_range > 0)).select(
         "row",
@@ -274,7 +261,7 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
 
 
 def _judge(rows: pl.DataFrame) -> pl.DataFrame:
-    """Which rows are certain, and which suspicious, by what their neighbours at the same clock time are."""
+    """Which rows are certain, and which suspicious, given their neighbours at the same clock time."""
 
     def count_recent(flag: pl.Expr) -> pl.Expr:
         """How many of the last neighbours, the row included, have the flag."""

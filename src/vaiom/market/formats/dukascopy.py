@@ -24,19 +24,18 @@ MAGIC = b"\x5d\x00\x00"
 MAX_UNPACKED = 64 << 20
 MAX_DICTIONARY = 256 << 20
 
-_HOUR_MS = 3_600_000
+_CUT_RECORD = "the .bi5 file is truncated: its last record is not whole"
 _PATH = re.compile(
     r"(?:^|[/_])(?P<symbol>[A-Za-z0-9]+)[/_](?P<year>\d{4})(?:[/_](?P<month>\d{2}))?(?:[/_](?P<day>\d{2}))?"
     r"[/_](?:(?:BID|ASK)_candles_(?:min|hour|day)_1|(?P<hour>\d{2})h_ticks)\.bi5$",
     re.IGNORECASE,
 )
-_PATH_DEFAULTS = {"year": 0, "month": 0, "day": 1, "hour": 0}
 
 
 def price_scale_of(
     symbol: str, fix: str = "`vaiom data import --price-scale`, the number that stored integers are divided by"
 ) -> float:
-    """How many stored units make a price of one: Dukascopy stores integers."""
+    """The number that Dukascopy's stored integers are divided by to give prices."""
     legs = {symbol[:3].upper(), symbol[3:].upper()}
     if not legs <= CURRENCIES:
         known = "a currency pair or a metal"
@@ -49,7 +48,8 @@ def parse_path(path: str) -> tuple[str, datetime] | None:
     match = _PATH.search(path.replace("\\", "/"))
     if not match:
         return None
-    year, month, day, hour = (int(match[name] or default) for name, default in _PATH_DEFAULTS.items())
+    defaults = {"year": 0, "month": 0, "day": 1, "hour": 0}
+    year, month, day, hour = (int(match[name] or default) for name, default in defaults.items())
     try:
         start = datetime(year, month + 1, day, hour)  # months count from 00
         if not 1900 <= year < 2200:
@@ -61,7 +61,7 @@ def parse_path(path: str) -> tuple[str, datetime] | None:
 
 
 def read_bi5(file: Origin, data: bytes, options: Options) -> RawTable:
-    """The candles or ticks of one `.bi5` file; what its path does not say comes from the options."""
+    """The candles or ticks of one `.bi5` file; the options give what its path does not say."""
     file = replace(file, unit="record")
     symbol, start = parse_path(file.path.as_posix()) or (file.symbol, options.start)
     raw = _unpack(data, file.label)
@@ -83,7 +83,7 @@ def decode_candles(payload: bytes, start: datetime, price_scale: float, where: o
     """All candles of a `.bi5` file as bars, flat ones included; an empty file is an empty period."""
     raw = _unpack(payload, where)
     if len(raw) % CANDLE.itemsize:
-        raise _odd_length(raw, f"a multiple of {CANDLE.itemsize} bytes", where)
+        raise damaged(_CUT_RECORD, where, expected=f"a multiple of {CANDLE.itemsize} bytes", got=len(raw))
     return _decode(raw, CANDLE, start, price_scale)
 
 
@@ -112,23 +112,19 @@ def _record_type(raw: bytes, where: object) -> np.dtype[np.void]:
     """Candles begin at whole minutes; ticks lie within their hour."""
     if len(raw) % CANDLE.itemsize == 0 and np.all(np.frombuffer(raw, CANDLE)["s"] % 60 == 0):
         return CANDLE
-    if len(raw) % TICK.itemsize == 0 and np.all(np.frombuffer(raw, TICK)["ms"] < _HOUR_MS):
+    if len(raw) % TICK.itemsize == 0 and np.all(np.frombuffer(raw, TICK)["ms"] < 3_600_000):
         return TICK
     if len(raw) % CANDLE.itemsize and len(raw) % TICK.itemsize:
-        raise _odd_length(raw, f"a multiple of {CANDLE.itemsize} (candles) or {TICK.itemsize} (ticks) bytes", where)
+        expected = f"a multiple of {CANDLE.itemsize} (candles) or {TICK.itemsize} (ticks) bytes"
+        raise damaged(_CUT_RECORD, where, expected=expected, got=len(raw))
     raise damaged("the .bi5 file holds neither candles nor ticks", where)
-
-
-def _odd_length(raw: bytes, expected: str, where: object) -> DataError:
-    return damaged("the .bi5 file is truncated: its last record is not whole", where, expected=expected, got=len(raw))
 
 
 def _decode(raw: bytes, kind: np.dtype[np.void], start: datetime, price_scale: float) -> pl.DataFrame:
     """Bars of candles, or stamps, bids and their volumes of ticks."""
     records: npt.NDArray[np.void] = np.frombuffer(raw, kind)
-    clock, unit, prices, volume = (
-        ("s", 1_000_000, PRICE_COLUMNS, "Volume") if kind == CANDLE else ("ms", 1_000, ("Bid",), "BidVolume")
-    )
+    candles, ticks = ("s", 1_000_000, PRICE_COLUMNS, "Volume"), ("ms", 1_000, ("Bid",), "BidVolume")
+    clock, unit, prices, volume = candles if kind == CANDLE else ticks
     stamps = pl.Series(records[clock].astype(np.int64) * unit).cast(pl.Duration("us")) + start
     # Dividing the stored integer gives the double nearest to the decimal price; multiplying by 1e-5 would not.
     columns = {name: records[name].astype(np.float64) / price_scale for name in prices}

@@ -1,4 +1,4 @@
-"""Any file, packed or not, as the rows of a table: which kind it is, is told by its content and not by its name."""
+"""Any file, compressed or not, as the rows of a table; its kind is recognised by content, not by name."""
 
 from __future__ import annotations
 
@@ -30,18 +30,14 @@ MAX_RATIO = 200
 # Below this size the ratio says nothing: a short file of equal lines packs very well.
 RATIO_FROM = 1 << 20
 
-_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-_STREAM_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_PARQUET_MAGIC = b"PAR1"
 _AUTO = "use --format auto"
-_DELIMITERS = ("\t", ";", "|", ",")
 _LONGEST_LINE = 1 << 16
 _BLANK_OR_COMMENT = re.compile(rb"(?:[^\S\n]*+(?:#[^\n]*+)?\n)*+(?:[^\S\n]*+(?:#[^\n]*+)?\Z)?")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tool's table begins: patterns of its header, if any, and of delimiter and first row, newlines between."""
+    """How a tool's table begins: patterns of its header, if any, and of delimiter and first row, cells by newlines."""
 
     tool: str
     header: str | None
@@ -65,7 +61,7 @@ LAYOUTS = (
     # From JForex, or from dukascopy-node.
     Layout("dukascopy", r"(?i:gmt time|local time|time \([a-z0-9+:-]+\))(\n.*)?", r".*"),
     Layout("dukascopy", _NODE_HEADER, rf".{_NODE_STAMP}(\n.*)?"),
-    # Archives and the API of candles, opening time to closing time, without names until lately.
+    # Archives and the API of candles, from opening time to closing time, until recently without column names.
     Layout("binance", None, rf",{_UNIX}(\n[\d.]+){{5}}\n{_UNIX}(\n.*)?", _BARS),
     Layout("databento", r"(.*\n)?rtype\npublisher_id\ninstrument_id\n.*", r".*", fixed_point=1e9),
 )
@@ -73,14 +69,14 @@ FORMATS = ("auto", *sorted({layout.tool for layout in LAYOUTS}), "table")
 
 
 def read_source(file: Origin, data: bytes, options: Options) -> FileBars:
-    """The bars of one file of any known kind, and what to record of it."""
+    """The bars of one file of any known kind, and its record for the manifest."""
     digest = {"sha256": sha256_of(data), "bytes": len(data)}
-    if data.startswith(_ZIP_MAGIC):
+    if data.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         file, data = _open_zip(file, data)
-    elif codec := next((name for magic, name in _STREAM_MAGIC.items() if data.startswith(magic)), None):
-        data = _decompress(file, data, codec)
+    elif data.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
+        data = _decompress(file, data, "gzip" if data[0] == 0x1F else "zstd")
     is_bi5 = data.startswith(dukascopy.MAGIC) or (not data and file.path.suffix.lower() == ".bi5")
-    is_parquet = data.startswith(_PARQUET_MAGIC)
+    is_parquet = data.startswith(b"PAR1")
     actual = "dukascopy" if is_bi5 else "table"
     if options.price_scale is not None and not is_bi5:
         raise ConfigError("a price scale is for .bi5 files only", where=file.label)
@@ -128,7 +124,7 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
 
 
 def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
-    """The bytes of a file packed by gzip or zstd."""
+    """The content of a file compressed by gzip or zstd."""
     most = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data))
     if codec != "gzip":
@@ -152,43 +148,43 @@ def _require_size(file: Origin, size: int, packed: int) -> None:
 
 
 def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
-    """Find delimiter and header of a table, read its rows and see whose it is."""
+    """Find delimiter, header and layout of a table, and read its rows."""
     if data.lstrip()[:1] == b"[":
-        file, data = replace(file, unit="row"), _rows_of_json(file, data)
+        file, data = replace(file, unit="row"), _json_to_csv(file, data)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.decode("utf-16", errors="replace").encode()
     data = data.removeprefix(codecs.BOM_UTF8)
     if options.whole_lines:
         data = data[: data.rfind(b"\n") + 1]
-    lines = _lines_of(file, data)
-    head, at = next(lines)
-    delimiter = max(_DELIMITERS, key=head.count)
+    lines = _content_lines(file, data)
+    head, position = next(lines)
+    delimiter = max(("\t", ";", "|", ","), key=head.count)
     if "\0" in head or delimiter not in head:
         expected = "a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns"
         raise file.error("not a file of bars", expected=expected, got=repr(head[:80]))
     names, symbol, line = _split_cells(head, delimiter), None, head
     if has_header := not names[0][:1].isdigit():
-        line, at = next(lines)
+        line, position = next(lines)
         tickers = _split_cells(line, delimiter)
         if tickers[0] == "Ticker" and len(tickers) == len(names):
-            # yfinance has the tickers in a second line of names, and that of the stamps alone in a third.
-            names, symbol = _names_of_ticker(file, names, tickers, options.symbol)
+            # yfinance has the tickers in a second header line, and the name of the stamps alone in a third.
+            names, symbol = _select_ticker(file, names, tickers, options.symbol)
             names[0] = _split_cells(next(lines)[0], delimiter)[0]
-            line, at = next(lines)
-        # A column name that was there before gets its place added, so that each can be told.
+            line, position = next(lines)
+        # Repeated names get the number of their column added, to be unique.
         taken = (ROW, *names)
-        names = [f"{name} ({at + 1})" if name in taken[: at + 1] else name for at, name in enumerate(names)]
+        names = [f"{name} ({n})" if name in taken[:n] else name for n, name in enumerate(names, 1)]
     else:
-        names = [str(place) for place in range(1, len(names) + 1)]
-    first_line, cells = 1 + data.count(b"\n", 0, at), _split_cells(line, delimiter)
+        names = [str(n) for n in range(1, len(names) + 1)]
+    first_line, cells = 1 + data.count(b"\n", 0, position), _split_cells(line, delimiter)
     layout, roles = _recognise(file, names, cells, delimiter, options, None if has_header else first_line)
-    frame = _read_rows(file, names, delimiter, data[at:], first_line)
-    told = {"format": layout.tool, "fixed_point": layout.fixed_point} if layout else {"format": "table"}
-    return RawTable(file=file, frame=frame, roles=roles, symbol=symbol, **told)
+    frame = _read_rows(file, names, delimiter, data[position:], first_line)
+    tool, fixed_point = (layout.tool, layout.fixed_point) if layout else ("table", None)
+    return RawTable(file=file, format=tool, frame=frame, roles=roles, symbol=symbol, fixed_point=fixed_point)
 
 
-def _rows_of_json(file: Origin, data: bytes) -> bytes:
-    """A list of lists or of objects with the same keys, as lines of text."""
+def _json_to_csv(file: Origin, data: bytes) -> bytes:
+    """A list of lists, or of objects with the same keys, as CSV."""
     try:
         rows = json.loads(data)
         lines = [[*rows[0]]] if isinstance(rows[0], dict) else []
@@ -204,11 +200,11 @@ def _rows_of_json(file: Origin, data: bytes) -> bytes:
 def _recognise(
     file: Origin, names: list[str], first: list[str], delimiter: str, options: Options, unnamed_at: int | None
 ) -> tuple[Layout | None, table.Roles]:
-    """The tool's layout and the roles of the columns; those without names, from a line on, are never guessed."""
+    """The tool's layout and the roles of the columns; columns without names (from a line on) are never guessed."""
     format, has_header = options.format, unnamed_at is None
     header, row = "\n".join(names), delimiter + "\n".join(first)
     for layout in () if options.columns or format == "table" else LAYOUTS:
-        # What the user calls Dukascopy's may have any header.
+        # With --format dukascopy any header will do.
         fits = layout.header is None or format == "dukascopy" or re.fullmatch(layout.header, header, re.DOTALL)
         matches = (layout.header is not None) == has_header and re.fullmatch(layout.row, row, re.DOTALL)
         if format in ("auto", layout.tool) and fits and matches:
@@ -225,20 +221,18 @@ def _recognise(
     return None, table.assign_roles(names, options.columns, file)
 
 
-def _names_of_ticker(
-    file: Origin, names: list[str], tickers: list[str], wanted: str | None
-) -> tuple[list[str], str | None]:
-    """Names of columns of which only those of one ticker stay what they are, and its symbol."""
-    spelled = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
-    chosen = [ticker for ticker, symbol in spelled.items() if len(spelled) == 1 or wanted in (ticker, symbol)]
+def _select_ticker(file: Origin, names: list[str], tickers: list[str], wanted: str | None) -> tuple[list[str], str]:
+    """Column names, with the ticker added to those of all but one ticker, and its symbol."""
+    symbols = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
+    chosen = [ticker for ticker, symbol in symbols.items() if len(symbols) == 1 or wanted in (ticker, symbol)]
     if not chosen:
-        raise table.several_symbols(file, sorted(spelled.values()), wanted)
-    kept = [name if of == chosen[0] else f"{name} of {of}" for name, of in zip(names, tickers, strict=True)]
-    return kept, spelled[chosen[0]]
+        raise table.several_symbols(file, sorted(symbols.values()), wanted)
+    columns = zip(names, tickers, strict=True)
+    return [name if of == chosen[0] else f"{name} of {of}" for name, of in columns], symbols[chosen[0]]
 
 
-def _lines_of(file: Origin, data: bytes) -> Iterator[tuple[str, int]]:
-    """The lines that are neither blank nor comments, of which there must be one more, and their byte positions."""
+def _content_lines(file: Origin, data: bytes) -> Iterator[tuple[str, int]]:
+    """The lines that are neither blank nor comments, and their byte positions; raises an error after the last."""
     position = 0
     while True:
         match = _BLANK_OR_COMMENT.match(data, position)
@@ -251,7 +245,7 @@ def _lines_of(file: Origin, data: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _split_cells(line: str, delimiter: str) -> list[str]:
-    # A carriage return inside a line is a space to us; the csv module would refuse it.
+    # The csv module refuses a carriage return inside a line; it is read as a space.
     plain = line[:_LONGEST_LINE].replace("\r", " ")
     return [cell.strip() for cell in next(csv.reader([plain], delimiter=delimiter), [])]
 
@@ -259,10 +253,10 @@ def _split_cells(line: str, delimiter: str) -> list[str]:
 def _read_rows(file: Origin, names: list[str], delimiter: str, body: bytes, first_line: int) -> pl.DataFrame:
     """All rows as stripped texts, empty cells null, with their line in the file; blank lines are left out."""
     # A header of our own fixes the number of columns: the first row may be cut, and names may need quotes.
-    places = [str(place) for place in range(len(names))]
+    numbers = [str(n) for n in range(len(names))]
     try:
         cells = pl.read_csv(
-            delimiter.join(places).encode() + b"\n" + body,
+            delimiter.join(numbers).encode() + b"\n" + body,
             separator=delimiter,
             infer_schema=False,
             encoding="utf8-lossy",
@@ -272,10 +266,9 @@ def _read_rows(file: Origin, names: list[str], delimiter: str, body: bytes, firs
     except pl.exceptions.PolarsError as error:
         for number, line in enumerate(body.decode(errors="replace").split("\n"), first_line):
             if line.strip() and len(_split_cells(line, delimiter)) > len(names):
-                expected, way_out = f"{len(names)} fields", "correct or remove the line"
-                problem = "a line has too many fields"
-                raise file.error(problem, row=number, expected=expected, got=line[:200], fix=way_out) from error
+                details = {"expected": f"{len(names)} fields", "got": line[:200], "fix": "correct or remove the line"}
+                raise file.error("a line has too many fields", row=number, **details) from error
         raise file.error("the text is not a table", got=str(error).splitlines()[0]) from error
     texts = pl.col(names).str.strip_chars()
-    stripped = cells.rename(dict(zip(places, names, strict=True))).with_columns(pl.when(texts != "").then(texts))
+    stripped = cells.rename(dict(zip(numbers, names, strict=True))).with_columns(pl.when(texts != "").then(texts))
     return stripped.filter(~pl.all_horizontal(pl.col(names).is_null()))
