@@ -233,7 +233,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "data resample BARS --to 7h --out OUT": ("unknown timeframe", ("4h",)),
     "data resample BARS --to 10min --out OUT": ("cannot be made finer", ("SIM01USD.parquet",)),
     "data resample BARS --to 4h --out BARS --overwrite": ("is the source", ("--out",)),
-    "data simulate --assets 100000 --out OUT": ("assets must be between", ("100000",)),
+    "data simulate --assets 100000 --out OUT": ("assets must lie in", ("100000",)),
     "data download EURUSD --from 2019-02-05 --to 2019-02-04 --out OUT": ("no day", ("--from before --to",)),
     "data download EURUSD --from today --to 2019-02-04 --out OUT": ("not a date", ("YYYY-MM-DD", "'today'")),
     "data download EURUDS --from 2019-02-04 --to 2019-02-05 --out OUT": ("EURUDS", ()),

@@ -13,47 +13,32 @@ from datetime import datetime
 from functools import lru_cache
 from math import exp, log, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vaiom.codec import to_json
+from vaiom.codec import Interval, Share, check_fields, to_json
 from vaiom.files import Progress, atomic_file, staged_folder, staging_folder, write_json
 from vaiom.market.folder import BAR_SCHEMA, MANIFEST_NAME, PRICE_COLUMNS, counted, describe
 from vaiom.market.timeframes import step_seconds
-from vaiom.simulate.oracle import (
-    TRUTH_FOLDER,
-    UNIT_VARIANCE,
-    Dynamics,
-    Filter,
-    FloatArray,
-    IntArray,
-    Truth,
-    require,
-    save_truth,
-)
+from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, Filter, FloatArray, IntArray, Truth, save_truth
 
 Stamps = NDArray[np.datetime64]
 BoolArray = NDArray[np.bool_]
 Draw = Callable[[int], NDArray[Any]]
 """Gives this many random numbers, continuing a sequence."""
 
-MAX_ASSETS = 10_000
-MAX_HOURS = 300_000
-"""Trading hours at most: more would begin before 1970."""
 PART_ROWS = 1 << 15
 """Rows of an asset in memory at a time."""
 
 _FACTOR = 64  # the place of the shared factor among the assets' random numbers
 
 _METALS = (("XAUSIM", 1_500.0, 10), ("XAGSIM", 20.0, 1_000), ("XPTSIM", 900.0, 10), ("XPDSIM", 1_200.0, 10))
-_FX_TICKS_PER_UNIT = 100_000
 _HOLIDAYS = ((12, 25), (1, 1))
 _FORTNIGHT = 14 * 24
 _WEEK_OPENS, _WEEK_CLOSES = 6 * 24 + 22, 4 * 24 + 22  # hours since Monday midnight: Sunday evening, Friday evening
-_METALS_PAUSE_HOUR = 21
 _SESSION_HOURS = np.array([1.0, 8.0, 14.0])  # Asia, London, New York
 _SESSION_FOCUS = 5.0
 _FX_SESSIONS, _METAL_SESSIONS = (0.45, 1.15, 1.3), (0.45, 0.9, 1.6)  # how much each session moves a class
@@ -69,29 +54,27 @@ _ROW_GROUP = 100_000  # as Polars writes a whole frame
 class MarketConfig:
     """The settings of a market; equal settings give equal bars."""
 
-    assets: int = 6
+    assets: Annotated[int, Interval("[1, 10000]")] = 6
     bars: int = 64_000
     timeframe: str = "1h"
     """An hour or a part of it; the dynamics are per bar, whatever its length."""
-    seed: int = 17
+    seed: Annotated[int, Interval("[0, inf)")] = 17
     end: datetime = datetime(2025, 12, 31, 23)
-    faults_per_bar: float = 2e-4
+    faults_per_bar: Annotated[float, Interval("[0, 0.1]")] = 2e-4
     dynamics: Dynamics = field(default_factory=Dynamics)
-    correlation: float = 0.0
+    correlation: Share = 0.0
     """Correlation of any two assets' noise in the same bar, in normal scores."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         step = step_seconds(self.timeframe)
-        most = MAX_HOURS * 3600 // step
-        require(
-            (1 <= self.assets <= MAX_ASSETS, f"assets must be between 1 and {MAX_ASSETS}, got {self.assets}"),
-            (step <= 3600, f"timeframe must be an hour or a part of it, got {self.timeframe}"),
-            (2 <= self.bars <= most, f"bars must be between 2 and {most}, got {self.bars}"),
-            (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
-            (self.end.tzinfo is None, "end must be a naive datetime"),
-            (0 <= self.correlation < 1, f"correlation must lie in [0, 1), got {self.correlation}"),
-            (0 <= self.faults_per_bar <= 0.1, f"faults_per_bar must be between 0 and 0.1, got {self.faults_per_bar}"),
-        )
+        most = 300_000 * 3600 // step  # more trading hours would begin before 1970
+        if step > 3600:
+            raise ValueError(f"timeframe must be an hour or a part of it, got {self.timeframe}")
+        if not 2 <= self.bars <= most:
+            raise ValueError(f"bars must be between 2 and {most}, got {self.bars}")
+        if self.end.tzinfo is not None:
+            raise ValueError("end must be a naive datetime")
 
 
 @dataclass(frozen=True)
@@ -117,11 +100,11 @@ class SimulatedAsset:
 
 def simulate(config: MarketConfig | None = None) -> dict[str, SimulatedAsset]:
     """All assets of a market, by symbol."""
-    whole = {}
+    market = {}
     for asset, parts in simulate_assets(config or MarketConfig()):
         frames, truths = zip(*((part.bars, part.truth) for part in parts), strict=True)
-        whole[asset.symbol] = SimulatedAsset(asset, pl.concat(frames, rechunk=True), Truth.joined(truths))
-    return whole
+        market[asset.symbol] = SimulatedAsset(asset, pl.concat(frames, rechunk=True), Truth.joined(truths))
+    return market
 
 
 def simulate_assets(
@@ -129,10 +112,8 @@ def simulate_assets(
 ) -> Iterator[tuple[Asset, Iterator[SimulatedAsset]]]:
     """The assets of a market one by one, each in parts; none depends on the number of others."""
     seeds = np.random.SeedSequence(config.seed).spawn(max(config.assets, _FACTOR) + 1)
-    shared = np.random.default_rng(seeds.pop(_FACTOR))
-    factor = shared.standard_normal(
-        _hours_back(config) * 3600 // step_seconds(config.timeframe) if config.correlation else 0
-    )
+    num_shared = _hours_back(config) * 3600 // step_seconds(config.timeframe) if config.correlation else 0
+    factor = np.random.default_rng(seeds.pop(_FACTOR)).standard_normal(num_shared)
     generators = map(np.random.default_rng, seeds[: config.assets])
     drawn = [(_draw_asset(number, rng), rng) for number, rng in enumerate(generators)]
     for asset, rng in counted(drawn, progress, lambda pair: pair[0].symbol):
@@ -179,11 +160,10 @@ def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
     """Every third asset is a metal while there are metals left; the rest are currency pairs."""
     level, size = rng.uniform(-1, 1), rng.uniform(-1, 1)
     metal = number % 3 == 2 and number // 3 < len(_METALS)
-    pair = (f"SIM{number + 1:02}USD", 0.9 * exp(0.3 * level), _FX_TICKS_PER_UNIT)
+    pair = (f"SIM{number + 1:02}USD", 0.9 * exp(0.3 * level), 100_000)
     symbol, start, ticks_per_unit = _METALS[number // 3] if metal else pair
     sessions, typical = (_METAL_SESSIONS, 0.0022) if metal else (_FX_SESSIONS, 0.0011)
-    scale = typical * exp(0.15 * size)
-    return Asset(symbol, metal, start, ticks_per_unit, scale, sessions)
+    return Asset(symbol, metal, start, ticks_per_unit, typical * exp(0.15 * size), sessions)
 
 
 def trading_stamps(metal: bool, config: MarketConfig, start: int = 0, stop: int | None = None) -> Stamps:
@@ -214,7 +194,7 @@ def _trading_hours(metal: bool, config: MarketConfig) -> tuple[IntArray, IntArra
     for month, day in _HOLIDAYS:
         closed |= (months.astype(np.int64) % 12 + 1 == month) & ((days - months).astype(np.int64) + 1 == day)
     if metal:
-        closed |= week_hour % 24 == _METALS_PAUSE_HOUR
+        closed |= week_hour % 24 == 21  # a daily pause
     hours = hours[~closed]
     late = (last - hours) % step  # stamps are whole steps from the last one, hours need not be
     ends = np.cumsum(-((late - 3600) // step))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite, log, sqrt
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.lib import format as npy
@@ -34,13 +34,6 @@ _ROW_ARRAYS = ("timestamps", "ticks", "pull", "scale", "weights")
 UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
 
 
-def require(*demands: tuple[bool, str]) -> None:
-    """Raise a ValueError with the message of the first condition that fails."""
-    for met, message in demands:
-        if not met:
-            raise ValueError(message)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Dynamics:
     """How a price moves: hidden states, and a variance that follows the observed, de-seasonalised returns."""
@@ -56,15 +49,17 @@ class Dynamics:
     def __post_init__(self) -> None:
         states, chances, (low, high) = len(self.spread), self.transition, self.variance_bounds
         weights, weighted = (self.shock_weight, self.memory), "shock_weight and memory"
-        of_chances = [len(row) == states and min(row) >= 0 and abs(sum(row) - 1) <= 1e-12 for row in chances]
-        require(
+        valid = [len(row) == states and min(row) >= 0 and abs(sum(row) - 1) <= 1e-12 for row in chances]
+        for met, demand in (
             (len(self.drift) == len(chances) == states, "spread, drift and transition must have one entry per state"),
-            (all(of_chances), "each row of transition must hold one probability per hidden state, summing to one"),
+            (all(valid), "each row of transition must hold one probability per hidden state, summing to one"),
             (min(self.spread) > 0, "spread must be positive"),
             (min(weights) >= 0 and sum(weights) < 1, f"{weighted} must be non-negative and sum to less than one"),
             (0 <= self.pull < 1, "pull must lie in [0, 1)"),
             (0 < low <= 1 <= high, "variance_bounds must be positive and enclose one"),
-        )
+        ):
+            if not met:
+                raise ValueError(demand)
 
     def stationary(self) -> FloatArray:
         """(K,) the stationary distribution of the hidden states."""
@@ -140,9 +135,8 @@ class Truth:
             arrays = read_arrays(path)
             chosen = {one.name: arrays[one.name] for one in fields(cls)}
         except BAD_ARRAYS as error:
-            raise DataError(
-                "not readable as a truth file", where=path, got=error, fix="make the market again"
-            ) from error
+            fix = "make the market again"
+            raise DataError("not readable as a truth file", where=path, got=error, fix=fix) from error
         return cls(**{**chosen, "timestamps": chosen["timestamps"].astype("datetime64[us]")})
 
 
@@ -219,19 +213,6 @@ class Filter:
         return truth if first else truth.rows(slice(1, None))
 
 
-class Events(Protocol):
-    """The part of a corpus that the oracle reads."""
-
-    @property
-    def edges(self) -> Mapping[str, NDArray[Any]]: ...
-    @property
-    def asset_slices(self) -> Mapping[str, slice]: ...
-    @property
-    def sigma20(self) -> NDArray[Any]: ...
-    @property
-    def timestamps(self) -> NDArray[Any]: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Oracle:
     """Predicts like a baseline, but with the true distribution."""
@@ -249,8 +230,8 @@ class Oracle:
             raise DataError("these bars have no known distribution", where=bars_folder, expected=expected, fix=fix)
         return cls(truths)
 
-    def predict_proba(self, corpus: Events, rows: NDArray[np.integer]) -> FloatArray:
-        """Probabilities (n, K) of the next return bucket of each row."""
+    def predict_proba(self, corpus: Any, rows: NDArray[np.integer]) -> FloatArray:
+        """Probabilities (n, K) of the next return bucket of each row of a `Corpus`."""
         edges = corpus.edges["return"]
         probs = np.empty((len(rows), len(edges) - 1))
         for symbol, inside in corpus.asset_slices.items():
@@ -262,12 +243,10 @@ class Oracle:
                 known = ", ".join(sorted(self.truths))
                 raise DataError("this market's truth knows no such asset", expected=known, got=symbol)
             if not np.array_equal(truth.timestamps, corpus.timestamps[inside]):
-                raise DataError(
-                    "the corpus was not built from the bars of this truth",
-                    where=symbol,
-                    expected=f"{len(truth.ticks)} rows from {truth.timestamps[0]} to {truth.timestamps[-1]}",
-                    fix="build the corpus again from the simulated bar folder",
-                )
+                problem = "the corpus was not built from the bars of this truth"
+                expected = f"{len(truth.ticks)} rows from {truth.timestamps[0]} to {truth.timestamps[-1]}"
+                fix = "build the corpus again from the simulated bar folder"
+                raise DataError(problem, where=symbol, expected=expected, fix=fix)
             own = rows[chosen].astype(np.int64)
             probs[chosen] = bucket_probabilities(truth, own - inside.start, edges, corpus.sigma20[own])
         return probs

@@ -1,4 +1,4 @@
-"""From the rows of any file to bars: stamps and numbers are read, ticks become minutes, what is no price is refused."""
+"""The rows of any file as bars: stamps and numbers are parsed, ticks become minutes, invalid prices are refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _SIDE = re.compile(r"(?<![A-Za-z])(bid|ask)(?![A-Za-z])", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user says about files that do not say it themselves."""
+    """How to read files, as far as they do not say it themselves."""
 
     format: str = "auto"
     shift: timedelta = timedelta(0)
@@ -70,12 +70,12 @@ class Options:
     price_scale: float | None = None
     repair: bool = False
     whole_lines: bool = False
-    """Leave out a last line without its end: another program is still writing it."""
+    """Ignore a last line without a newline: another program is still writing it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """A file, or the one member of an archive that holds bars, and what its rows are called."""
+    """A file, or the member of an archive that holds bars, and what errors call its rows."""
 
     path: Path
     member: str | None = None
@@ -87,7 +87,7 @@ class Origin:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that may tell symbol and side, the nearest to the bars first."""
+        """File names that may contain symbol and side, that of the member first."""
         return (Path(self.member).name, self.path.name) if self.member else (self.path.name,)
 
     @property
@@ -96,7 +96,7 @@ class Origin:
 
     @property
     def side(self) -> str | None:
-        """Bid or ask, where a name says so."""
+        """BID or ASK, if a name says so."""
         found = {match.upper() for name in self.names for match in _SIDE.findall(name)}
         return found.pop() if len(found) == 1 else None
 
@@ -104,13 +104,13 @@ class Origin:
         return f"{self.label}, {self.unit} {row}"
 
     def error(self, problem: str, *, row: int | None = None, **details: Any) -> DataError:
-        """What is wrong with the file, or with one of its rows."""
+        """An error in the file, or in one of its rows."""
         return DataError(problem, where=self.label if row is None else self.at(row), **details)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawTable:
-    """The rows of a file as texts or numbers (and `ROW`), and which of its columns plays which role."""
+    """The rows of a file as texts or numbers (and `ROW`), and the roles of its columns."""
 
     file: Origin
     format: str
@@ -118,12 +118,12 @@ class RawTable:
     roles: Roles
     symbol: str | None = None
     fixed_point: float | None = None
-    """What prices are divided by where none has a decimal point."""
+    """Prices are divided by it if none has a decimal point."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileBars:
-    """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order), how many rows were changed, and what to record."""
+    """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order), counts of changes, and its manifest record."""
 
     file: Origin
     symbol: str | None
@@ -133,48 +133,48 @@ class FileBars:
 
 
 def guess_roles(names: Sequence[str], chosen: Roles | None = None) -> Roles:
-    """Roles chosen, or else by the usual names; a date and a time make the stamp, unless one column holds both."""
-    known, chosen = Roles(), chosen or {}
+    """Roles as chosen, or by the usual names; a date and a time make the stamp, unless one column holds both."""
+    columns, chosen = Roles(), chosen or {}
     for name in (name for name in names if name not in chosen.values()):
         # Without case, punctuation, or the zone that JForex puts behind a name: `Time (UTC)` is `time`.
-        known.setdefault(re.sub(r"[^a-z0-9]", "", re.sub(r"\([^)]*\)$", "", name.strip()).lower()), name)
-    # The first of the aliases is seen last, and stays.
-    roles = {role: known[a] for role, aliases in _ALIASES.items() for a in reversed(aliases) if a in known} | chosen
+        columns.setdefault(re.sub(r"[^a-z0-9]", "", re.sub(r"\([^)]*\)$", "", name.strip()).lower()), name)
+    # Of several aliases the first wins, because it comes last here.
+    roles = {role: columns[a] for role, aliases in _ALIASES.items() for a in reversed(aliases) if a in columns} | chosen
     two_columns = "Date" in chosen or ("Date" in roles and roles.get("Datetime") == roles.get("Time"))
-    needless = ("Datetime",) if two_columns else ("Date", "Time")
-    return {role: name for role, name in roles.items() if role not in needless}
+    unused = ("Datetime",) if two_columns else ("Date", "Time")
+    return {role: name for role, name in roles.items() if role not in unused}
 
 
 def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: Origin) -> Roles:
-    """The user's column map over what the names suggest; all columns of bars must be there."""
-    by_plain_role = {role.lower(): role for role in _ALIASES}
-    there, chosen = ", ".join(names) or "no columns", {}
+    """Roles by the user's column map, or by the usual names; all columns of bars must be there."""
+    by_lower_case = {role.lower(): role for role in _ALIASES}
+    present, chosen = ", ".join(names) or "no columns", {}
     for key, name in (columns or {}).items():
-        role = by_plain_role.get(key.lower())
+        role = by_lower_case.get(key.lower())
         if role is None:
             raise ConfigError("not a column of bars", expected=", ".join(_ALIASES), got=repr(key))
         if name not in names:
-            raise file.error(f"column {name!r}, mapped to {role}, is missing", got=there)
+            raise file.error(f"column {name!r}, mapped to {role}, is missing", got=present)
         chosen[role] = name
     if ("Date" in chosen) != ("Time" in chosen):
-        way_out = "map a whole stamp to Datetime"
-        raise ConfigError("Date and Time are mapped together or not at all", got=columns, fix=way_out)
+        fix = "map a whole stamp to Datetime"
+        raise ConfigError("Date and Time are mapped together or not at all", got=columns, fix=fix)
     roles = guess_roles(names, chosen)
     for name in ("Date" if "Date" in roles else "Datetime", *PRICE_COLUMNS):
         if name not in roles:
-            way_out = f"name it with `vaiom data import --column {name}=<column of the file>`"
-            raise file.error(f"column {name!r} is missing", expected=", ".join(BAR_COLUMNS), got=there, fix=way_out)
+            fix = f"name it with `vaiom data import --column {name}=<column of the file>`"
+            raise file.error(f"column {name!r} is missing", expected=", ".join(BAR_COLUMNS), got=present, fix=fix)
     return roles
 
 
 def prices_in(roles: Roles) -> tuple[str, ...]:
-    """The columns of prices, of bars or else of ticks, where there are stamps as well."""
-    told = [names for names in (PRICE_COLUMNS, ("Bid",)) if {*names} <= {*roles} and {"Datetime", "Date"} & {*roles}]
-    return told[0] if told else ()
+    """The price columns of bars, or else of ticks; none without stamps."""
+    kinds = (PRICE_COLUMNS, ("Bid",)) if {"Datetime", "Date"} & {*roles} else ()
+    return next((names for names in kinds if {*names} <= {*roles}), ())
 
 
 def parse_bars(raw: RawTable, options: Options) -> FileBars:
-    """Read stamps and numbers, and keep the rows that are prices; flat bars go where the source is Dukascopy."""
+    """Parse stamps and numbers, and keep rows with usable prices; Dukascopy's flat bars are dropped."""
     file, roles = raw.file, raw.roles
     symbol, frame = _one_symbol(raw, options)
     rows, prices = frame[ROW], prices_in(roles)
@@ -206,7 +206,7 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
 
 
 def drop_flat(bars: pl.DataFrame) -> pl.DataFrame:
-    """Without the bars that Dukascopy serves for closed hours, in which nothing moved and nothing was traded."""
+    """Drop the bars that Dukascopy sends for closed hours: constant prices and no volume."""
     first, *rest = (pl.col(name) for name in PRICE_COLUMNS)
     flat = pl.all_horizontal(price == first for price in rest) & (pl.col("Volume") == 0)
     return bars.filter(~flat.fill_null(value=False))
@@ -219,21 +219,21 @@ def count_out_of_place(stamps: pl.Series) -> int:
 
 
 def _with_points(cells: pl.DataFrame, prices: Sequence[str]) -> pl.DataFrame:
-    """Texts with decimal points where all prices have decimal commas, and without marks of thousands."""
-    every = pl.concat([pl.Series(dtype=pl.String), *(one.alias("") for one in cells[prices] if one.dtype == pl.String)])
-    if not every.str.contains(",", literal=True).any():
+    """Texts without thousands separators, and with decimal points if all prices have decimal commas."""
+    texts = pl.concat([pl.Series(dtype=pl.String), *(one.alias("") for one in cells[prices] if one.dtype == pl.String)])
+    if not texts.str.contains(",", literal=True).any():
         return cells
-    # Marks of thousands go only where a decimal mark may follow: among decimal points, 1,100 may be either.
-    mark, number = (",", r"^\d+(,\d{3})+\.\d+$")
-    if not every.str.contains(r"\.[^,]*$").any():
-        mark, number = (".", r"^\d+(\.\d{3})*(,\d+)?$")
+    # Separators are removed only before a decimal mark: with decimal points, 1,100 may be either.
+    separator, number = (",", r"^\d+(,\d{3})+\.\d+$")
+    if not texts.str.contains(r"\.[^,]*$").any():
+        separator, number = (".", r"^\d+(\.\d{3})*(,\d+)?$")
     text = pl.col(pl.String)
-    plain = text.str.replace_all(mark, "", literal=True).str.replace(",", ".", literal=True)
+    plain = text.str.replace_all(separator, "", literal=True).str.replace(",", ".", literal=True)
     return cells.with_columns(pl.when(text.str.contains(number)).then(plain).otherwise(text))
 
 
 def _parse_numbers(cells: pl.DataFrame, rows: pl.Series, file: Origin, *, repair: bool) -> pl.DataFrame:
-    """Numbers of text or number columns; what is not a number is an error, or null under repair."""
+    """Parse columns of texts or numbers; anything else is an error, or null with repair."""
     numbers = cells.cast(pl.Float64, strict=False)
     for column in () if repair else cells:
         bad = numbers[column.name].is_null() & column.is_not_null()
@@ -250,8 +250,8 @@ def _drop_unusable(frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, 
     usable = frame.select(pl.all_horizontal((price.is_finite() & (price > 0)).fill_null(value=False))).to_series()
     if not repair and not usable.all():
         row = frame.row(int((~usable).arg_max() or 0), named=True)
-        expected, got = ", ".join(prices), ", ".join(f"{name} {row[name]}" for name in prices)
-        expected = f"positive numbers in {expected}"
+        expected = f"positive numbers in {', '.join(prices)}"
+        got = ", ".join(f"{name} {row[name]}" for name in prices)
         raise file.error("a row has no usable price", row=row[ROW], expected=expected, got=got, fix=_DROP_FIX)
     return frame.filter(usable)
 
@@ -270,29 +270,29 @@ def _minute_bars(ticks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _one_symbol(raw: RawTable, options: Options) -> tuple[str | None, pl.DataFrame]:
-    """The symbol that the path, the table or its name says, and its rows."""
+    """The symbol by the path, a column or the file name, and its rows."""
     if "Symbol" not in raw.roles:
         return raw.symbol or raw.file.symbol, raw.frame
     cells = raw.frame[raw.roles["Symbol"]].cast(pl.String)
-    spelled = {cell: find_pair(cell) or cell for cell in cells.unique().drop_nulls().to_list()}
-    symbols = sorted(set(spelled.values()))
+    symbol_of = {cell: find_pair(cell) or cell for cell in cells.unique().drop_nulls().to_list()}
+    symbols = sorted(set(symbol_of.values()))
     if options.symbol is None and len(symbols) == 1 and not cells.null_count():
         return symbols[0], raw.frame
-    wanted = [cell for cell, symbol in spelled.items() if options.symbol in (cell, symbol)]
+    wanted = [cell for cell, symbol in symbol_of.items() if options.symbol in (cell, symbol)]
     if wanted:
         return options.symbol, raw.frame.filter(cells.is_in(wanted))
     raise several_symbols(raw.file, symbols, options.symbol)
 
 
 def several_symbols(file: Origin, symbols: Sequence[str], wanted: str | None) -> DataError:
-    """The refusal of a table whose symbols are not the one wanted."""
+    """The error for a table with other symbols than the one wanted."""
     problem = "a table mixes several symbols" if wanted is None else f"the table has no rows of {wanted}"
     got = ", ".join(symbols[:8]) + (", ..." if len(symbols) > 8 else "")
     return file.error(problem, got=got or "no symbols", fix="pick one with --symbol")
 
 
 def parse_stamps(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
-    """Naive stamps as stored; zoned ones are taken as UTC where `utc` allows it."""
+    """Naive stamps as stored; stamps with an offset are converted to UTC if `utc`, else refused."""
     zone = values.dtype.time_zone if isinstance(values.dtype, pl.Datetime) else None
     if zone is not None:
         if not utc and len(values):
@@ -305,14 +305,13 @@ def parse_stamps(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
     if parsed.null_count():
         first = int(parsed.is_null().arg_max() or 0)
         text = values[first : first + 1].cast(pl.String)[0]
-        got = "nothing" if text is None else repr(text)
-        fix = "correct or remove the row"
+        got, fix = "nothing" if text is None else repr(text), "correct or remove the row"
         raise DataError("a stamp cannot be read", where=place(first), expected=_LAYOUTS, got=got, fix=fix)
     return require_calendar(parsed, place)
 
 
 def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
-    """Take the layout of the first text still waiting, parse all that follow it, and go on until one cannot be read."""
+    """Parse all texts with the layout of the first one, then those left with the layout of their first one."""
     parsed = pl.Series(values.name, [None], dtype=STAMP).new_from_index(0, len(values))
     while (waiting := parsed.is_null()).any():
         first = int(waiting.arg_max() or 0)
@@ -327,7 +326,7 @@ def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
 
 
 def _layout_of(text: str | None) -> tuple[str | None, bool]:
-    """The pattern of a Unix time or of a date and time, None where it has neither; and whether it carries an offset."""
+    """The pattern of a Unix time or the format of a date and time, if it is one; and whether it has an offset."""
     if text is None:
         return None, False
     for pattern in _UNIX_TIMES:
@@ -345,7 +344,7 @@ def _layout_of(text: str | None) -> tuple[str | None, bool]:
 
 
 def _convert(texts: pl.Series, layout: str) -> pl.Series:
-    """The stamps of the texts that have this layout, null elsewhere."""
+    """The stamps of the texts with this layout, null for others."""
     if layout in _UNIX_TIMES:
         others = ~texts.str.contains(layout).fill_null(value=False)
         # A double holds microseconds exactly until the year 2255.
@@ -358,10 +357,6 @@ def _convert(texts: pl.Series, layout: str) -> pl.Series:
 
 
 def _zoned(where: object, got: str) -> DataError:
-    return DataError(
-        "stamps carry an offset",
-        where=where,
-        expected="stamps without a zone, kept as stored",
-        got=got,
-        fix="pass --utc to take them as UTC (and --shift to move them further)",
-    )
+    expected = "stamps without a zone, kept as stored"
+    fix = "pass --utc to take them as UTC (and --shift to move them further)"
+    return DataError("stamps carry an offset", where=where, expected=expected, got=got, fix=fix)
