@@ -20,7 +20,6 @@ from vaiom.files import Progress, read_json, write_json
 Rows = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
-LAPLACE_COUNT = 1.0
 FIT_NAME = "fit.json"
 BASELINES = {
     "frequency": "counts:Frequency",
@@ -30,11 +29,7 @@ BASELINES = {
     "garch_t": "volatility:GarchT",
     "garch_t_seasonal": "volatility:GarchTSeasonal",
     "har_t": "volatility:HarT",
-    "lightgbm_disc": "lightgbm:LightGBM",
-    "lightgbm_cont": "lightgbm:LightGBM",
-    "lightgbm": "lightgbm:LightGBM",
-    "lightgbm_lags": "lightgbm:LightGBM",
-    "lightgbm_extra": "lightgbm:LightGBM",
+    **{f"lightgbm{inputs}": "lightgbm:LightGBM" for inputs in ("_disc", "_cont", "", "_lags", "_extra")},
     "tabm": "networks:TabM",
     "return_tokens": "networks:Neural",
     "gru": "networks:Neural",
@@ -75,8 +70,8 @@ class Baseline(ABC):
     def fit(self, corpus: Corpus, rows: Rows) -> Self:
         """Learn from the targets of these rows."""
         if not len(rows):
-            expected = "at least one valid Train event"
-            raise DataError("no events to fit on", expected=expected, fix="bring in a longer history")
+            fix = "bring in a longer history"
+            raise DataError("no events to fit on", expected="at least one valid Train event", fix=fix)
         assert (corpus.target_return[rows] != INVALID).all(), "an event without a valid target cannot be fitted"
         self._fit(corpus, rows)
         return self
@@ -157,7 +152,7 @@ def clean_returns(corpus: Corpus, rows: slice) -> Floats:
 
 def smooth(counts: Floats) -> Floats:
     """Shares of the counts along the last axis with one imagined event more in every bucket (Laplace)."""
-    raised = counts + LAPLACE_COUNT
+    raised = counts + 1.0
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
@@ -180,5 +175,5 @@ def baseline(name: str, progress: Progress | None = None) -> Baseline:
     """A named baseline, not fitted yet; an unknown name is an error that lists the known ones."""
     require_known([name])
     module, kind = BASELINES[name].split(":")
-    made: Baseline = getattr(import_module(f"vaiom.baselines.{module}"), kind)(name, progress=progress)
-    return made
+    instance: Baseline = getattr(import_module(f"vaiom.baselines.{module}"), kind)(name, progress=progress)
+    return instance

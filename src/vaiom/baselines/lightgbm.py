@@ -200,25 +200,15 @@ class TreeConfig:
     seed: int = 17
 
     def params(self, num_classes: int) -> dict[str, Any]:
-        """What the library is told."""
-        return {
-            "objective": "multiclass",
-            "num_class": num_classes,
-            "metric": "multi_logloss",
-            "learning_rate": self.learning_rate,
-            "num_leaves": self.num_leaves,
-            "min_data_in_leaf": self.min_child_samples,
-            "lambda_l1": self.l1,
-            "lambda_l2": self.l2,
-            "bagging_fraction": self.subsample,
-            "bagging_freq": self.bagging_freq,
-            "feature_fraction": self.colsample,
-            "seed": self.seed,
-            "deterministic": True,
-            # Left to itself the library times both layouts, and the faster may differ from run to run.
-            "force_col_wise": True,
-            "verbosity": -1,
-        }
+        """The library's parameters."""
+        task = {"objective": "multiclass", "num_class": num_classes, "metric": "multi_logloss", "verbosity": -1}
+        tree = {"num_leaves": self.num_leaves, "min_data_in_leaf": self.min_child_samples}
+        shrinkage = {"learning_rate": self.learning_rate, "lambda_l1": self.l1, "lambda_l2": self.l2}
+        sampling = {"bagging_fraction": self.subsample, "bagging_freq": self.bagging_freq}
+        sampling |= {"feature_fraction": self.colsample}
+        # Left to itself the library times both layouts, and the faster may differ from run to run.
+        repeatable = {"seed": self.seed, "deterministic": True, "force_col_wise": True}
+        return task | tree | shrinkage | sampling | repeatable
 
 
 WIDE_TREES = TreeConfig(learning_rate=0.05, max_events=500_000)
@@ -248,8 +238,8 @@ class LightGBM(Baseline):
         settings = replace(self.settings, chronological=self.settings.chronological or corpus.horizon > 1)
         fitted, holdout = split_holdout(rows, corpus.target_timestamps[rows], settings)
         if not len(holdout):
-            expected = "at least two Train events"
-            raise DataError("too few events for a holdout", expected=expected, got=len(rows), where=self.name)
+            problem, expected = "too few events for a holdout", "at least two Train events"
+            raise DataError(problem, expected=expected, got=len(rows), where=self.name)
         train = self._dataset(corpus, fitted)
         booster = lgb.train(
             self.settings.params(NUM_RETURN_BUCKETS),

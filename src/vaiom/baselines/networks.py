@@ -68,12 +68,9 @@ class Neural(Baseline):
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         context, progress = self.experiment.model.context, self.progress
         if not np.array_equal(rows, corpus.endpoints(TRAIN, context)):
-            raise DataError(
-                f"{self.name} learns from all Train events with its own context",
-                expected=f"the endpoints of Train with {context} rows",
-                got=f"{len(rows):,} other events",
-                fix=f"--context {context}",
-            )
+            problem = f"{self.name} learns from all Train events with its own context"
+            expected, got = f"the endpoints of Train with {context} rows", f"{len(rows):,} other events"
+            raise DataError(problem, expected=expected, got=got, fix=f"--context {context}")
 
         def report(entry: dict[str, Any]) -> None:
             if progress:
@@ -89,11 +86,9 @@ class Neural(Baseline):
         for symbol, part in rows_by_asset(corpus, rows).items():
             short = rows[part] < corpus.asset_slices[symbol].start + context - 1
             if short.any():
-                raise DataError(
-                    f"{self.name} was not fitted for events with less history",
-                    where=f"{symbol}, {corpus.timestamps[rows[part][short][0]]}",
-                    expected=f"{context} bars of history",
-                )
+                problem = f"{self.name} was not fitted for events with less history"
+                where = f"{symbol}, {corpus.timestamps[rows[part][short][0]]}"
+                raise DataError(problem, where=where, expected=f"{context} bars of history")
         model, precision = self.checkpoint_.model.to(device), self.experiment.train.precision
         return predict_probabilities(model, corpus, rows, device, precision, self.progress)
 
@@ -171,23 +166,22 @@ class TabM(Baseline):
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         settings, device = self.settings, resolve_device(self.device)
         parts = split_holdout(rows, corpus.target_timestamps[rows], _HOLDOUT)
-        (x, assets, wanted), held_out = (self._tensors(corpus, part, device) for part in parts)
+        (x, assets, classes), held_out = (self._tensors(corpus, part, device) for part in parts)
         torch.manual_seed(settings.seed)
         network = self._network(len(corpus.tokenizer.symbols) + 1).to(device)
         with torch.no_grad():
             network.get_buffer("centre").copy_(x.nanmean(dim=0).nan_to_num(0.0))
             variance = (x - network.get_buffer("centre")).square().nanmean(dim=0).nan_to_num(0.0)
             network.get_buffer("spread").copy_(variance.sqrt().clamp(min=1e-6))
-            network.bias.copy_((wanted.bincount(minlength=NUM_RETURN_BUCKETS) + 1.0).log())  # from Frequency on
-        optimizer = torch.optim.AdamW(
-            network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+            network.bias.copy_((classes.bincount(minlength=NUM_RETURN_BUCKETS) + 1.0).log())  # from Frequency on
+        rate, decay = settings.learning_rate, settings.weight_decay
+        optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=decay)
         draw, best, least, stale = torch.Generator().manual_seed(settings.seed), network, math.inf, 0
         for epoch in range(settings.epochs):
             network.train()
             for part in torch.randperm(len(x), generator=draw).to(device).split(settings.batch):
                 logits = network(x[part], assets[part])
-                loss = cross_entropy(logits.flatten(0, 1), wanted[part].repeat_interleave(logits.shape[1]))
+                loss = cross_entropy(logits.flatten(0, 1), classes[part].repeat_interleave(logits.shape[1]))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -233,6 +227,6 @@ class TabM(Baseline):
             pairs = zip(x.split(_PREDICT_ROWS), assets.split(_PREDICT_ROWS), strict=True)
             return torch.cat([network(*pair).softmax(dim=-1).mean(dim=1) for pair in pairs])
 
-    def _bits(self, network: Network, x: Tensor, assets: Tensor, wanted: Tensor) -> float:
+    def _bits(self, network: Network, x: Tensor, assets: Tensor, classes: Tensor) -> float:
         probs = self._probs(network, x, assets)
-        return float(-probs.gather(1, wanted[:, None]).log2().mean())
+        return float(-probs.gather(1, classes[:, None]).log2().mean())

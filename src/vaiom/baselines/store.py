@@ -22,7 +22,6 @@ FITS_FOLDER = "fits"
 KEY_NAME = "key.json"
 FIT_VERSION = 1
 """Raised when a baseline's rule of fitting changes, so that older fits are left alone; sums of bars are one ahead."""
-LOSSES_FORMAT = "vaiom-baseline-losses"
 BITS_PREFIX = "bits_"
 PATIENCE_SECONDS = 600.0
 """Until who stores losses of the same split has done so."""
@@ -113,9 +112,8 @@ def load_losses(directory: Path, corpus: Corpus, split: str, context: int = DEFA
     except (*files.BAD_ARRAYS, RecursionError) as error:
         fix = "remove the file and score again"
         raise DataError("stored losses cannot be read", where=file, got=str(error), fix=fix) from error
-    identity = _identity(corpus, split, context)
-    wrong = [(name.removesuffix("_sha256"), identity[name], header.get(name)) for name in identity]
-    wrong = [each for each in wrong if each[1] != each[2]]
+    stored = ((name, expected, header.get(name)) for name, expected in _identity(corpus, split, context).items())
+    wrong = [(name.removesuffix("_sha256"), expected, got) for name, expected, got in stored if expected != got]
     if not np.array_equal(arrays.get("rows", ()), rows):
         wrong.append(("set of events", f"{len(rows)} events", f"{len(arrays.get('rows', ()))} events"))
     if not np.array_equal(arrays.get("bucket", ()), corpus.target_return[rows]):
@@ -137,4 +135,4 @@ def bits_of_columns(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Floats
 
 
 def _identity(corpus: Corpus, split: str, context: int) -> dict[str, Any]:
-    return {"format": LOSSES_FORMAT, "corpus_sha256": corpus.sha256, "split": split, "context": context}
+    return {"format": "vaiom-baseline-losses", "corpus_sha256": corpus.sha256, "split": split, "context": context}

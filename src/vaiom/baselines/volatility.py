@@ -77,9 +77,8 @@ class Garch:
         from scipy.signal import lfilter  # type: ignore[import-untyped]
 
         clean = np.isfinite(log_ret)
-        after, _ = lfilter(
-            [1.0], [1.0, -self.beta], self.omega + self.alpha * log_ret[clean] ** 2, zi=[self.beta * self.start]
-        )
+        shocks = self.omega + self.alpha * log_ret[clean] ** 2
+        after, _ = lfilter([1.0], [1.0, -self.beta], shocks, zi=[self.beta * self.start])
         return np.asarray(np.concatenate([[self.start], after])[np.cumsum(clean)])
 
     def simulated_buckets(self, bounds: Floats, variance: Floats, sizes: Floats) -> Floats:
@@ -92,7 +91,14 @@ class Garch:
         draws *= math.sqrt((self.degrees - 2) / self.degrees)
         low, high = np.log(variance.min()), np.log(variance.max())
         knots = np.linspace(low, high, _KNOTS) if high - low > 1e-9 else np.array([low])
-        paths = [self._paths(math.exp(knot), draws) for knot in knots]
+        # (h, paths) returns from each variance at the start, in units of its root.
+        paths = [np.empty_like(draws) for _ in knots]
+        for knot, path in zip(knots, paths, strict=True):
+            now = np.full(_PATHS, math.exp(knot))
+            for step, drawn in enumerate(draws):
+                path[step] = np.sqrt(now) * drawn
+                now = self.omega + self.alpha * path[step] ** 2 + self.beta * now
+            path /= math.sqrt(math.exp(knot))
         place = np.interp(np.log(variance), knots, np.arange(len(knots)))
         standard = np.abs(bounds) / np.sqrt(variance)[:, None]
         within = np.zeros(bounds.shape)
@@ -107,14 +113,6 @@ class Garch:
                     within[near] += share[share > 0][:, None] * (np.searchsorted(sums, standard[near]) / _PATHS)
         below = 0.5 + 0.5 * np.sign(bounds) * within
         return smooth(_PATHS * np.diff(below, axis=1))
-
-    def _paths(self, variance: float, draws: Floats) -> Floats:
-        """(h, paths) returns in units of the root of the first variance."""
-        out, now = np.empty_like(draws), np.full(draws.shape[1], variance)
-        for step, drawn in enumerate(draws):
-            out[step] = np.sqrt(now) * drawn
-            now = self.omega + self.alpha * out[step] ** 2 + self.beta * now
-        return out / math.sqrt(variance)
 
 
 class GarchT(Baseline):
@@ -286,8 +284,8 @@ def fit_student(edges: Floats, counts: Floats) -> tuple[float, float]:
         return float(-(counts @ np.log(np.maximum(probs, _MIN_PROBABILITY))) / counts.sum())
 
     bounds = [(np.log(1e-3), np.log(1e3)), (np.log(MIN_DEGREES), np.log(MAX_DEGREES))]
-    found = minimize(nats, x0=np.log([1.0, 4.0]), method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-6})
-    scale, degrees = np.exp(found.x)
+    best = minimize(nats, x0=np.log([1.0, 4.0]), method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-6})
+    scale, degrees = np.exp(best.x)
     return float(scale), float(degrees)
 
 
@@ -310,8 +308,8 @@ def fit_scale(regressors: Floats, returns: Floats) -> tuple[float, ...]:
     # From the regression of log sizes, which differs from the answer by little more than a constant.
     start = np.append(np.linalg.lstsq(regressors, np.log(np.abs(returns)), rcond=None)[0], math.log(4.0))
     bounds = [(None, None)] * regressors.shape[1] + [(math.log(MIN_DEGREES), math.log(MAX_DEGREES))]
-    found = minimize(nats, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}).x
-    return *found[:-1].tolist(), math.exp(found[-1])
+    best = minimize(nats, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}).x
+    return *best[:-1].tolist(), math.exp(best[-1])
 
 
 def fit_garch(log_ret: Floats) -> Garch | None:
