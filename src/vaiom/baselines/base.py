@@ -34,16 +34,15 @@ BASELINES = {
     "return_tokens": "networks:Neural",
     "gru": "networks:Neural",
 }
-"""Module and class, in the order of what they may know."""
-
+"""Module and class of each baseline, ordered by how much it may know."""
 PLAIN = ("frequency", "markov", "hour_of_week")
-"""Those that fit in a moment: `vaiom evaluate` fits them itself."""
+"""Baselines that fit in a moment: `vaiom evaluate` fits them itself."""
 FOR_GPUS = ("tabm", "return_tokens", "gru")
-"""Hours on a few CPU cores: left out there unless they are named."""
+"""Baselines that take hours on a few CPU cores: skipped there unless named."""
 
 
 class Predictor(Protocol):
-    """Anything that gives a distribution over return buckets from what a row knows."""
+    """Anything that predicts the next return bucket of a row."""
 
     @property
     def name(self) -> str: ...
@@ -54,13 +53,13 @@ class Predictor(Protocol):
 
 
 class Baseline(ABC):
-    """A predictor that learns from the events it is given and from nothing else; fitted attributes end in `_`."""
+    """A predictor that is fitted to given events and nothing else; fitted attributes end in `_`."""
 
     name: str
     stored_as: ClassVar[dict[str, str]] = {}
-    """Keys of the stored fit that are not the attribute's own name."""
+    """Keys in the stored fit of attributes that are stored under another name."""
     fits_bars: ClassVar[bool] = False
-    """Whether it learns single bars, whatever the horizon that it then predicts."""
+    """Whether it is fitted to single bars, whatever horizon it then predicts."""
 
     def __init__(self, name: str | None = None, progress: Progress | None = None) -> None:
         if name is not None:
@@ -86,7 +85,7 @@ class Baseline(ABC):
         return any(name.endswith("_") for name in vars(self))
 
     def config(self) -> dict[str, Any]:
-        """Everything besides the events that decides the fit, as JSON."""
+        """All settings that determine the fit of given events, as JSON."""
         return {}
 
     def save(self, folder: Path) -> None:
@@ -94,7 +93,7 @@ class Baseline(ABC):
         write_json(folder / FIT_NAME, self._state())
 
     def load(self, folder: Path) -> Self:
-        """Take over a fit that `save` wrote."""
+        """Restore a fit that `save` wrote."""
         file = folder / FIT_NAME
         try:
             self._restore(read_json(file))
@@ -103,7 +102,7 @@ class Baseline(ABC):
         return self
 
     def _state(self) -> dict[str, Any]:
-        """The fitted attributes, where they are a few numbers that JSON holds."""
+        """The fitted attributes as JSON."""
         parts = {key: getattr(self, name) for name, key, _ in self._fitted()}
         return {key: part._state() if isinstance(part, Baseline) else to_json(part) for key, part in parts.items()}
 
@@ -117,7 +116,7 @@ class Baseline(ABC):
                 setattr(self, name, from_json(hint, state[key]))
 
     def _fitted(self) -> Iterator[tuple[str, str, Any]]:
-        """Name, key in the stored fit, and type of every fitted attribute."""
+        """Name, stored key and type of every fitted attribute."""
         for name, hint in get_type_hints(type(self)).items():
             if name.endswith("_"):
                 yield name, self.stored_as.get(name, name.removesuffix("_")), hint
@@ -151,20 +150,20 @@ def clean_returns(corpus: Corpus, rows: slice) -> Floats:
 
 
 def smooth(counts: Floats) -> Floats:
-    """Shares of the counts along the last axis with one imagined event more in every bucket (Laplace)."""
+    """Shares of the counts along the last axis, with one more event in every bucket (Laplace)."""
     raised = counts + 1.0
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 
 
 def usual_baselines() -> list[str]:
-    """All that this machine fits in reasonable time."""
+    """The baselines that this machine fits in reasonable time."""
     import torch
 
     return [name for name in BASELINES if name not in FOR_GPUS or torch.cuda.is_available()]
 
 
 def require_known(names: list[str]) -> list[str]:
-    """The names without repetitions; one that is unknown, or none at all, is an error that lists the known ones."""
+    """The names without repetitions; an unknown name, or none at all, is an error that lists the known ones."""
     for name in names or [""]:
         if name not in BASELINES:
             raise ConfigError("unknown baseline", expected=", ".join(BASELINES), got=repr(name))

@@ -1,4 +1,4 @@
-"""Baselines that count Train events. Paper: Methods, "Baselines", but for the hour of the week, an addition."""
+"""Baselines that count Train events. Paper: Methods, "Baselines"; the hour of the week is an addition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 class Frequency(Baseline):
-    """The Train shares of the return buckets, whatever the row says."""
+    """The Train shares of the return buckets."""
 
     name = "frequency"
     probs_: Floats  # (K,)
@@ -50,10 +50,10 @@ class Markov(Baseline):
 
 
 class HourOfWeek(Baseline):
-    """The Train shares for each asset and hour of the week of the row's own timestamp, drawn towards Frequency.
+    """The Train shares for each asset and hour of the week of the row's timestamp, shrunk towards Frequency.
 
-    How far, Train itself says: the prior weight is the one on a grid under which its counts are most probable (a
-    Dirichlet prior centred on Frequency). A pair never seen in Train gets Frequency.
+    The prior is Dirichlet, centred on Frequency, with the weight on a grid that makes the Train counts most probable
+    (empirical Bayes). A pair never seen in Train gets Frequency.
     """
 
     name = "hour_of_week"
@@ -83,6 +83,6 @@ def log_evidence(counts: Floats, prior: Floats) -> float:
     """Log-probability of the counts (..., K) when each cell's distribution is drawn from Dirichlet(`prior`)."""
     cells = counts.reshape(-1, counts.shape[-1])
     cells = cells[cells.any(axis=-1)]
-    whole = math.lgamma(prior.sum()) - _log_gamma(prior.sum() + cells.sum(axis=-1))
+    totals = math.lgamma(prior.sum()) - _log_gamma(prior.sum() + cells.sum(axis=-1))
     parts = _log_gamma(prior + cells) - _log_gamma(prior)
-    return float(whole.sum() + parts.sum())
+    return float(totals.sum() + parts.sum())

@@ -34,18 +34,17 @@ SEASON_COUNT = 60  # how many earlier days, or weeks, say what is usual in a slo
 CYCLES = {"day": 86_400, "week": 7 * 86_400}
 _MONDAY = 4 * 86_400  # 1970-01-01 was a Thursday
 
-# A tree would learn dates by heart.
+# Trees would memorise dates.
 _DATES = ("years_since_2000", "month", "day_of_month", "day_of_year")
 _UNDATED = [name for name in CONT_FIELDS if not name.startswith(_DATES)]
 _PREDICT_ROWS = 1 << 17  # bounds the memory of wide feature sets
-
 
 Matrix = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
 class FeatureSet(NamedTuple):
-    """A named way from rows to vectors; the last `num_categories` fields are categories."""
+    """Features of a row; the last `num_categories` fields are categorical."""
 
     fields: tuple[str, ...]
     num_categories: int
@@ -55,16 +54,16 @@ class FeatureSet(NamedTuple):
 def history_features(
     columns: Mapping[str, npt.NDArray[Any]], returns: Floats, unit: Floats, step: int
 ) -> Iterator[tuple[str, Floats]]:
-    """Name and column (n,) of everything that tells what an asset did up to a row, from all of its rows (n,).
+    """Name and column (n,) of each feature of an asset's past up to a row, from all of its rows (n,).
 
-    `returns` are NaN where none is clean, `unit` is one over the row's `sigma20`, bars are `step` seconds apart.
+    `returns` are NaN where not clean, `unit` is one over the row's `sigma20`, bars are `step` seconds apart.
     """
     seconds = columns["timestamp"].astype(np.int64)
     volatility, gaps = (columns[name].astype(np.float64) for name in ("relative_log_vol", "gap_z"))
     size, abs_z = np.abs(returns), np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan)
     slots = {cycle: ((seconds - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
-    # The slot that the clock says comes next: that of the target if no bar is skipped.
-    asked = {cycle: ((seconds + step - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
+    # The next slot by the clock: that of the target if no bar is skipped.
+    next_slots = {cycle: ((seconds + step - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
     for lag in (0, 1, 2, 3, 4, 5, 11, 22, 23, 24):
         yield f"return_lag_{lag}", lagged(returns, lag) * unit
     for window in (3, 6, 12, 24, 48, 120, 480, 2_400):
@@ -79,19 +78,19 @@ def history_features(
     for lag in (1, 6, 24, 120):
         yield f"seconds_since_lag_{lag}", seconds - lagged(seconds.astype(np.float64), lag)
     for cycle, count in product(CYCLES, (1, 5, 20, 60)):
-        yield f"next_slot_of_{cycle}_{count}", recent_mean(size, slots[cycle], asked[cycle], count) * unit
+        yield f"next_slot_of_{cycle}_{count}", recent_mean(size, slots[cycle], next_slots[cycle], count) * unit
     for cycle in CYCLES:
-        yield f"next_slot_of_{cycle}_z", recent_mean(abs_z, slots[cycle], asked[cycle], SEASON_COUNT)
+        yield f"next_slot_of_{cycle}_z", recent_mean(abs_z, slots[cycle], next_slots[cycle], SEASON_COUNT)
     for cycle, window in product(CYCLES, (3, 12, 48)):
-        yield f"season_of_{cycle}_{window}", seasonal_forecast(size, slots[cycle], asked[cycle], window) * unit
+        yield f"season_of_{cycle}_{window}", seasonal_forecast(size, slots[cycle], next_slots[cycle], window) * unit
     for cycle in CYCLES:
         yield f"slot_of_{cycle}", slots[cycle].astype(np.float64)
 
 
-def seasonal_forecast(size: Floats, own_slot: Ints, asked_slot: Ints, window: int) -> Floats:
-    """The usual size of the slot asked for, times how the last `window` rows compared with the usual of their slots."""
+def seasonal_forecast(size: Floats, own_slot: Ints, target_slot: Ints, window: int) -> Floats:
+    """The usual size of the target slot, times the mean ratio of the last `window` rows to the usual size of theirs."""
     usual = recent_mean(size, own_slot, own_slot, SEASON_COUNT)
-    return recent_mean(size, own_slot, asked_slot, SEASON_COUNT) * rolling_mean(size / usual, window)
+    return recent_mean(size, own_slot, target_slot, SEASON_COUNT) * rolling_mean(size / usual, window)
 
 
 def lagged(values: Floats, lag: int) -> Floats:
@@ -112,13 +111,13 @@ def rolling_max(values: Floats, window: int) -> Floats:
     return np.where(np.isfinite(largest), largest, np.nan)
 
 
-def recent_mean(values: Floats, own_slot: Ints, asked_slot: Ints, count: int) -> Floats:
-    """For each row the mean over the last `count` rows, up to itself, whose own slot is the slot it asks for."""
+def recent_mean(values: Floats, own_slot: Ints, target_slot: Ints, count: int) -> Floats:
+    """For each row, the mean over the last `count` rows, up to itself, that are in its target slot."""
     out = np.full(len(values), np.nan)
-    num_slots = int(max(own_slot.max(), asked_slot.max())) + 1
-    for rows, asking in zip(_by_slot(own_slot, num_slots), _by_slot(asked_slot, num_slots), strict=True):
-        end = np.searchsorted(rows, asking, side="right")
-        out[asking] = _mean_between(values[rows], np.maximum(end - count, 0), end)
+    num_slots = int(max(own_slot.max(), target_slot.max())) + 1
+    for rows, targets in zip(_by_slot(own_slot, num_slots), _by_slot(target_slot, num_slots), strict=True):
+        end = np.searchsorted(rows, targets, side="right")
+        out[targets] = _mean_between(values[rows], np.maximum(end - count, 0), end)
     return out
 
 
@@ -142,22 +141,21 @@ def _lags(corpus: Corpus, rows: Rows) -> Matrix:
     own = corpus.cont[rows][:, [CONT_FIELDS.index(name) for name in _UNDATED]]
     past = np.empty((len(rows), len(_HISTORY_FIELDS)), np.float32)
     for symbol, chosen in rows_by_asset(corpus, rows).items():
-        ours = rows[chosen]
-        # Nothing after the last row that is asked for is even looked at.
-        history = slice(corpus.asset_slices[symbol].start, int(ours.max()) + 1)
+        own_rows = rows[chosen]
+        # Rows after the last one are not read.
+        history = slice(corpus.asset_slices[symbol].start, int(own_rows.max()) + 1)
         columns = {name: corpus.columns[name][history] for name in _HISTORY_COLUMNS}
         with np.errstate(divide="ignore"):
             unit = 1.0 / corpus.sigma20[history]
         unit[~np.isfinite(unit)] = np.nan
         step = step_seconds(corpus.tokenizer.timeframe)
         features = history_features(columns, clean_returns(corpus, history), unit, step)
-        past[chosen] = np.stack([column[ours - history.start] for _, column in features], axis=1)
+        past[chosen] = np.stack([column[own_rows - history.start] for _, column in features], axis=1)
     return np.concatenate([own, past, corpus.meta[rows]], axis=1, dtype=np.float32)
 
 
 _HISTORY_COLUMNS = ("timestamp", "ret_z", "relative_log_vol", "gap_z")
-# The names alone: those of an asset that has one row.
-_ONE = np.ones(1)
+_ONE = np.ones(1)  # an asset with one row, for the names of its features
 _HISTORY_FIELDS = tuple(name for name, _ in history_features(dict.fromkeys(_HISTORY_COLUMNS, _ONE), _ONE, _ONE, 86_400))
 _LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
 _NUM_META = len(META_FIELDS)
@@ -177,7 +175,7 @@ FEATURES = {
         lambda c, rows: np.concatenate([c.extra[rows], _lags(c, rows)], axis=1),
     ),
 }
-"""By baseline; the last also sees the corpus's extra fields, some of which tell of the other assets."""
+"""By baseline; the last has the corpus's extra fields too, some of them of other assets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +210,7 @@ class TreeConfig:
 
 
 WIDE_TREES = TreeConfig(learning_rate=0.05, max_events=500_000)
-"""For many features: fewer events and fewer, larger steps, so that a fit takes minutes on a few cores."""
+"""For many features: fewer events and larger steps, so that a fit takes minutes on a few cores."""
 
 
 class LightGBM(Baseline):

@@ -54,7 +54,7 @@ EXPERIMENTS = {
 
 
 class Neural(Baseline):
-    """An experiment of the trainer, by its name, under the contract of the baselines."""
+    """A network that `vaiom.training` trains, as a baseline."""
 
     checkpoint_: Checkpoint
 
@@ -110,7 +110,7 @@ def inside_train(corpus: Corpus) -> Corpus:
 
 @dataclass(frozen=True, kw_only=True)
 class TabConfig:
-    """The defaults are those that its authors start from."""
+    """The defaults are its authors'."""
 
     members: int = 32
     width: int = 512
@@ -129,12 +129,11 @@ class Network(nn.Module):
 
     def __init__(self, num_fields: int, num_assets: int, config: TabConfig) -> None:
         super().__init__()
-        for name, value in (("centre", 0.0), ("spread", 1.0)):
-            self.register_buffer(name, torch.full((num_fields,), value))
+        self.register_buffer("centre", torch.zeros(num_fields))
+        self.register_buffer("spread", torch.ones(num_fields))
         self.asset = nn.Embedding(num_assets, _ASSET_WIDTH)
-        entering = num_fields + _ASSET_WIDTH
-        self.scaling = nn.Parameter(torch.randint(0, 2, (config.members, entering)) * 2.0 - 1)
-        widths = [entering, *[config.width] * config.num_layers]
+        widths = [num_fields + _ASSET_WIDTH, *[config.width] * config.num_layers]
+        self.scaling = nn.Parameter(torch.randint(0, 2, (config.members, widths[0])) * 2.0 - 1)
         layers = [(nn.Linear(*pair), nn.ReLU(), nn.Dropout(config.dropout)) for pair in pairwise(widths)]
         self.layers = nn.Sequential(*(part for layer in layers for part in layer))
         last = torch.rand(config.members, config.width, NUM_RETURN_BUCKETS) * 2 - 1
@@ -142,16 +141,22 @@ class Network(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.members, NUM_RETURN_BUCKETS))
 
     def forward(self, x_NF: Tensor, asset_N: Tensor) -> Tensor:
-        own = (x_NF - self.get_buffer("centre")) / self.get_buffer("spread")
-        seen = torch.cat([own.nan_to_num(0.0).clamp(-LIMIT, LIMIT), self.asset(asset_N)], dim=-1)
-        hidden = self.layers(seen[:, None] * self.scaling)
+        standardised = (x_NF - self.get_buffer("centre")) / self.get_buffer("spread")
+        inputs = torch.cat([standardised.nan_to_num(0.0).clamp(-LIMIT, LIMIT), self.asset(asset_N)], dim=-1)
+        hidden = self.layers(inputs[:, None] * self.scaling)
         return torch.einsum("nmd,mdk->nmk", hidden, self.last) + self.bias
+
+    def probs(self, x_NF: Tensor, asset_N: Tensor) -> Tensor:
+        """(n, 16) mean of the members."""
+        with torch.inference_mode():
+            batches = zip(x_NF.split(_PREDICT_ROWS), asset_N.split(_PREDICT_ROWS), strict=True)
+            return torch.cat([self(*batch).softmax(dim=-1).mean(dim=1) for batch in batches])
 
 
 class TabM(Baseline):
     """Gorishniy et al. (ICLR 2025), its smallest form: members share their layers and differ at both ends.
 
-    The answer is their mean; the latest events of Train choose the epoch.
+    The prediction is their mean; the epoch is selected on the latest events of Train.
     """
 
     network_: Network
@@ -185,7 +190,8 @@ class TabM(Baseline):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            bits, stale = self._bits(network.eval(), *held_out), stale + 1
+            held_out_probs = network.eval().probs(*held_out[:2]).gather(1, held_out[2][:, None])
+            bits, stale = float(-held_out_probs.log2().mean()), stale + 1
             if bits < least:
                 best, least, stale = copy.deepcopy(network), bits, 0
             if self.progress:
@@ -197,7 +203,7 @@ class TabM(Baseline):
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
         device = resolve_device(self.device)
         x, assets, _ = self._tensors(corpus, rows, device)
-        return self._probs(self.network_.to(device), x, assets).double().cpu().numpy()
+        return self.network_.to(device).probs(x, assets).double().cpu().numpy()
 
     def save(self, folder: Path) -> None:
         write_tensors(folder / MODEL_NAME, FORMAT, FORMAT_VERSION, {}, arrays_of(self.network_.state_dict()))
@@ -218,15 +224,7 @@ class TabM(Baseline):
     def _tensors(self, corpus: Corpus, rows: Rows, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Features without the metadata, ids of assets, classes."""
         features = self.features.of(corpus, rows)[:, : -self.features.num_categories]
-        known = (features, corpus.meta[rows, 0].astype(np.int64), class_of(corpus.target_return[rows].astype(np.int64)))
-        x, assets, classes = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in known)
-        return x, assets, classes
-
-    def _probs(self, network: Network, x: Tensor, assets: Tensor) -> Tensor:
-        with torch.inference_mode():
-            pairs = zip(x.split(_PREDICT_ROWS), assets.split(_PREDICT_ROWS), strict=True)
-            return torch.cat([network(*pair).softmax(dim=-1).mean(dim=1) for pair in pairs])
-
-    def _bits(self, network: Network, x: Tensor, assets: Tensor, classes: Tensor) -> float:
-        probs = self._probs(network, x, assets)
-        return float(-probs.gather(1, classes[:, None]).log2().mean())
+        assets, buckets = (values.astype(np.int64) for values in (corpus.meta[rows, 0], corpus.target_return[rows]))
+        arrays = (np.ascontiguousarray(features), assets, class_of(buckets))
+        x_NF, asset_N, class_N = (torch.from_numpy(array).to(device) for array in arrays)
+        return x_NF, asset_N, class_N

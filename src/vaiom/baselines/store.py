@@ -1,4 +1,4 @@
-"""What is kept of baselines: `fits/<name>-<key>/`, made once, and `<split>.npz`, losses to compare with anywhere."""
+"""Stored baselines: fits in `fits/<name>-<key>/`, and the losses of each event in `<split>.npz`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from vaiom.events.splits import TRAIN
 FITS_FOLDER = "fits"
 KEY_NAME = "key.json"
 FIT_VERSION = 1
-"""Raised when a baseline's rule of fitting changes, so that older fits are left alone; sums of bars are one ahead."""
+"""Raised when fitting changes, so that older fits are not used; fits of sums of bars are one version ahead."""
 BITS_PREFIX = "bits_"
 PATIENCE_SECONDS = 600.0
-"""Until who stores losses of the same split has done so."""
+"""How long to wait for another process that stores losses of the same split."""
 
 B = TypeVar("B", bound=Baseline)
 
 
 def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B:
-    """The baseline fitted on the corpus's Train events, from the fits in `directory` if it is there."""
+    """The baseline fitted on the corpus's Train events, or loaded from `directory` if it is stored there."""
     if load_fit(baseline, corpus, context, directory) is not None:
         return baseline
     learned = corpus.bars if baseline.fits_bars else corpus
     baseline.fit(learned, learned.endpoints(TRAIN, context))
     folder, key = _fit_folder(baseline, corpus, context, directory)
-    # Another process may have fitted it meanwhile, or be storing it.
+    # Another process may have stored it meanwhile, or be storing it.
     if not folder.exists():
         with suppress(files.FolderInUseError), files.staged_folder(folder) as staged:
             baseline.save(staged)
@@ -45,7 +45,7 @@ def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B
 
 
 def load_fit(baseline: B, corpus: Corpus, context: int, directory: Path) -> B | None:
-    """The baseline with the fit that is stored in `directory`, or None where there is none."""
+    """The baseline with its fit from `directory`; None if it is not stored."""
     folder, key = _fit_folder(baseline, corpus, context, directory)
     if not folder.exists():
         return None
@@ -55,14 +55,14 @@ def load_fit(baseline: B, corpus: Corpus, context: int, directory: Path) -> B | 
 
 
 def find_fit(name: str, corpus: Corpus, context: int, directory: Path | None) -> Baseline | None:
-    """A named baseline with its stored fit; None where there is none, or no library to read it with."""
+    """A named baseline with its stored fit; None if it is not stored or its library is not installed."""
     with suppress(ImportError):
         return load_fit(named_baseline(name), corpus, context, directory) if directory else None
     return None
 
 
 def _fit_folder(baseline: Baseline, corpus: Corpus, context: int, directory: Path) -> tuple[Path, dict[str, Any]]:
-    """Where a fit is kept, and what decides it."""
+    """The folder of a fit, and the key that identifies it."""
     learned = corpus.bars if baseline.fits_bars else corpus
     key = {
         "baseline": baseline.name,
@@ -81,11 +81,9 @@ def losses_file(directory: Path, split: str, horizon: int = 1) -> Path:
 def save_losses(
     directory: Path, corpus: Corpus, split: str, bits: Mapping[str, Floats], context: int = DEFAULT_CONTEXT
 ) -> Path:
-    """Write the losses of a split's events; those of other baselines that are there already stay."""
-    file = losses_file(directory, split, corpus.horizon)
-    rows = corpus.endpoints(split, context, unseal=True)
-    for name, values in bits.items():
-        assert values.shape == rows.shape, name
+    """Write the losses of a split's events; stored losses of other baselines are kept."""
+    file, rows = losses_file(directory, split, corpus.horizon), corpus.endpoints(split, context, unseal=True)
+    assert all(values.shape == rows.shape for values in bits.values())
     with files.hold_folder(file, patience=PATIENCE_SECONDS):
         kept = load_losses(directory, corpus, split, context) if file.exists() else {}
         arrays = {
@@ -101,8 +99,7 @@ def save_losses(
 
 def load_losses(directory: Path, corpus: Corpus, split: str, context: int = DEFAULT_CONTEXT) -> dict[str, Floats]:
     """Bits per event (n,) by baseline, for exactly the events `corpus.endpoints(split, context)`."""
-    file = losses_file(directory, split, corpus.horizon)
-    rows = corpus.endpoints(split, context, unseal=True)
+    file, rows = losses_file(directory, split, corpus.horizon), corpus.endpoints(split, context, unseal=True)
     if not file.is_file():
         raise DataError("no stored losses of this split", where=file, fix="vaiom baselines CORPUS --out DIR --split S")
     try:
@@ -126,7 +123,7 @@ def load_losses(directory: Path, corpus: Corpus, split: str, context: int = DEFA
 
 
 def bits_of_columns(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Floats]:
-    """The losses among stored columns, by predictor; anything but a finite one for each bucket is refused."""
+    """Losses by predictor from stored columns; raises `ValueError` unless each event has a finite one."""
     losses = {name: values for name, values in columns.items() if name.startswith(BITS_PREFIX)}
     for name, values in losses.items():
         if values.dtype != np.float64 or values.shape != columns["bucket"].shape or not np.isfinite(values).all():

@@ -22,14 +22,14 @@ MIN_RETURNS = 1_000
 MIN_DEGREES, MAX_DEGREES = 0.5, 200.0  # at the upper end it is normal to three digits
 _MIN_PROBABILITY = 1e-300
 _LEAST_RANGE, _LEAST_SQUARE = 0.01, 1e-16
-"""Of a bar or a day in units of the week's, and the square of any."""
+"""Smallest range of a bar or day in units of the week's, and smallest squared range."""
 _PATHS, _PATHS_SEED, _KNOTS = 20_000, 17, 8
-"""Simulated sums, and the variances that they start from."""
+"""Simulated paths of a sum, their seed, and the number of initial variances."""
 
 Slots = npt.NDArray[np.int64]
 
-# Hourly returns give the likelihood several peaks, and the optimiser may stop where it started: the best of these is
-# kept (omega, alpha, beta and degrees of freedom for returns of size one, beside the library's own start).
+# Initial values (omega, alpha, beta, degrees of freedom, for returns of size one) beside the library's own: the
+# likelihood of hourly returns has several peaks, and the optimiser may stop where it started, so the best is kept.
 _STARTS = ((0.005, 0.05, 0.945, 4.0), (0.005, 0.02, 0.975, 3.0), (0.02, 0.1, 0.88, 4.0), (0.15, 0.4, 0.55, 3.0))
 
 
@@ -84,8 +84,8 @@ class Garch:
     def simulated_buckets(self, bounds: Floats, variance: Floats, sizes: Floats) -> Floats:
         """Probabilities (n, K) of sums of the next returns between bounds (n, K + 1), by simulation.
 
-        `variance` (n,) is of the next return, `sizes` (n, h) multiply the returns. The sum is symmetric: its absolute
-        value is simulated, from some variances, between which rows are interpolated.
+        `variance` (n,) is of the next return, `sizes` (n, h) multiply the returns. The sum is symmetric, so its
+        absolute value is simulated, at a few initial variances between which rows are interpolated.
         """
         draws = np.random.default_rng(_PATHS_SEED).standard_t(self.degrees, (sizes.shape[1], _PATHS))
         draws *= math.sqrt((self.degrees - 2) / self.degrees)
@@ -118,8 +118,8 @@ class Garch:
 class GarchT(Baseline):
     """The variance of the next return follows the asset's own past returns, fitted with `arch` through Train.
 
-    Rows without a clean return leave the variance as it is, as they do in the fit. An asset with too few Train returns,
-    or whose fit does not converge, gets `ewma_t`, and a warning says so. Sums of bars are simulated.
+    Rows without a clean return leave the variance unchanged, as in the fit. An asset with too few Train returns, or
+    whose fit does not converge, gets `ewma_t`, with a warning. Sums of bars are simulated.
     """
 
     name = "garch_t"
@@ -137,8 +137,7 @@ class GarchT(Baseline):
                 self.progress(done, len(parts), symbol)
             # The last event's target is its next row.
             through = slice(corpus.asset_slices[symbol].start, int(rows[chosen].max()) + 2)
-            model = fit_garch(self._returns(corpus, through, symbol))
-            if model:
+            if model := fit_garch(self._returns(corpus, through, symbol)):
                 self.models_[symbol] = model
             else:
                 warnings.warn(f"{symbol}: no GARCH fit of its Train returns; {self.name} uses ewma_t", stacklevel=3)
@@ -148,32 +147,30 @@ class GarchT(Baseline):
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
         probs = self.fallback_.predict_proba(corpus, rows)
         for symbol, chosen in rows_by_asset(corpus, rows).items():
-            model, own = self.models_.get(symbol), rows[chosen]
+            model, own, inside = self.models_.get(symbol), rows[chosen], corpus.asset_slices[symbol]
             if model is None:
                 continue
-            inside = corpus.asset_slices[symbol]
             variance = model.next_variance(self._returns(corpus, inside, symbol))[own - inside.start]
-            sizes = self._usual_sizes(corpus, own, symbol)
-            bounds = _bounds(corpus, own)
+            sizes, bounds = self._usual_sizes(corpus, own, symbol), _bounds(corpus, own)
             if corpus.horizon > 1:
                 probs[chosen] = model.simulated_buckets(bounds, variance, sizes)
-                continue
-            # Variance one, not scale one, is what the conditional variance multiplies.
-            scale = np.sqrt(variance * (model.degrees - 2) / model.degrees) * sizes[:, 0]
-            probs[chosen] = student_buckets(bounds / scale[:, None], model.degrees)
+            else:
+                # The conditional variance multiplies variance one, not scale one.
+                scale = np.sqrt(variance * (model.degrees - 2) / model.degrees) * sizes[:, 0]
+                probs[chosen] = student_buckets(bounds / scale[:, None], model.degrees)
         return probs
 
     def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
-        """Clean returns of an asset's rows, as the recursion takes them."""
+        """Clean returns of an asset's rows, the input of the recursion."""
         return clean_returns(corpus, rows)
 
     def _usual_sizes(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
-        """(n, h): what the next returns after each row are larger by than those of the recursion."""
+        """(n, h): factors from the returns of the recursion to the next returns after each row."""
         return np.ones((len(rows), corpus.horizon))
 
 
 class GarchTSeasonal(GarchT):
-    """`garch_t` on returns over their usual size after an asset's hour of the week: a GARCH that knows the clock."""
+    """`garch_t` on returns divided by their usual size in the asset's hour of the week."""
 
     name = "garch_t_seasonal"
     sizes_: Floats  # (assets + 1, slots of the week): of the next return, over the mean of all
@@ -181,13 +178,14 @@ class GarchTSeasonal(GarchT):
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)
-        assets, self.sizes_ = corpus.meta[rows, 0], _sizes_by_slot(corpus, rows)
-        shape = self.sizes_.shape
-        self.follows_ = np.empty(shape, np.int64)
-        for asset in range(shape[0]):
-            own = (assets == asset) | (asset == UNKNOWN_ASSET)
-            seen = np.bincount(slots[rows][own] * shape[1] + slots[rows[own] + 1], minlength=shape[1] ** 2)
-            self.follows_[asset] = (seen.reshape(shape[1], shape[1]) + np.eye(shape[1], k=1) / 2).argmax(axis=1)
+        self.sizes_ = _sizes_by_slot(corpus, rows)
+        self.follows_, num_slots = np.empty(self.sizes_.shape, np.int64), self.sizes_.shape[1]
+        for asset in range(len(self.sizes_)):
+            own = rows if asset == UNKNOWN_ASSET else rows[corpus.meta[rows, 0] == asset]
+            pairs = np.bincount(slots[own] * num_slots + slots[own + 1], minlength=num_slots**2)
+            # Where no pair was seen, the next slot by the clock.
+            counts = pairs.reshape(num_slots, num_slots) + np.eye(num_slots, k=1) / 2
+            self.follows_[asset] = counts.argmax(axis=1)
         super()._fit(corpus, rows)
 
     def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
@@ -204,10 +202,10 @@ class GarchTSeasonal(GarchT):
 
 
 class HarT(Baseline):
-    """The log scale of the next return is linear in those of the range of the last bar, day and week, and in the clock.
+    """The log scale of the next return is linear in the log ranges of the last bar, day and week, and in the clock.
 
-    A heterogeneous autoregression on Parkinson's ranges, High over Low, with Student-t returns, by their likelihood; a
-    sum of bars is fitted as it is. An asset without enough Train events gets `ewma_t`.
+    A heterogeneous autoregression on Parkinson's ranges, High over Low, with Student-t returns, by maximum likelihood;
+    sums of bars are fitted directly. An asset without enough Train events gets `ewma_t`.
     """
 
     name = "har_t"
@@ -233,16 +231,16 @@ class HarT(Baseline):
         return probs
 
     def _regressors(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
-        """(n, 6): one, the logarithms of the ranges and of the usual sizes of the next return and of the row's own."""
+        """(n, 6): one, the log ranges, and the log usual sizes of the next return and of the row's own."""
         inside, asset = corpus.asset_slices[symbol], corpus.tokenizer.asset_id(symbol)
-        # The field was divided by the scale of the row before; 0 is a bar without a range.
+        # The field is in units of the previous row's scale; 0 is a bar without a range.
         ranges = corpus.columns["range_z"][inside] * lagged(corpus.columns["sigma20"][inside], 1)
         squares = np.where(ranges > 0, ranges**2, np.nan)
         slots = slot_of_week(corpus.columns["timestamp"][inside], corpus.tokenizer.timeframe)
         day = 86_400 // step_seconds(corpus.tokenizer.timeframe)
         at, windows = rows - inside.start, (1, day, 5 * day) if day > 1 else (1, 5, 22)
         means = [rolling_mean(squares, window)[at] for window in windows]
-        # A bar without a range says little, not that nothing moves.
+        # A bar without a range is little information, not zero volatility.
         floor = np.fmax(_LEAST_RANGE**2 * means[-1], _LEAST_SQUARE)
         logs = [np.log(np.fmax(mean, floor)) / 2 for mean in means]
         sizes = [np.log(self.sizes_[asset, slots[each]]) for each in (at, np.maximum(at - 1, 0))]
@@ -257,7 +255,7 @@ def _sizes_by_slot(corpus: Corpus, rows: Rows) -> Floats:
 
 
 def _bounds(corpus: Corpus, rows: Rows) -> Floats:
-    """(n, K + 1) edges in returns; a row without a scale has the inner ones at zero, the outer stay where they are."""
+    """(n, K + 1) edges in log returns; the inner ones of a row without a scale are zero."""
     edges = corpus.edges["return"]
     with np.errstate(invalid="ignore"):
         return np.where(np.isinf(edges), edges, edges * corpus.sigma20[rows][:, None])
@@ -305,7 +303,7 @@ def fit_scale(regressors: Floats, returns: Floats) -> tuple[float, ...]:
         of_degrees = logs.mean() / 2 - (degrees + 1) / (2 * degrees) * shares.mean() - of_norm
         return float(value), np.append(of_scale, degrees * of_degrees)
 
-    # From the regression of log sizes, which differs from the answer by little more than a constant.
+    # From the regression of log sizes, which differs from the solution by little more than a constant.
     start = np.append(np.linalg.lstsq(regressors, np.log(np.abs(returns)), rcond=None)[0], math.log(4.0))
     bounds = [(None, None)] * regressors.shape[1] + [(math.log(MIN_DEGREES), math.log(MAX_DEGREES))]
     best = minimize(nats, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}).x
@@ -313,7 +311,7 @@ def fit_scale(regressors: Floats, returns: Floats) -> tuple[float, ...]:
 
 
 def fit_garch(log_ret: Floats) -> Garch | None:
-    """Maximum likelihood on the clean returns, or nothing where that cannot be had."""
+    """Maximum likelihood on the clean returns; None if they are too few or no fit converges."""
     from arch.univariate import GARCH, StudentsT, ZeroMean
 
     returns = log_ret[np.isfinite(log_ret)]
@@ -322,10 +320,10 @@ def fit_garch(log_ret: Floats) -> Garch | None:
     unit = float(returns.std())  # the optimiser works on returns of size one
     model = ZeroMean(returns / unit, volatility=GARCH(p=1, q=1), distribution=StudentsT(), rescale=False)
     starts = (None, *(np.array(start) for start in _STARTS))
-    tries = [model.fit(disp="off", show_warning=False, starting_values=start) for start in starts]
-    converged = [each for each in tries if each.convergence_flag == 0 and np.isfinite(each.params).all()]
+    fits = [model.fit(disp="off", show_warning=False, starting_values=start) for start in starts]
+    converged = [fit for fit in fits if fit.convergence_flag == 0 and np.isfinite(fit.params).all()]
     if not converged:
         return None
-    best = max(converged, key=lambda each: each.loglikelihood)
+    best = max(converged, key=lambda fit: fit.loglikelihood)
     omega, alpha, beta, degrees = (float(value) for value in best.params)
     return Garch(omega=omega * unit**2, alpha=alpha, beta=beta, degrees=degrees, start=float((returns**2).mean()))
