@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from vaiom.audit import figures, leakage, provenance
 from vaiom.audit.pipeline import AuditedRun, Pipeline, widest_model
-from vaiom.audit.proof import AuditConfig, Proof
+from vaiom.audit.proof import AuditConfig, Claim, P, Proof
 from vaiom.errors import DataError
 from vaiom.evaluation.ledger import ledger_heads
 from vaiom.events.corpus import DEFAULT_CONTEXT, LEDGER_NAME, MANIFEST_NAME, open_corpus
@@ -16,7 +15,7 @@ from vaiom.events.dependence import Dependence
 from vaiom.files import sha256_file
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import CONFIG_NAME, Run
-from vaiom.training.experiment import experiment_of_checkpoint
+from vaiom.training.experiment import TrainConfig, experiment_of_checkpoint
 
 
 def audit_path(
@@ -27,69 +26,66 @@ def audit_path(
     config: AuditConfig | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Proof]:
-    """Audit a corpus folder or a run folder; what needs bars is left out, and said so, where none are given."""
+    """Audit a corpus folder or a run folder; without bars, the proofs that need them are marked as not run."""
     config, is_run = config or AuditConfig(), Run(path).config.is_file()
     if not is_run and not (path / MANIFEST_NAME).is_file():
         raise DataError("neither a corpus nor a run", where=path, expected=f"{MANIFEST_NAME} or {CONFIG_NAME} in it")
-    opened = open_corpus((corpus or Run(path).corpus_path()) if is_run else path)
-    run = AuditedRun(path, opened, config) if is_run else None
-    reads: dict[str, Any] = {"model": widest_model(config.context or DEFAULT_CONTEXT)}
-    if run:
-        train = experiment_of_checkpoint(run.checkpoint).train
-        reads = {"model": run.checkpoint.config, "train": train, "predictor": run.model}
-    seen = run.corpus if run else opened
-    reads |= {"baselines": config.baselines, "moved": seen is not opened}
-    pipeline = Pipeline(provenance.config_of(seen) if bars else None, **reads)
-    moves = leakage.returns_of_corpus(seen)
-    need_bars = (provenance.prove_rebuild, leakage.prove_prices, leakage.prove_future, leakage.prove_refit)
-    proofs, steps = [], dict[str, Callable[[], Proof]]()
+    stored = open_corpus((corpus or Run(path).corpus_path()) if is_run else path)
+    run = AuditedRun(path, stored, config) if is_run else None
+    # A run may have other split boundaries than its corpus was built with.
+    seen = run.corpus if run else stored
+    pipeline = Pipeline(
+        provenance.config_of(seen) if bars else None,
+        model=run.checkpoint.config if run else widest_model(config.context or DEFAULT_CONTEXT),
+        train=experiment_of_checkpoint(run.checkpoint).train if run else TrainConfig(),
+        predictor=run.model if run else None,
+        baselines=config.baselines,
+        moved=seen is not stored,
+    )
+    proofs: list[Proof] = []
+
+    def prove(text: str, claim: Claim[P], *args: P.args, **options: P.kwargs) -> None:
+        say(text)
+        proofs.append(claim(*args, **options))
+
     if bars:
         from vaiom.market.folder import read_bars  # a machine without a dataframe library audits the rest
 
-        frames = read_bars(bars)
         say("fitting the pipeline")
+        frames = read_bars(bars)
         built = pipeline.corpus(frames)
-        steps = {
-            "rebuilding the corpus": lambda: provenance.prove_rebuild(opened, seen, bars, built),
-            "the prices": lambda: leakage.prove_prices(frames),
-            f"the future after {config.cuts} cuts": lambda: leakage.prove_future(pipeline, frames, built, config),
-            "fitting again without what came after Train": lambda: leakage.prove_refit(
-                pipeline, frames, built, config.seed
-            ),
-        }
+        prove("rebuilding the corpus", provenance.prove_rebuild, stored, seen, bars, built)
+        prove("the prices", leakage.prove_prices, frames)
+        prove(f"the future after {config.cuts} cuts", leakage.prove_future, pipeline, frames, built, config)
+        prove("refitting without bars after Train", leakage.prove_refit, pipeline, frames, built, config.seed)
     else:
-        proofs = [Proof(claim=each, notes=["not run: needs --bars"]) for each in need_bars]
-    steps |= {
-        "copies of held-out stretches": lambda: leakage.prove_duplicates(
-            moves, leakage.spans_of(seen, pipeline.splits(seen))
-        ),
-        "assets that run ahead of others": lambda: leakage.prove_lead_lag(moves),
-        "the splits and the sampler's stream": lambda: leakage.prove_chronology(pipeline, seen),
-    }
+        need_bars = (provenance.prove_rebuild, leakage.prove_prices, leakage.prove_future, leakage.prove_refit)
+        proofs += [Proof(claim=claim, notes=["not run: needs --bars"]) for claim in need_bars]
+    returns, spans = leakage.returns_of_corpus(seen), leakage.spans_of(seen, pipeline.splits(seen))
+    prove("copies of held-out stretches", leakage.prove_duplicates, returns, spans)
+    prove("assets that run ahead of others", leakage.prove_lead_lag, returns)
+    prove("the splits and the sampler's stream", leakage.prove_chronology, pipeline, seen)
     if run:
-        steps["batch neighbours"] = lambda: leakage.prove_neighbours(pipeline, seen, config.seed)
+        prove("batch neighbours", leakage.prove_neighbours, pipeline, seen, config.seed)
         if run.files.dependence.is_file():
             fit = Dependence.read(run.files.dependence, run.checkpoint.sha256)
-            steps["the dependence of assets"] = lambda: figures.prove_dependence(fit, run.model, seen, config)
-        steps["the figures of its evaluations"] = lambda: figures.prove_figures(run)
+            prove("the dependence of assets", figures.prove_dependence, fit, run.model, seen, config)
+        prove("the figures of its evaluations", figures.prove_figures, run)
         if run.files.horizons.is_file():
-            steps["horizons"] = lambda: figures.prove_horizons(run)
-    steps["provenance"] = lambda: provenance.prove_provenance(opened, bars, run)
-    steps["the selection"] = lambda: provenance.prove_selection(opened, run)
-    for text, prove in steps.items():
-        say(text)
-        proofs.append(prove())
+            prove("horizons", figures.prove_horizons, run)
+    prove("provenance", provenance.prove_provenance, stored, bars, run)
+    prove("the selection", provenance.prove_selection, stored, run)
     return proofs
 
 
 def hashes_of(path: Path, corpus: Path | None = None) -> dict[str, str]:
-    """SHA-256 of everything that a claim rests on: whoever has published them cannot rewrite it unnoticed."""
+    """SHA-256 of everything that a claim rests on: once published, none of it can be rewritten unnoticed."""
     run = Run(path) if Run(path).config.is_file() else None
     opened = open_corpus((corpus or run.corpus_path()) if run else path, verify=False)
-    found = {"corpus": opened.sha256, LEDGER_NAME: ledger_heads(opened)[-1]}
+    hashes = {"corpus": opened.sha256, LEDGER_NAME: ledger_heads(opened)[-1]}
     if run:
-        found |= {"checkpoint": load_checkpoint(run.best).sha256}
+        hashes["checkpoint"] = load_checkpoint(run.best).sha256
         files = (run.config, run.metrics, run.best, *sorted(path.glob("evaluation-*")), *sorted(path.glob("events-*")))
         files = (*files, run.dependence, run.horizons, run.report, *sorted(run.forecasts.glob("*/*")))
-        found |= {str(each.relative_to(path)): sha256_file(each) for each in files if each.is_file()}
-    return found
+        hashes |= {str(file.relative_to(path)): sha256_file(file) for file in files if file.is_file()}
+    return hashes

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from vaiom.audit.leakage import PROBABILITY_TOLERANCE
-from vaiom.audit.pipeline import AuditedRun, Rows
+from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import AuditConfig, Proof, claim
-from vaiom.baselines.base import Floats
+from vaiom.baselines.base import Floats, Rows
 from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import RUN_PREFIX, Evaluation, ForecastScore, compare_tests, judge
@@ -40,24 +40,14 @@ from vaiom.report.page import render
 from vaiom.run import REPORT_NAME, Run
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
-SAME_BITS = 1e-9
-"""Up to here the checkpoint answers as it did; beyond, another machine or precision answered."""
-BASELINE_BITS = 1e-6
-"""Largest difference of a baseline's loss: other libraries end a fit in other last digits."""
-FLIPPED_STATES = 8
-"""Events whose heaviest latent state may then be another one."""
-SAMPLED = 5e-3
-"""Largest difference of a figure of portfolios and of their assets together, where another machine answered."""
-HORIZON_FIGURE = 1e-3
-"""The same of a figure that rests on what the heads of horizons answer now."""
-CHANGED_RETURNS = 200
-"""Returns that are changed to see which targets follow."""
-DEPENDENCE_STAMPS = 64
-"""Stamps before a cut over which the dependence of assets is followed."""
-FIT_TOLERANCE = 1e-3
-"""Largest difference of a correlation: it may rest on forecasts that a GPU made."""
-CHANGING = ("quality", "provenance")
-"""Sections of a report that say what the corpus is now."""
+SAME_BITS = 1e-9  # up to here the checkpoint answers as it did; beyond, another machine or precision answered
+BASELINE_BITS = 1e-6  # of a baseline's loss: other libraries end a fit in other last digits
+FLIPPED_STATES = 8  # events whose heaviest latent state may change where another machine answered
+SAMPLED = 5e-3  # of a figure of portfolios and joint forecasts, where another machine answered
+HORIZON_FIGURE = 1e-3  # of a figure that rests on what the heads of horizons answer now
+FIT_TOLERANCE = 1e-3  # of a correlation, which may rest on forecasts that a GPU made
+CHANGED_RETURNS = 200  # returns that are changed to see which targets follow
+DEPENDENCE_STAMPS = 64  # stamps before a cut over which the dependence of assets is followed
 FIGURES = "figures"
 INPUTS = re.compile(r'<script type="application/json" id="inputs">(.*?)</script>')
 
@@ -67,65 +57,68 @@ INPUTS = re.compile(r'<script type="application/json" id="inputs">(.*?)</script>
     "losses scored again; every figure of evaluation-*.json from the events, the corpus and the model; report.html",
 )
 def prove_figures(proof: Proof, run: AuditedRun) -> None:
-    corpus, purpose, evaluations = run.corpus, run.checkpoint.provenance.purpose, run.evaluations()
+    corpus, evaluations = run.corpus, run.evaluations()
     if not evaluations:
-        for_use = "a refit is for use, and nothing was held out of it"
-        why = for_use if purpose == USE else "the run has no evaluation (vaiom evaluate)"
+        why = "the run has no evaluation (vaiom evaluate)"
+        if run.checkpoint.provenance.purpose == USE:
+            why = "a refit is for use, and nothing was held out of it"
         proof.notes.append(f"not run: {why}")
         return
     for split, stored in evaluations.items():
-        Evaluation.read(run.files.path, split)  # refuses what is none; an old one lacks what is filled in there
-        events, named = read_events(run.files.path, split), list(stored.get("bits") or ())
-        proof.check(named == list(events.bits), f"{split}: the file names {named}, the events {list(events.bits)}")
+        Evaluation.read(run.files.path, split)  # refuses a damaged file; `stored` lacks what old files do not have
+        events, names = read_events(run.files.path, split), list(stored.get("bits") or ())
+        proof.check(names == list(events.bits), f"{split}: the file names {names}, the events {list(events.bits)}")
         rows = find_rows(corpus, corpus.target_timestamps, events.symbols, events.target_times)
         if not proof.check(bool((rows >= 0).all()), f"{split}: events that the corpus does not have"):
             continue
-        _compare_evaluation(proof, run, rows, split, stored, events)
-        taught = not stored.get("horizons") or run.files.horizons.is_file()
-        proof.check(taught, f"{split}: figures of horizons, and {run.files.horizons.name} is gone (vaiom horizons)")
+        _compare_evaluation(proof, run, split, rows, events, stored)
+        has_heads = not stored.get("horizons") or run.files.horizons.is_file()
+        proof.check(has_heads, f"{split}: figures of horizons, and {run.files.horizons.name} is gone (vaiom horizons)")
         _compare_baselines(proof, run, split, rows, events, stored.get("baselines"))
     for folder in map(Run, sorted(run.files.forecasts.glob("*"))):
         for split in folder.evaluated_splits():
-            _compare_scored(proof, run, folder, split)
+            _compare_scored_forecasts(proof, run, folder, split)
     _compare_page(proof, run)
 
 
 def _compare_baselines(
-    proof: Proof, run: AuditedRun, where: str, rows: Rows, events: ScoredEvents, stored_in: str | None
+    proof: Proof, run: AuditedRun, where: str, rows: Rows, events: ScoredEvents, folder: str | None
 ) -> None:
-    for name in (each for each in events.bits if each != MODEL and not each.startswith(RUN_PREFIX)):
-        if (fitted := run.fitted(name, stored_in)) is None:
+    for name in events.bits:
+        if name == MODEL or name.startswith(RUN_PREFIX):
+            continue
+        if (fitted := run.fitted(name, folder)) is None:
             proof.notes.append(f"{where}: {name} was not computed again (--baselines fits those that are named)")
             continue
         if name not in run.config.baselines:
             proof.notes.append(f"{where}: {name} by its stored fit, not fitted again (--baselines {name} does)")
-        again = event_bits(fitted.predict_proba(run.corpus, rows), events.buckets)
-        _compare_losses(proof, where, name, again - events.bits[name], BASELINE_BITS)
+        bits = event_bits(fitted.predict_proba(run.corpus, rows), events.buckets)
+        _compare_losses(proof, where, name, bits - events.bits[name], BASELINE_BITS)
 
 
-def _compare_scored(proof: Proof, run: AuditedRun, folder: Run, split: str) -> None:
-    """Forecasts of others, which nobody can make again: those of a test are those of a look, and all else follows."""
+def _compare_scored_forecasts(proof: Proof, run: AuditedRun, folder: Run, split: str) -> None:
+    """Forecasts of others cannot be made again: those of a test must be in the ledger, and all figures follow."""
     corpus, name = run.corpus, folder.path.name
     stored, where = to_json(ForecastScore.read(folder.path, split)), f"{name}, {split}"
-    scored = ours, events = read_events(run.files.path, split), read_events(folder.path, split)
-    known, rows = (find_rows(corpus, corpus.target_timestamps, each.symbols, each.target_times) for each in scored)
-    probs, inside = events.probs, len(np.unique(rows)) == len(rows) and bool(np.isin(rows, known).all())
+    both = ours, events = read_events(run.files.path, split), read_events(folder.path, split)
+    run_rows, rows = (find_rows(corpus, corpus.target_timestamps, each.symbols, each.target_times) for each in both)
+    probs, inside = events.probs, len(np.unique(rows)) == len(rows) and bool(np.isin(rows, run_rows).all())
     proof.check(inside and probs is not None, f"{where}: events without forecasts, or that the run does not have")
     if not inside or probs is None:
         return
-    missing, place, digest = len(ours) - len(rows), np.searchsorted(known, rows), sha256_of(probs.tobytes())
+    missing, place, digest = len(ours) - len(rows), np.searchsorted(run_rows, rows), sha256_of(probs.tobytes())
     losses = {MODEL: event_bits(probs, ours.buckets[place])}
-    losses |= {each: ours.bits[MODEL][place] for each in events.bits if each.startswith(RUN_PREFIX)}
-    for each, again in losses.items():
-        _compare_losses(proof, where, each, again - events.bits[each], SAME_BITS)
+    losses |= {other: ours.bits[MODEL][place] for other in events.bits if other.startswith(RUN_PREFIX)}
+    for predictor, bits in losses.items():
+        _compare_losses(proof, where, predictor, bits - events.bits[predictor], SAME_BITS)
     _compare_baselines(proof, run, where, rows, events, stored["baselines"])
     looks = enumerate(model_looks(corpus, split), start=1)
-    places = [number for number, look in looks if look.checkpoint_sha256 == digest]
-    looked = stored["looks"] in (places if is_recorded(corpus, split) else [None])
-    proof.check(looked, f"{where}: the ledger has no such look at these forecasts")
+    numbers = [number for number, look in looks if look.checkpoint_sha256 == digest]
+    in_ledger = stored["looks"] in (numbers if is_recorded(corpus, split) else [None])
+    proof.check(in_ledger, f"{where}: the ledger has no such look at these forecasts")
     figures = judge(corpus, split, rows, events)
-    told = f"{missing:,} of the {len(ours):,} events of the split "
-    proof.check("".join(stored["caveats"][:1]).startswith(told), f"{where}: not told that {told}are missing")
+    caveat = f"{missing:,} of the {len(ours):,} events of the split "
+    proof.check("".join(stored["caveats"][:1]).startswith(caveat), f"{where}: not told that {caveat}are missing")
     figures["caveats"] = stored["caveats"][:1] + figures["caveats"]
     figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons"))
     figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256}
@@ -134,14 +127,14 @@ def _compare_scored(proof: Proof, run: AuditedRun, folder: Run, split: str) -> N
     proof.notes.append(f"{where}: forecasts of others, taken as they were given")
 
 
-def _compare_losses(proof: Proof, where: str, name: str, difference: Floats, allowed: float) -> None:
+def _compare_losses(proof: Proof, where: str, name: str, difference: Floats, tolerance: float) -> None:
     largest = np.abs(difference).max(initial=0)
-    otherwise = f"{where}: {name} gives an event {largest:.1e} bits more or fewer than the file"
-    proof.check(largest <= allowed, otherwise, len(difference))
+    problem = f"{where}: {name} gives an event {largest:.1e} bits more or fewer than the file"
+    proof.check(largest <= tolerance, problem, len(difference))
 
 
 def compare_figures(proof: Proof, ours: Any, stored: Any, path: str, absolute: float = ABSOLUTE) -> None:
-    """Every leaf of what was computed again must be in the file."""
+    """Every value of what was computed again must be in the file."""
     if isinstance(ours, dict):
         for key, value in ours.items():
             inside = stored.get(key) if isinstance(stored, dict) else None
@@ -158,37 +151,28 @@ def compare_figures(proof: Proof, ours: Any, stored: Any, path: str, absolute: f
         proof.check(bool(ours == stored), f"{path}: the file says {stored}, recomputed {ours}")
 
 
-def _compared_with_others(
-    proof: Proof, run: Run, split: str, stored: dict[str, Any], events: ScoredEvents
-) -> dict[str, Any]:
-    """What the file says of several splits or runs at once, where it does."""
-    figures: dict[str, Any] = {}
-    if stored.get("all_tests"):
-        tests = [name for name in run.evaluated_splits() if name.startswith("test-")]
-        figures["all_tests"] = compare_tests(run.path, tests, list(events.bits))
-    if stored.get("seeds"):
-        runs = {}
-        try:
-            for name in next(iter(stored["seeds"].values()))["bits"]:
-                # The runs that were named lie where they lay, or beside this one.
-                folder = Path(name) if Path(name).is_dir() else run.path.parent / Path(name).name
-                scored = events if name == stored.get("run") else read_events(folder, split, same_as=events)
-                runs[name] = scored.bits[MODEL]
-            figures["seeds"] = compare_seeds(events, runs)
-        except DataError as error:
-            proof.notes.append(f"{split}: not recomputed: seeds ({error.problem}: {error.where})")
-    return figures
-
-
 def _compare_evaluation(
-    proof: Proof, run: AuditedRun, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
+    proof: Proof, run: AuditedRun, split: str, rows: Rows, events: ScoredEvents, stored: dict[str, Any]
 ) -> None:
-    """What is judged from the events of the file is what it says."""
-    events, allowed = _score_again(proof, run, rows, split, stored, events)
+    """Compare each figure of the file with what the events, the corpus and the model give now."""
+    events, tolerances = _score_again(proof, run, split, rows, events, stored)
     dependence = Dependence.read(run.files.dependence, run.checkpoint.sha256) if stored.get("joint") else None
     fits = Path(stored["baselines"]) if stored.get("baselines") else None
     figures = judge(run.corpus, split, rows, events, run.model, dependence, fits)
-    figures |= _compared_with_others(proof, run.files, split, stored, events)
+    if stored.get("all_tests"):
+        tests = [name for name in run.files.evaluated_splits() if name.startswith("test-")]
+        figures["all_tests"] = compare_tests(run.files.path, tests, list(events.bits))
+    if stored.get("seeds"):
+        seeds = {}
+        try:
+            for name in next(iter(stored["seeds"].values()))["bits"]:
+                # Runs of other seeds are where they were evaluated, or beside this one.
+                folder = Path(name) if Path(name).is_dir() else run.files.path.parent / Path(name).name
+                scored = events if name == stored.get("run") else read_events(folder, split, same_as=events)
+                seeds[name] = scored.bits[MODEL]
+            figures["seeds"] = compare_seeds(events, seeds)
+        except DataError as error:
+            proof.notes.append(f"{split}: not recomputed: seeds ({error.problem}: {error.where})")
     if stored.get("ledger_sha256") is None and stored.get("sample") is None:  # which version 0.1 does not have
         proof.notes.append(f"{split}: not compared: sample")
         del figures["sample"]
@@ -197,97 +181,100 @@ def _compare_evaluation(
         del figures["zero_share"]
     if "bits_alone" not in stored:  # as in older evaluations
         figures.pop("bits_alone", None)
-    _compare_named(proof, figures, stored, split, allowed)
+    _compare_named(proof, figures, stored, split, tolerances)
 
 
 def _compare_named(
-    proof: Proof, figures: dict[str, Any], stored: dict[str, Any], where: str, allowed: dict[str, float]
+    proof: Proof, figures: dict[str, Any], stored: dict[str, Any], where: str, tolerances: dict[str, float]
 ) -> None:
     for name, value in figures.items():
         if name == "confidence_set" and None in (value, stored.get(name)):  # which needs `arch`
             proof.notes.append(f"{where}: not compared: {name}")
         else:
-            compare_figures(proof, to_json(value), stored.get(name), f"{where}.{name}", allowed.get(name, ABSOLUTE))
+            compare_figures(proof, to_json(value), stored.get(name), f"{where}.{name}", tolerances.get(name, ABSOLUTE))
 
 
 def _score_again(
-    proof: Proof, run: AuditedRun, rows: Rows, split: str, stored: dict[str, Any], events: ScoredEvents
+    proof: Proof, run: AuditedRun, split: str, rows: Rows, events: ScoredEvents, stored: dict[str, Any]
 ) -> tuple[ScoredEvents, dict[str, float]]:
-    """The checkpoint answers once more, in place of forecasts that a file lacks; with what figures may differ by."""
+    """Compare the losses with the checkpoint's; returns the events, with forecasts if possible, and tolerances."""
     chosen = run.draw(rows, whole=events.probs is None)
     probs = run.model.predict_proba(run.corpus, rows[chosen])
     rounding = run.rounding(split, stored.get("precision"))
     difference = events.bits[MODEL][chosen] - event_bits(probs, events.buckets[chosen])
     largest, mean = float(np.abs(difference).max(initial=0)), float(difference.mean())
     some = f"all {len(rows):,}" if len(chosen) == len(rows) else f"{len(chosen):,} of {len(rows):,}"
-    said = f"{split}: {some} events scored again, largest difference {largest:.1e} bits, mean {mean:+.1e}; {rounding}"
-    proof.notes.append(said)
-    otherwise = f"{split}: losses that are not the checkpoint's: {largest:.1e} bits off, {mean:+.1e} in the mean"
-    proof.check(rounding.explains(difference), otherwise, len(chosen))
+    scored = f"{some} events scored again, largest difference {largest:.1e} bits, mean {mean:+.1e}"
+    explained = f"{rounding.bits:.1e} bits of an event, {rounding.mean_bits:.1e} of their mean"
+    proof.notes.append(f"{split}: {scored}; {rounding.precision} arithmetic explains {explained}")
+    problem = f"{split}: losses that are not the checkpoint's: {largest:.1e} bits off, {mean:+.1e} in the mean"
+    proof.check(rounding.explains(difference), problem, len(chosen))
+    names_ledger = stored.get("ledger_sha256") is not None  # as all evaluations with forecasts do
     if events.probs is not None:
-        named = stored.get("ledger_sha256") is not None
-        proof.check(named, f"{split}: the evaluation names no ledger, as all that come with forecasts do")
+        proof.check(names_ledger, f"{split}: the evaluation names no ledger, as all that come with forecasts do")
         own = np.abs(event_bits(events.probs, events.buckets) - events.bits[MODEL]).max(initial=0)
         proof.check(own <= SAME_BITS, f"{split}: losses and probabilities of the events disagree", len(rows))
         moved = float(np.abs(events.probs[chosen] - probs).max(initial=0))
-        otherwise = f"{split}: a probability differs by {moved:.1e} from the checkpoint's"
-        proof.check(moved <= rounding.probability, otherwise, probs.size)
+        problem = f"{split}: a probability differs by {moved:.1e} from the checkpoint's"
+        proof.check(moved <= rounding.probability, problem, probs.size)
     elif largest <= SAME_BITS and len(chosen) == len(rows):
         events = replace(events, probs=probs)
     else:
-        proof.check(stored.get("ledger_sha256") is None, f"{split}: the forecasts were taken out of the events file")
+        proof.check(not names_ledger, f"{split}: the forecasts were taken out of the events file")
         proof.notes.append(
             f"{split}: an old file without forecasts; not recomputed: the PIT and its tests, reliability, Brier, RPS, "
             "entropy, forecast tails, value-at-risk and shortfall backtests, latent states"
         )
-    # The model answers now for what the file holds no forecasts of.
-    now = {"mixture": max(rounding.bits, FLIPPED_STATES / len(rows)), "bits_alone": rounding.mean_bits}
-    return events, {**now, "joint": SAMPLED} if largest > SAME_BITS else {}
+    if largest <= SAME_BITS:
+        return events, {}
+    # The file has no forecasts for these figures: they rest on what the model answers on this machine.
+    latent = max(rounding.bits, FLIPPED_STATES / len(rows))
+    return events, {"mixture": latent, "bits_alone": rounding.mean_bits, "joint": SAMPLED}
 
 
 def _compare_page(proof: Proof, run: AuditedRun) -> None:
-    """The page is the one that is written from these files, with the inputs that it names."""
+    """The report must be what `vaiom report` writes from these files, with the inputs that the page names."""
     corpus = run.corpus
     if not run.files.report.is_file():
         proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
         return
     page, heads = run.files.report.read_text(errors="replace"), ledger_heads(corpus)
     try:
-        told = from_json(Inputs, json.loads("".join(INPUTS.findall(page))))
+        inputs = from_json(Inputs, json.loads("".join(INPUTS.findall(page))))
         contents = read_run(run.files.path, corpus.path)
     except (UserError, ValueError, RecursionError) as error:
         proof.check(False, f"{REPORT_NAME} is not of these files and this version: {str(error).splitlines()[0]}")
         return
-    # Looks that came after the page are not on it.
-    here, head = contents.inputs.matplotlib, told.ledger_sha256 if told.ledger_sha256 in heads else heads[-1]
-    contents = replace(contents, inputs=replace(told, ledger_sha256=head if told.corpus else None))
-    if told.corpus is None:
+    # Looks after the page was written are not on it.
+    matplotlib, head = contents.inputs.matplotlib, inputs.ledger_sha256 if inputs.ledger_sha256 in heads else heads[-1]
+    contents = replace(contents, inputs=replace(inputs, ledger_sha256=head if inputs.corpus else None))
+    if inputs.corpus is None:
         contents = replace(contents, corpus=None)
-    ours, theirs = _parts(render(contents)), _parts(page)
-    same = [name for name, _ in ours] == [name for name, _ in theirs]
+    expected, stored = _parts(render(contents)), _parts(page)
+    same = [name for name, _ in expected] == [name for name, _ in stored]
     if not proof.check(same, f"{REPORT_NAME} has other sections or figures than `vaiom report` writes"):
         return
-    left_out = {}
-    if told.corpus and corpus.sha256 != contents.checkpoint.provenance.corpus_sha256:
-        left_out = dict.fromkeys(CHANGING, "the corpus is not what it was for the page")
-    if here != told.matplotlib:
-        left_out[FIGURES] = f"matplotlib {told.matplotlib} drew them and this is {here}"
-    proof.notes += [f"{REPORT_NAME}, {name}: not compared, {why}" for name, why in left_out.items()]
-    for (name, text), (_, their_text) in zip(ours, theirs, strict=True):
-        if name not in left_out:
-            pairs = zip_longest(text.splitlines(), their_text.splitlines(), fillvalue="")
-            other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
-            says = f"{REPORT_NAME}, {name}: says {other[1][:200]!r}, the files {other[0][:200]!r}"
-            otherwise = f"{says}; a page of another version is written again by `vaiom report`"
-            proof.check(text == their_text, otherwise, text.count("\n") + 1)
+    skipped = {}
+    if inputs.corpus and corpus.sha256 != contents.checkpoint.provenance.corpus_sha256:
+        skipped = dict.fromkeys(("quality", "provenance"), "the corpus is not what it was for the page")
+    if matplotlib != inputs.matplotlib:
+        skipped[FIGURES] = f"matplotlib {inputs.matplotlib} drew them and this is {matplotlib}"
+    proof.notes += [f"{REPORT_NAME}, {name}: not compared, {why}" for name, why in skipped.items()]
+    for (name, text), (_, stored_text) in zip(expected, stored, strict=True):
+        if name not in skipped:
+            lines = zip_longest(text.splitlines(), stored_text.splitlines(), fillvalue="")
+            ours, theirs = next((pair for pair in lines if pair[0] != pair[1]), ("", ""))
+            problem = f"{REPORT_NAME}, {name}: says {theirs[:200]!r}, the files {ours[:200]!r}"
+            problem += "; a page of another version is written again by `vaiom report`"
+            proof.check(text == stored_text, problem, text.count("\n") + 1)
 
 
 def _parts(page: str) -> list[tuple[str, str]]:
-    """Each section of a page with its text, and its figures."""
+    """The sections of a page by name, without figures, then each figure."""
     figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     text = re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
     first, *rest = re.split(r'<section id="(\w+)"', text)
-    return [("top", first), *zip(rest[::2], rest[1::2], strict=True), *((FIGURES, each) for each in figures)]
+    return [("top", first), *zip(rest[::2], rest[1::2], strict=True), *((FIGURES, figure) for figure in figures)]
 
 
 @claim(
@@ -296,12 +283,12 @@ def _parts(page: str) -> list[tuple[str, str]]:
 )
 def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpus: Corpus, config: AuditConfig) -> None:
     again = fit_dependence(model, corpus)
-    for name, known in vars(fit).items():
-        found = getattr(again, name)
-        same = known == found
-        if isinstance(known, np.ndarray):
-            same = known.shape == found.shape and np.allclose(known, found, rtol=0, atol=FIT_TOLERANCE)
-        proof.check(same, f"Train gives another {name}: {found}, not {known}")
+    for name, stored in vars(fit).items():
+        fitted = getattr(again, name)
+        same = stored == fitted
+        if isinstance(stored, np.ndarray):
+            same = stored.shape == fitted.shape and np.allclose(stored, fitted, rtol=0, atol=FIT_TOLERANCE)
+        proof.check(same, f"Train gives another {name}: {fitted}, not {stored}")
     rng, held_out = np.random.default_rng(config.seed), corpus.split_codes == corpus.splits.code(VALIDATION)
     for cut in rng.choice(np.unique(corpus.timestamps[held_out]), config.cuts):
         order = np.arange(len(corpus))
@@ -309,14 +296,13 @@ def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpu
             later = rows.start + int((corpus.timestamps[rows] <= cut).sum())
             order[later : rows.stop] = rng.permutation(order[later : rows.stop])
         damaged = {name: column[order] for name, column in corpus.columns.items() if name != "timestamp"}
-        other = replace(corpus, columns={**corpus.columns, **damaged})
         states = []
-        for each in (corpus, other):
+        for each in (corpus, replace(corpus, columns={**corpus.columns, **damaged})):
             panel = make_panel(model, each, cut + 1, cut + 1, DEPENDENCE_STAMPS)
             *_, last = panel.states(fit)
             states.append((panel.stamps, last.covariance))
-        (stamps, before), (others, after) = states
-        same = np.array_equal(stamps, others) and np.allclose(before, after, rtol=0, atol=PROBABILITY_TOLERANCE)
+        (stamps, before), (damaged_stamps, after) = states
+        same = np.array_equal(stamps, damaged_stamps) and np.allclose(before, after, rtol=0, atol=PROBABILITY_TOLERANCE)
         proof.check(same, f"another state after {cut} with other rows after it", len(stamps))
     proof.notes.append(f"{config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
 
@@ -328,20 +314,20 @@ def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpu
 def prove_horizons(proof: Proof, run: AuditedRun) -> None:
     corpus, horizons = run.corpus, load_horizons(run.files.horizons, run.checkpoint)
     views = {fit.bars: at_horizon(corpus, fit) for fit in horizons.fitted.fits}
-    for bars, view in views.items():
-        same = to_json(fit_horizon(corpus, bars)) == to_json(view.at)
-        proof.check(same, f"{bars} bars: Train fits other buckets, shape or scale")
+    for horizon, view in views.items():
+        same = to_json(fit_horizon(corpus, horizon)) == to_json(view.at)
+        proof.check(same, f"{horizon} bars: Train fits other buckets, shape or scale")
         _prove_targets(proof, view, run.config.seed)
     for split, stored in run.evaluations().items():
         scores = {each["bars"]: each for each in stored.get("horizons") or ()}
         if not scores:
             proof.notes.append(f"{split}: the evaluation has no horizons")
             continue
-        named = [each["bars"] for each in stored["horizons"]]
-        proof.check(named == list(views), f"{split}: horizons {named}, the heads are of {list(views)}")
-        fits, unseal = stored.get("baselines"), split if split == SEALED else None
-        known = Path(fits) if fits and Path(fits).is_dir() else None
-        for score, ours, rows in judge_horizons(run.model, horizons, corpus, split, baselines=known, unseal=unseal):
+        bars = [each["bars"] for each in stored["horizons"]]
+        proof.check(bars == list(views), f"{split}: horizons {bars}, the heads are of {list(views)}")
+        folder, unseal = stored.get("baselines"), split if split == SEALED else None
+        fits = Path(folder) if folder and Path(folder).is_dir() else None
+        for score, ours, rows in judge_horizons(run.model, horizons, corpus, split, baselines=fits, unseal=unseal):
             where, events = f"{split}, {score.bars} bars", read_events(run.files.path, events_name(split, score.bars))
             proof.count += len(ours)
             stored_score = scores.get(score.bars)
@@ -362,7 +348,7 @@ def prove_horizons(proof: Proof, run: AuditedRun) -> None:
 
 
 def _prove_targets(proof: Proof, view: HorizonCorpus, seed: int) -> None:
-    """Other returns, far from each other: the targets that span one of them change, no other does, nor does a scale."""
+    """Change returns that are far from each other: only targets that span one may change, and no scale may."""
     bars, size = view.horizon, len(view)
     places = np.arange(bars, size, 2 * bars + 1)
     places = np.sort(np.random.default_rng(seed).permutation(places)[:CHANGED_RETURNS])

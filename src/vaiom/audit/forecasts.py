@@ -1,4 +1,4 @@
-"""The ledger of a service's forecasts: in order, made again from model and bars, and what they were worth."""
+"""The ledger of a service's forecasts: checked for order, made again from model and bars, and scored."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from vaiom.forecast.ledger import Commitment, Settlement, e_value, read_ledger
 from vaiom.run import Run
 
 BASELINES = ("frequency", "hour_of_week")
-_TOLERANCE = 1e-4
-"""Of a probability, between machines and precisions."""
+_TOLERANCE = 1e-4  # of a probability, between machines and precisions
 
 Key = tuple[str, datetime]
 Entries = list[tuple[Commitment, Settlement | None]]
@@ -37,23 +36,35 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
     tokenizer, origin = model.checkpoint.tokenizer, model.checkpoint.provenance
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
-    forecasts, settled, num_late = _in_order(proof, file, model.checkpoint.sha256)
+    forecasts, settled, num_late = _read_in_order(proof, file, model.checkpoint.sha256)
     corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
     symbols, stamps = np.array([key[0] for key in forecasts], np.str_), [key[1] for key in forecasts]
     places = find_rows(corpus, corpus.timestamps, symbols, np.array(stamps, "datetime64[us]"))
-    found = {int(row): key for row, key in zip(places, forecasts, strict=True) if row >= 0}
-    absent = f"{len(forecasts) - len(found)} forecasts are of bars that the folder does not have"
-    proof.check(len(found) == len(forecasts), absent)
-    rows = np.array(sorted(found), np.int64)
-    entries = [(forecasts[found[row]], settled.get(found[row])) for row in sorted(found)]
-    _score(proof, model, corpus, rows, entries, _made_again(proof, model, corpus, rows, entries))
+    keys = {int(row): key for row, key in zip(places, forecasts, strict=True) if row >= 0}
+    absent = f"{len(forecasts) - len(keys)} forecasts are of bars that the folder does not have"
+    proof.check(len(keys) == len(forecasts), absent)
+    rows = np.array(sorted(keys), np.int64)
+    entries = [(forecasts[keys[row]], settled.get(keys[row])) for row in sorted(keys)]
+    # A forecast can be made again with full history, and with the bars of all assets that it had.
+    history = np.concatenate([np.arange(part.stop - part.start) for part in corpus.asset_slices.values()])
+    known = history[rows] >= model.checkpoint.config.history - 1
+    repeated = [index for index, (forecast, _) in enumerate(entries) if known[index] and not forecast.missing_assets]
+    answers, largest = model.predict_proba(corpus, rows[repeated]) if repeated else (), 0.0
+    for index, probs in zip(repeated, answers, strict=True):
+        forecast, sigma = entries[index][0], corpus.sigma20[rows[index]]
+        difference = float(np.abs(probs - forecast.probs).max())
+        largest = max(largest, difference)
+        same = difference <= _TOLERANCE and abs(forecast.sigma - sigma) <= _TOLERANCE * sigma
+        proof.check(bool(same), f"{forecast.symbol}, {forecast.as_of}: the model forecasts otherwise")
+    proof.notes.append(f"{len(repeated)} of {len(rows)} forecasts made again, largest difference {largest:.1e}")
+    _score(proof, model, corpus, rows, entries, repeated)
     if num_late:
         proof.notes.append(f"{num_late} forecasts were recorded after their bar by the service's own clock")
     proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
 
 
-def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitment], dict[Key, Settlement], int]:
-    """The last forecast before each bar, what was recorded of the bar, and how many forecasts came later than it."""
+def _read_in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitment], dict[Key, Settlement], int]:
+    """The last forecast before each bar, the bar as recorded, and how many forecasts were recorded after their bar."""
     commitments: dict[Key, Commitment] = {}
     settled: dict[Key, Settlement] = {}
     times: dict[Key, str] = {}
@@ -64,7 +75,7 @@ def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitmen
         if isinstance(entry, Settlement):
             if proof.check(key in commitments, f"line {number}: a bar without a forecast before it"):
                 settled.setdefault(key, entry)
-        elif key not in settled:  # what was forecast after the bar is no forecast
+        elif key not in settled:  # what comes after the bar is no forecast
             probs = np.array(entry.probs)
             whole = len(probs) == NUM_RETURN_BUCKETS and (probs >= 0).all() and abs(probs.sum() - 1) <= _TOLERANCE
             if proof.check(bool(whole), f"line {number}: no distribution over {NUM_RETURN_BUCKETS} buckets"):
@@ -77,26 +88,12 @@ def _in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitmen
     return own, settled, sum(times[key] > end for key, end in ends.items())
 
 
-def _made_again(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries) -> list[int]:
-    """Which: not those with less history than the model reads, nor those made before other assets' bars came."""
-    history = np.concatenate([np.arange(part.stop - part.start) for part in corpus.asset_slices.values()])
-    known = history[rows] >= model.checkpoint.config.history - 1
-    chosen = [index for index, (forecast, _) in enumerate(entries) if known[index] and not forecast.missing_assets]
-    made, largest = model.predict_proba(corpus, rows[chosen]) if chosen else (), 0.0
-    for index, probs in zip(chosen, made, strict=True):
-        forecast, sigma = entries[index][0], corpus.sigma20[rows[index]]
-        difference = float(np.abs(probs - forecast.probs).max())
-        largest = max(largest, difference)
-        same = difference <= _TOLERANCE and abs(forecast.sigma - sigma) <= _TOLERANCE * sigma
-        proof.check(bool(same), f"{forecast.symbol}, {forecast.as_of}: the model forecasts otherwise")
-    proof.notes.append(f"{len(chosen)} of {len(rows)} forecasts made again, largest difference {largest:.1e}")
-    return chosen
-
-
-def _score(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries, again: list[int]) -> None:
-    """By the bars of the folder, whatever the ledger says that came; evidence are those that were made again."""
+def _score(
+    proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entries: Entries, repeated: list[int]
+) -> None:
+    """Score by the bars of the folder, not by those that the ledger names; only repeated forecasts are evidence."""
     valid = corpus.valid_base[rows] & (corpus.target_return[rows] != INVALID)
-    own, judged = np.full(len(rows), np.nan), valid & np.isin(np.arange(len(rows)), again)
+    own, judged = np.full(len(rows), np.nan), valid & np.isin(np.arange(len(rows)), repeated)
     if not judged.any():
         return
     probs = np.array([forecast.probs for forecast, _ in entries])[valid]
@@ -104,8 +101,8 @@ def _score(proof: Proof, model: ModelPredictor, corpus: Corpus, rows: Rows, entr
     scored, bits = rows[judged], own[judged]
     for ours, (_, bar) in zip(own, entries, strict=True):
         if bar:
-            said = np.nan if bar.model_bits is None else bar.model_bits
-            same = np.isclose(said, ours, rtol=0, atol=_TOLERANCE, equal_nan=True)
+            recorded = np.nan if bar.model_bits is None else bar.model_bits
+            same = np.isclose(recorded, ours, rtol=0, atol=_TOLERANCE, equal_nan=True)
             proof.check(bool(same), f"{bar.symbol}, {bar.target_time}: settled with other bits than the bar gives")
     stamps = corpus.target_timestamps[scored].tolist()
     others = losses_of([baseline(name) for name in BASELINES], corpus, scored, model.checkpoint.config.history)

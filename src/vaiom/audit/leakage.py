@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from vaiom.audit.pipeline import Array, Bars, Pipeline, Rows
+from vaiom.audit.pipeline import Array, Bars, Pipeline
 from vaiom.audit.proof import AuditConfig, Proof, claim
+from vaiom.baselines.base import Rows
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import ANY_MASK, MASK_BITS
 from vaiom.events.scales import MAX_LOG_MOVE
@@ -27,38 +28,23 @@ from vaiom.events.splits import SEALED, TRAIN, VALIDATION
 if TYPE_CHECKING:
     import polars as pl
 
-KNOWN = ("cont", "extra", "disc", "meta", "sigma20", "mask_any")
-TARGETS = ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base")
-"""What of a corpus belongs to a row itself, and what to the row after it."""
-LEAKS = ("hidden_higher_timeframe_bar",)
-"""Findings of the quality report that put the future into a row: no cut shows it, because it is inside one bar."""
-ROWS_SHOWN = 8
-"""Rows of each asset whose windows and answers are compared: those next to the cut, and as many anywhere before."""
-DAMAGES = ("scrambled", "deleted", "shifted")
-"""What is done to bars after a cut: other prices and volumes in another order, none, later ones."""
+KNOWN = ("cont", "extra", "disc", "meta", "sigma20", "mask_any")  # of a row itself
+TARGETS = ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "valid_base")  # of the row after it
+ROWS_SHOWN = 8  # rows of each asset whose windows and answers are compared: next to the cut, and anywhere before it
+DAMAGES = ("scrambled", "deleted", "shifted")  # of the bars after a cut: prices and volumes, all of it, the clock
 MAX_SHIFT_HOURS = 1_000
-LEARNING_ROWS, FUTURE_ROWS = 64, 48
-"""Of each asset around a short cut: rows before the first whole window, rows after the cut."""
+LEARNING_ROWS, FUTURE_ROWS = 64, 48  # around a short cut: before the first whole window, and after the cut
 DAY, LONG_WEEKEND = np.timedelta64(1, "D"), np.timedelta64(84, "h")
 HOURS_OF_WEEK = 168
-SAMPLED_STEPS = 200
-"""Steps of the sampler's stream that are drawn."""
-PROBABILITY_TOLERANCE = 1e-5
-"""Largest difference of a probability: matrix products of other shapes may round FP32 sums otherwise."""
+SAMPLED_STEPS = 200  # of the sampler's stream
+PROBABILITY_TOLERANCE = 1e-5  # matrix products of other shapes may round FP32 sums otherwise
 ASKED_ALONE, ASKED_TOGETHER = 12, 192
-SAME_SIGNS = 32
-"""Successive moves whose signs agree make a candidate; so many more are then compared by size."""
-SAME_MOVES = 0.9
-"""Correlation of sizes, cut off at `LARGEST_MOVE`, from which a candidate is a copy; single ticks have none."""
-LARGEST_MOVE = 4.0
-"""In median absolute moves."""
-LAGS = 2 * SAME_SIGNS
-"""Bars: copies that are further apart than these are duplicates."""
-BLOCK = 500
-"""Bars in which a lag may hide: a clock can be wrong for a summer."""
-STANDARD_ERRORS = 6.0
-MIN_SHARED = 200
-NO_SPLIT = "no split"
+SAME_SIGNS = 32  # successive moves with the same signs make a candidate; as many more are then compared by size
+SAME_MOVES = 0.9  # correlation of sizes from which a candidate is a copy; prices that move by single ticks have none
+LARGEST_MOVE = 4.0  # where sizes are cut off, in median absolute moves
+LAGS = 2 * SAME_SIGNS  # bars; copies that are further apart are duplicates
+BLOCK = 500  # bars in which a lag may hide: a clock can be wrong for a summer
+STANDARD_ERRORS, MIN_SHARED = 6.0, 200
 
 Span = tuple[np.int64, np.int64]
 
@@ -68,13 +54,15 @@ def prove_prices(proof: Proof, bars: Bars) -> None:
     from vaiom.market.check import check_bars
 
     for symbol, frame in bars.items():
-        leaks = [finding for finding in check_bars(symbol, frame).findings if finding.kind in LEAKS]
+        # This leak is inside one bar, so that no cut shows it.
+        findings = check_bars(symbol, frame).findings
+        leaks = [finding for finding in findings if finding.kind == "hidden_higher_timeframe_bar"]
         what = "; ".join(f"{leak.count} {leak.summary}, first {leak.examples[0]}" for leak in leaks)
         proof.check(not leaks, f"{symbol}: {what}", len(frame))
 
 
 def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: Generator) -> dict[str, pl.DataFrame]:
-    """The same bars up to the cut, and damaged ones after it."""
+    """The same bars up to the cut, and damaged bars after it."""
     import polars as pl
 
     from vaiom.market.folder import NUMBER_COLUMNS
@@ -99,38 +87,38 @@ def damage_after(bars: Bars, cut: np.datetime64, how: str, rng: Generator) -> di
     "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything known up to there",
 )
 def prove_future(proof: Proof, pipeline: Pipeline, bars: Bars, before: Corpus, config: AuditConfig) -> None:
-    rng, fitted = np.random.default_rng(config.seed), before.tokenizer
-    # Every asset must have begun, or there would be nothing of it to compare.
+    rng, tokenizer = np.random.default_rng(config.seed), before.tokenizer
+    # Cuts lie where every asset has begun, or there would be nothing of it to compare.
     begun = max(before.timestamps[rows.start] for rows in before.asset_slices.values())
     stamps = np.unique(before.timestamps)
     stamps = stamps[(stamps >= begun) & (stamps < stamps[-1])]
     in_train = stamps < np.datetime64(before.splits.train_end)
     parts = [part for part in (stamps[in_train], stamps[~in_train]) if len(part)]
-    moments = [rng.choice(parts[number % len(parts)]) for number in range(config.cuts)] if parts else []
-    for cut in moments:
+    cuts = [rng.choice(parts[number % len(parts)]) for number in range(config.cuts)] if parts else []
+    for cut in cuts:
         for how in DAMAGES:
-            after = pipeline.corpus(damage_after(bars, cut, how, rng), fitted)
+            after = pipeline.corpus(damage_after(bars, cut, how, rng), tokenizer)
             _compare(proof, pipeline, before, after, cut, f"{how} after {cut}", rng)
-    proof.notes.append(f"{len(moments)} cuts, {len(DAMAGES)} kinds of damage")
-    short, unasked = 0, replace(pipeline, predictor=None)
+    proof.notes.append(f"{len(cuts)} cuts, {len(DAMAGES)} kinds of damage")
+    num_short, without_model = 0, replace(pipeline, predictor=None)
     for kind, places in rare_moments(bars).items() if config.rare_cuts else ():
         for cut in rng.choice(places, min(config.rare_cuts, len(places)), replace=False):
-            near = {}  # some bars before the cut and a few after it, of each asset that has begun
+            near = {}  # the bars around the cut of each asset that has begun
             for symbol, frame in bars.items():
                 if known := int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right")):
                     near[symbol] = frame[max(0, known - pipeline.model.context - LEARNING_ROWS) : known + FUTURE_ROWS]
             how = rng.choice(DAMAGES)
-            old, new = (pipeline.corpus(each, fitted) for each in (near, damage_after(near, cut, how, rng)))
-            _compare(proof, unasked, old, new, cut, f"{how} after {cut} ({kind})", rng)
-            short += 1
-    proof.notes.append(f"{short} short cuts: hours of the week, missing bars, week ends, holidays, ends of assets")
+            old, new = (pipeline.corpus(each, tokenizer) for each in (near, damage_after(near, cut, how, rng)))
+            _compare(proof, without_model, old, new, cut, f"{how} after {cut} ({kind})", rng)
+            num_short += 1
+    proof.notes.append(f"{num_short} short cuts: hours of the week, missing bars, week ends, holidays, ends of assets")
 
 
 def rare_moments(bars: Bars) -> dict[str, Array]:
-    """Moments where a leak of few rows would live, by what is there."""
+    """Moments where a leak of few rows would be, by what is there."""
     from vaiom.market.folder import PRICE_COLUMNS
 
-    found: dict[str, list[Array]] = {}
+    moments: dict[str, list[Array]] = {}
     for symbol, frame in bars.items():
         stamps = frame["Datetime"].to_numpy()
         if len(stamps) < FUTURE_ROWS:
@@ -151,64 +139,64 @@ def rare_moments(bars: Bars) -> dict[str, Array]:
             "the asset's start": stamps[FUTURE_ROWS // 2 : FUTURE_ROWS // 2 + 1],
             "the asset's end": stamps[-2:-1],
         }
-        found |= {f"{symbol}, {kind}": [each] for kind, each in places.items()}
+        moments |= {f"{symbol}, {kind}": [each] for kind, each in places.items()}
         hours = stamps.astype("datetime64[h]").astype(np.int64) % HOURS_OF_WEEK
         for hour in np.unique(hours):
-            found.setdefault(f"hour {hour} of the week", []).append(stamps[hours == hour])
+            moments.setdefault(f"hour {hour} of the week", []).append(stamps[hours == hour])
     end = max(frame["Datetime"].to_numpy()[-1] for frame in bars.values())
-    moments = {kind: np.unique(np.concatenate(each)) for kind, each in found.items()}
-    return {kind: each[each < end] for kind, each in moments.items() if (each < end).any()}
+    unique = {kind: np.unique(np.concatenate(each)) for kind, each in moments.items()}
+    return {kind: each[each < end] for kind, each in unique.items() if (each < end).any()}
 
 
 def _compare(
     proof: Proof, pipeline: Pipeline, before: Corpus, after: Corpus, cut: np.datetime64, what: str, rng: Generator
 ) -> None:
+    """Compare what two corpora know at a cut: columns, targets, splits, windows and a model's answers."""
     shown: list[tuple[Rows, Rows]] = []
     context, old_splits, new_splits = pipeline.model.context, pipeline.splits(before), pipeline.splits(after)
     for symbol, rows in before.asset_slices.items():
-        other = after.asset_slices.get(symbol, slice(0, 0))
-        mine, yours = _known_at(before, old_splits, rows, cut), _known_at(after, new_splits, other, cut)
-        known, now_known = (len(each["timestamp"][1]) for each in (mine, yours))
+        new_rows = after.asset_slices.get(symbol, slice(0, 0))
+        old, new = _known_at(before, old_splits, rows, cut), _known_at(after, new_splits, new_rows, cut)
+        num_old, num_new = (len(each["timestamp"][1]) for each in (old, new))
         where = f"{symbol}, {what}"
-        if not proof.check(known == now_known, f"{where}: {now_known} rows up to the cut instead of {known}"):
+        if not proof.check(num_old == num_new, f"{where}: {num_new} rows up to the cut instead of {num_old}"):
             continue
-        for name, (times, values) in mine.items():
-            _check_same(proof, values, yours[name][1], times, f"{where}: {name}")
-        if known >= context:
-            last = np.arange(max(context - 1, known - ROWS_SHOWN), known)
-            places = np.union1d(last, rng.integers(context - 1, known, ROWS_SHOWN))
-            shown.append((rows.start + places, other.start + places))
+        for name, (times, values) in old.items():
+            _check_same(proof, values, new[name][1], times, f"{where}: {name}")
+        if num_old >= context:
+            last = np.arange(max(context - 1, num_old - ROWS_SHOWN), num_old)
+            places = np.union1d(last, rng.integers(context - 1, num_old, ROWS_SHOWN))
+            shown.append((rows.start + places, new_rows.start + places))
     if shown:
-        ours, theirs = (np.concatenate(part) for part in zip(*shown, strict=True))
-        answers = {"window": pipeline.windows}
+        old_shown, new_shown = (np.concatenate(part) for part in zip(*shown, strict=True))
+        outputs = {"window": pipeline.windows}
         if pipeline.predictor:
-            answers["probabilities"] = pipeline.predictor.predict_proba
-        for name, answer in answers.items():
-            old, new = answer(before, ours), answer(after, theirs)
-            _check_same(proof, old, new, before.timestamps[ours], f"{what}: {name} of the row")
+            outputs["probabilities"] = pipeline.predictor.predict_proba
+        for name, output in outputs.items():
+            times = before.timestamps[old_shown]
+            _check_same(proof, output(before, old_shown), output(after, new_shown), times, f"{what}: {name} of the row")
 
 
 def _known_at(
     corpus: Corpus, splits: Mapping[str, Rows], asset: slice, cut: np.datetime64
 ) -> dict[str, tuple[Array, Array]]:
-    """By name, the times and values of everything about an asset that is settled at a cut."""
-    # Rows are in the order of time, so what is known and settled are the first ones.
+    """By name, the times and values of everything about an asset that is known at a cut."""
+    # Rows are in the order of time, so those that are known, and those whose target is, come first.
     rows = slice(asset.start, asset.start + int((corpus.timestamps[asset] <= cut).sum()))
     times, target_times = corpus.timestamps[rows], corpus.target_timestamps[rows]
     settled = slice(rows.start, rows.start + int((target_times <= cut).sum()))
-    found = {"timestamp": (times, times), **{name: (times, getattr(corpus, name)[rows]) for name in KNOWN}}
-    found |= {
-        f"target: {name.removeprefix('target_')}": (target_times, getattr(corpus, name)[settled]) for name in TARGETS
-    }
+    known = {"timestamp": (times, times), **{name: (times, getattr(corpus, name)[rows]) for name in KNOWN}}
+    for name in TARGETS:
+        known[f"target: {name.removeprefix('target_')}"] = target_times, getattr(corpus, name)[settled]
     for name, split in splits.items():
         own = np.sort(split[(split >= rows.start) & (split < rows.stop)])
         own = own[corpus.target_timestamps[own] <= cut]
-        found[f"an event of {name}"] = corpus.target_timestamps[own], own - rows.start
-    return found
+        known[f"an event of {name}"] = corpus.target_timestamps[own], own - rows.start
+    return known
 
 
 def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -> None:
-    """Compare along the first axis, NaN being equal to NaN; what differs is named with its time."""
+    """Compare along the first axis, NaN being equal to NaN; the first difference is named with its time."""
     if not proof.check(old.shape == new.shape, f"{what}: {len(new)} instead of {len(old)}", len(old)) or not len(old):
         return
     differs = ((old != new) & ~((old != old) & (new != new))).any(axis=tuple(range(1, old.ndim)))
@@ -217,18 +205,18 @@ def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -
 
 @claim("b. refit", "everything fitted again with the bars after Train removed or scrambled: the same hashes")
 def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, corpus: Corpus, seed: int) -> None:
-    rng, fitted = np.random.default_rng(seed), pipeline.hashes(corpus)
+    rng, hashes = np.random.default_rng(seed), pipeline.hashes(corpus)
     last = np.datetime64(corpus.splits.train_end - timedelta(microseconds=1))
     for how in ("deleted", "scrambled"):
         changed = {symbol: frame for symbol, frame in damage_after(bars, last, how, rng).items() if len(frame)}
         try:
             again = pipeline.hashes(pipeline.corpus(changed))
-        except Exception as error:  # whatever a pipeline misses when later bars are gone, it had used them
+        except Exception as error:  # a pipeline that fails without later bars had used them
             proof.check(False, f"later bars {how}: nothing could be fitted: {str(error).splitlines()[0]}")
             continue
-        for name, digest in fitted.items():
+        for name, digest in hashes.items():
             proof.check(again.get(name) == digest, f"later bars {how}: {name} was fitted otherwise")
-    proof.notes.append(", ".join(fitted))
+    proof.notes.append(", ".join(hashes))
 
 
 @claim(
@@ -272,10 +260,10 @@ def prove_chronology(proof: Proof, pipeline: Pipeline, corpus: Corpus) -> None:
 def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
     """Row numbers of the events that a split must hold, from the stored columns and not by the code that evaluates."""
     columns, bounds = corpus.columns, corpus.splits
-    known = {TRAIN: (datetime.min, bounds.train_end), SEALED: (bounds.seal, datetime.max)}
-    spans = known | dict(zip((VALIDATION, *bounds.test_names), (bounds.validation, *bounds.tests), strict=True))
+    spans = {TRAIN: (datetime.min, bounds.train_end), SEALED: (bounds.seal, datetime.max)}
+    spans |= dict(zip((VALIDATION, *bounds.test_names), (bounds.validation, *bounds.tests), strict=True))
     begin, end = spans[split]
-    found = []
+    valid = []
     for rows in corpus.asset_slices.values():
         row = np.arange(rows.start + history - 1, rows.stop - 1)
         ret, stamps = columns["log_ret"][row + 1], corpus.timestamps[row + 1]
@@ -283,8 +271,8 @@ def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
             moved = np.isfinite(ret) & (ret != 0) & (np.abs(ret) <= MAX_LOG_MOVE)
         clean = (columns["flags"][row] & ANY_MASK == 0) & (columns["flags"][row + 1] & MASK_BITS["missing"] == 0)
         inside = (stamps >= np.datetime64(begin)) & (stamps < np.datetime64(end))
-        found.append(row[moved & clean & inside])
-    return np.concatenate(found)
+        valid.append(row[moved & clean & inside])
+    return np.concatenate(valid)
 
 
 @claim("d. neighbours", "probabilities of an event alone, in order and among shuffled strangers")
@@ -296,16 +284,16 @@ def prove_neighbours(proof: Proof, pipeline: Pipeline, corpus: Corpus, seed: int
     together = predict(rows)
     order, half = rng.permutation(len(rows)), len(rows) // 2
     few = rng.choice(len(rows), min(ASKED_ALONE, len(rows)), replace=False)
-    asked = {
+    pairs = {
         "in another order": (together[order], predict(rows[order])),
         "with half of its neighbours": (together[:half], predict(rows[:half])),
         "with the other half": (together[half:], predict(rows[half:])),
-        "alone": (together[few], np.concatenate([predict(rows[[each]]) for each in few])),
+        "alone": (together[few], np.concatenate([predict(rows[[index]]) for index in few])),
     }
     largest = 0.0
-    for how, (ours, theirs) in asked.items():
-        difference = np.abs(ours - theirs).max(axis=1, initial=0)
-        bad = ~(difference <= PROBABILITY_TOLERANCE)  # written so that NaN contradicts
+    for how, (one, other) in pairs.items():
+        difference = np.abs(one - other).max(axis=1, initial=0)
+        bad = ~(difference <= PROBABILITY_TOLERANCE)  # NaN is bad too
         proof.check(not bad.any(), f"{bad.sum()} of {len(bad)} events have other probabilities {how}", len(bad))
         largest = max(largest, float(difference.max(initial=0)))
     proof.notes.append(f"largest difference of a probability {largest:.1e}, tolerance {PROBABILITY_TOLERANCE:.0e}")
@@ -317,18 +305,17 @@ class Returns(NamedTuple):
     seconds: npt.NDArray[np.int64]
     log_ret: npt.NDArray[np.float64]
 
+    def moves(self) -> Returns:
+        """The bars that moved, with sizes in median absolute moves, cut off at the largest."""
+        moved = np.isfinite(self.log_ret) & (self.log_ret != 0)
+        sizes = self.log_ret[moved]
+        scale = np.median(np.abs(sizes)) if len(sizes) else 1.0
+        return Returns(self.seconds[moved], np.clip(sizes / scale, -LARGEST_MOVE, LARGEST_MOVE))
+
 
 def returns_of_corpus(corpus: Corpus) -> dict[str, Returns]:
     seconds, log_ret = corpus.columns["timestamp"], corpus.columns["log_ret"]
     return {symbol: Returns(seconds[rows], log_ret[rows]) for symbol, rows in corpus.asset_slices.items()}
-
-
-def _moves(returns: Returns) -> Returns:
-    """The bars that moved, in median absolute moves."""
-    moved = np.isfinite(returns.log_ret) & (returns.log_ret != 0)
-    sizes = returns.log_ret[moved]
-    scale = np.median(np.abs(sizes)) if len(sizes) else 1.0
-    return Returns(returns.seconds[moved], np.clip(sizes / scale, -LARGEST_MOVE, LARGEST_MOVE))
 
 
 def spans_of(corpus: Corpus, splits: Mapping[str, Rows]) -> dict[str, Span]:
@@ -340,7 +327,7 @@ def spans_of(corpus: Corpus, splits: Mapping[str, Rows]) -> dict[str, Span]:
 @claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")
 def prove_duplicates(proof: Proof, returns: Mapping[str, Returns], spans: Mapping[str, Span]) -> None:
     """Copies under another symbol or stamp; scaled, turned upside down or with a little noise they are copies still."""
-    symbols, moves = list(returns), [_moves(each) for each in returns.values()]
+    symbols, moves = list(returns), [each.moves() for each in returns.values()]
     codes = [_sign_codes(each.log_ret > 0) for each in moves]
     code = np.concatenate(codes)
     asset = np.repeat(np.arange(len(codes)), [len(each) for each in codes])
@@ -348,7 +335,7 @@ def prove_duplicates(proof: Proof, returns: Mapping[str, Returns], spans: Mappin
     order = np.argsort(code, kind="stable")
     # Every window that has a twin is beside one of them.
     twins = np.flatnonzero(code[order][1:] == code[order][:-1])
-    step, seen = _usual_step(moves), set()
+    step, seen = _median_step(moves), set()
     for pair in zip(order[twins], order[twins + 1], strict=True):
         sizes = [np.abs(moves[asset[each]].log_ret[place[each] :][: 2 * SAME_SIGNS]) for each in pair]
         when = [int(moves[asset[each]].seconds[place[each]]) for each in pair]
@@ -357,16 +344,16 @@ def prove_duplicates(proof: Proof, returns: Mapping[str, Returns], spans: Mappin
         # Assets that move together at one time are no copies.
         if not same or abs(when[0] - when[1]) < 2 * SAME_SIGNS * step:
             continue
-        splits = [next((name for name, span in spans.items() if span[0] <= t <= span[1]), NO_SPLIT) for t in when]
+        splits = [next((name for name, span in spans.items() if span[0] <= t <= span[1]), "no split") for t in when]
         names = [symbols[asset[each]] for each in pair]
         if (key := (*names, *splits)) not in seen:
             seen.add(key)
             both = zip(names, when, splits, strict=True)
-            said = " comes again as ".join(f"{s} from {np.datetime64(t, 's')} ({split})" for s, t, split in both)
+            copy = " comes again as ".join(f"{s} from {np.datetime64(t, 's')} ({split})" for s, t, split in both)
             if splits[0] == splits[1]:
-                proof.notes.append(f"inside one split, {said}")
+                proof.notes.append(f"inside one split, {copy}")
             else:
-                proof.check(False, said)
+                proof.check(False, copy)
     proof.count += len(code)
     proof.notes.append(f"stretches of {2 * SAME_SIGNS} moves")
 
@@ -380,7 +367,7 @@ def _sign_codes(up: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
     return codes
 
 
-def _usual_step(moves: list[Returns]) -> int:
+def _median_step(moves: list[Returns]) -> int:
     steps = np.concatenate([np.diff(each.seconds) for each in moves])
     return int(np.median(steps)) if len(steps) else 1
 
@@ -388,10 +375,11 @@ def _usual_step(moves: list[Returns]) -> int:
 @claim("lead-lag", "assets that move together do so at the same stamp, not hours apart")
 def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     """An asset stamped hours early tells the others' future: it then moves with them at a lag and not at once."""
-    symbols, moves = list(returns), [_moves(each) for each in returns.values()]
-    if len(moves) < 2 or _usual_step(moves) >= 86_400:
-        why = "needs several assets, and bars shorter than a day: markets of one day close in turn"
-        proof.notes.append(f"not run: {why}")
+    symbols, moves = list(returns), [each.moves() for each in returns.values()]
+    if len(moves) < 2 or _median_step(moves) >= 86_400:
+        proof.notes.append(
+            "not run: needs several assets, and bars shorter than a day: markets of one day close in turn"
+        )
         return
     stamps = np.unique(np.concatenate([each.seconds for each in moves]))
     sizes = np.zeros((len(moves), len(stamps)), np.float32)
@@ -411,8 +399,8 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
             for leader, follower in np.argwhere((np.abs(apart) > allowed) & (shared >= MIN_SHARED)):
                 since = np.datetime64(int(stamps[part][0]), "s")
                 ahead = f"{symbols[leader]} runs {lag} bars ahead of {symbols[follower]} from {since} on"
-                found = f"{apart[leader, follower]:+.2f}, at one stamp {together[leader, follower]:+.2f}"
-                proof.check(False, f"{ahead}: correlation {found}")
+                values = f"{apart[leader, follower]:+.2f}, at one stamp {together[leader, follower]:+.2f}"
+                proof.check(False, f"{ahead}: correlation {values}")
     proof.notes.append(f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}")
 
 

@@ -1,4 +1,4 @@
-"""What the proofs examine: the way from bars to a corpus, windows and answers; how far arithmetic may lie from it."""
+"""What the proofs examine: the pipeline from bars to forecasts, a run, and how far rounding may move its losses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
-from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, Predictor, baseline
+from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, Predictor, Rows, baseline
 from vaiom.baselines.store import find_fit
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import class_ids
-from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, under_splits
+from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.events.fit import Tokenizer
 from vaiom.events.splits import TRAIN, VALIDATION
@@ -35,34 +35,29 @@ if TYPE_CHECKING:
     from vaiom.events.build import CorpusConfig
 
 Array = npt.NDArray[Any]
-Rows = npt.NDArray[np.int64]
 Bars = Mapping[str, "pl.DataFrame"]
 
-SAMPLED = 4_096
-"""Events that are scored again where each costs a window of its own; where rows share their passes, all are."""
-MEASURED_WINDOWS, MEASURED_IN_STRETCHES = 64, 1_024
-"""Events on which rounding is measured."""
-FARTHEST, FARTHER = 8, 3
-"""How many times as far as measured an event, and all of them together, may be: another machine has other kernels."""
-UNIT = 2**-23
-"""Relative distance of neighbouring FP32 numbers."""
+SAMPLED = 4_096  # events that are scored again if each needs its own window; all are if rows share a pass
+MEASURED_WINDOWS, MEASURED_IN_STRETCHES = 64, 1_024  # events on which rounding is measured
+# Another machine has other kernels: how many times the measured rounding one event, and all together, may be off.
+EVENT_MARGIN, MEAN_MARGIN = 8, 3
+UNIT = 2**-23  # relative distance of neighbouring FP32 numbers
 
 
 @dataclass
 class Pipeline:
     """From bars to a corpus, and to what a model is shown, learns from and answers."""
 
-    config: CorpusConfig | None
-    """None where there are no bars."""
+    config: CorpusConfig | None  # None without bars
     model: ModelConfig
     train: TrainConfig = field(default_factory=TrainConfig)
     predictor: Predictor | None = None
     baselines: Sequence[str] = QUICK_BASELINES
     moved: bool = False
-    """The run has other boundaries than its corpus was built with, which is then seen under these."""
+    """Whether the run has other split boundaries than its corpus was built with."""
 
     def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
-        """The corpus of these bars, with a tokenizer that was fitted before or with its own."""
+        """The corpus of these bars, with the given tokenizer or one fitted on them."""
         from vaiom.events.build import corpus_in_memory  # which needs a dataframe library, as bars do
 
         assert self.config is not None
@@ -72,16 +67,19 @@ class Pipeline:
         return under_splits(replace(built, manifest={"arrays": {}}), self.config.splits, tokenizer)
 
     def hashes(self, corpus: Corpus) -> dict[str, str]:
-        """Of what Train fits: the tokenizer, and every baseline."""
-        train = corpus.endpoints(TRAIN, self.model.history)
-        fits = {name: hash_of_fit(baseline(name).fit(corpus, train)) for name in self.baselines}
-        return {"tokenizer": corpus.tokenizer.sha256, **fits}
+        """SHA-256 of what Train fits: the tokenizer, and everything that each baseline stores."""
+        train, hashes = corpus.endpoints(TRAIN, self.model.history), {"tokenizer": corpus.tokenizer.sha256}
+        for name in self.baselines:
+            with tempfile.TemporaryDirectory() as folder:
+                baseline(name).fit(corpus, train).save(Path(folder))
+                files = sorted(file for file in Path(folder).rglob("*") if file.is_file())
+                hashes[name] = sha256_of(b"".join(file.read_bytes() for file in files))
+        return hashes
 
     def splits(self, corpus: Corpus) -> dict[str, Rows]:
         """Row numbers of the events of each split, earliest split first."""
-        return {
-            name: corpus.endpoints(name, self.model.history) for name in (TRAIN, VALIDATION, *corpus.splits.test_names)
-        }
+        names = (TRAIN, VALIDATION, *corpus.splits.test_names)
+        return {name: corpus.endpoints(name, self.model.history) for name in names}
 
     def sampler(self, corpus: Corpus) -> Sampler:
         """Draws the windows that a training step learns from."""
@@ -94,28 +92,22 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """The largest differences that arithmetic explains, margin included."""
+    """The largest differences that rounding explains, margin included."""
 
     precision: str
-    bits: float
-    """Of one event."""
+    bits: float  # of one event
     rms_bits: float
-    mean_bits: float
-    """Rounding errors have no preferred sign."""
+    mean_bits: float  # small: rounding errors have no preferred sign
     probability: float
 
     def explains(self, bits: Floats) -> bool:
-        """Whether the differences of losses, event by event, can be those of arithmetic."""
+        """Whether these differences of losses (n,) can be rounding."""
         largest, rms = np.abs(bits).max(initial=0), np.sqrt(np.mean(bits**2))
         return bool(largest <= self.bits and rms <= self.rms_bits and abs(bits.mean()) <= self.mean_bits)
 
-    def __str__(self) -> str:
-        explained = f"{self.bits:.1e} bits of an event, {self.mean_bits:.1e} of their mean"
-        return f"{self.precision} arithmetic explains {explained}"
-
 
 class AuditedRun:
-    """A run with its model and the corpus as it was trained on it; what is asked of it is asked once."""
+    """A run with its model and the corpus under its splits; roundings and fitted baselines are kept."""
 
     def __init__(self, folder: Path, corpus: Corpus, config: AuditConfig) -> None:
         self.files, self.config = Run(folder), config
@@ -126,23 +118,23 @@ class AuditedRun:
         self.rounding, self.fitted = cache(self._measure), cache(self._fit)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
-        """What the files say of each split."""
+        """The evaluation files by split, as they are stored."""
         return {split: read_json(self.files.evaluation(split)) for split in self.files.evaluated_splits()}
 
     def draw(self, rows: Rows, *, whole: bool = False, at_least: int = 0) -> Rows:
         """Which of the events are scored again; `whole` asks for all of them, unless the user set a limit."""
-        usual = len(rows) if whole or self.in_stretches else SAMPLED
-        limit = max(usual if self.config.rescore is None else self.config.rescore, at_least)
+        default = len(rows) if whole or self.in_stretches else SAMPLED
+        limit = max(default if self.config.rescore is None else self.config.rescore, at_least)
         if len(rows) <= limit:
             return np.arange(len(rows))
         return np.sort(np.random.default_rng(self.config.seed).choice(len(rows), limit, replace=False))
 
-    def _fit(self, name: str, stored_in: str | None) -> Baseline | None:
-        """A baseline fitted again on Train, or its stored fit; None where neither can be had."""
+    def _fit(self, name: str, folder: str | None) -> Baseline | None:
+        """A baseline fitted again on Train, or else its stored fit, if there is one."""
         if name in self.config.baselines:
             return baseline(name).fit(self.corpus, self.corpus.endpoints(TRAIN, self.history))
-        known = name in BASELINES and name not in FOR_GPUS  # which a GPU may have rounded otherwise
-        return find_fit(name, self.corpus, self.history, Path(stored_in)) if known and stored_in else None
+        exact = name in BASELINES and name not in FOR_GPUS  # a GPU may have rounded those otherwise
+        return find_fit(name, self.corpus, self.history, Path(folder)) if exact and folder else None
 
     def _measure(self, split: str, precision: str | None) -> Rounding:
         """Score a sample with parameters moved in their last digit and, unless `precision` is FP32, in FP16."""
@@ -153,8 +145,7 @@ class AuditedRun:
             rows = rows[start : start + MEASURED_IN_STRETCHES]
         else:
             rows = np.sort(rng.choice(rows, min(MEASURED_WINDOWS, len(rows)), replace=False))
-        cpu = torch.device("cpu")
-        data = DeviceCorpus(self.corpus, network.config, cpu)
+        data = DeviceCorpus(self.corpus, network.config, torch.device("cpu"))
         # Each parameter moves to about its neighbour, as other orders of adding would move sums.
         moved, generator = copy.deepcopy(network), torch.Generator().manual_seed(self.config.seed)
         with torch.no_grad():
@@ -168,20 +159,13 @@ class AuditedRun:
         means = [abs(np.take_along_axis(each, ids, 1).mean()) + each.std() / np.sqrt(len(rows)) for each in bits]
         return Rounding(
             precision=precision or "float16",
-            bits=FARTHEST * max(float(np.abs(each).max()) for each in bits),
-            rms_bits=FARTHER * max(float(np.sqrt(np.mean(each**2))) for each in bits),
-            mean_bits=FARTHER * float(max(means)),
-            probability=FARTHEST * max(float(np.abs(np.exp(now) - np.exp(other)).max()) for other in others),
+            bits=EVENT_MARGIN * max(float(np.abs(each).max()) for each in bits),
+            rms_bits=MEAN_MARGIN * max(float(np.sqrt(np.mean(each**2))) for each in bits),
+            mean_bits=MEAN_MARGIN * float(max(means)),
+            probability=EVENT_MARGIN * max(float(np.abs(np.exp(now) - np.exp(other)).max()) for other in others),
         )
 
 
-def widest_model(context: int = DEFAULT_CONTEXT) -> ModelConfig:
-    """A model that would read every continuous field, where there is none to say what it reads."""
+def widest_model(context: int) -> ModelConfig:
+    """A model that reads every continuous field, to audit a corpus without a run."""
     return ModelConfig(input="cont", fields=(*CONT_FIELDS, *EXTRA_FIELDS), context=context)
-
-
-def hash_of_fit(fitted: Baseline) -> str:
-    """Of everything that a baseline would store."""
-    with tempfile.TemporaryDirectory() as name:
-        fitted.save(Path(name))
-        return sha256_of(b"".join(file.read_bytes() for file in sorted(Path(name).rglob("*")) if file.is_file()))

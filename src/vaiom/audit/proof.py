@@ -1,4 +1,4 @@
-"""What an audit is asked to do, and what a proof leaves behind: a verdict, how much was checked, what was found."""
+"""The options of an audit, and the result of a proof: its verdict, how much was checked, what was found."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ P = ParamSpec("P")
 
 PASSED, FAILED, NOT_RUN = "passed", "FAILED", "not run"
 MAX_FINDINGS = 8
-QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")
-"""Those that fit in seconds; the others can be named."""
+QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")  # those that fit in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,18 +22,18 @@ class AuditConfig:
     rare_cuts: int = 1
     """Moments at each hour of the week and each asset's missing bars, week ends, holidays, start and end."""
     seed: int = field(default_factory=lambda: secrets.randbelow(2**32))
-    """Of cuts, damage and the events that are scored again: nobody can prepare for one that the auditor draws."""
+    """Of cuts, damage and rescored events; drawn by default, so that nobody can prepare for it."""
     context: int | None = None
-    """Rows of a window where there is no model to say it; None is the corpus's default."""
+    """Rows of a window in the audit of a corpus; a run has its own."""
     baselines: Sequence[str] = QUICK_BASELINES
     """Which baselines are fitted again."""
     rescore: int | None = None
-    """How many events of a split are scored again; None is all where that is cheap, and some thousands elsewhere."""
+    """Events of a split that are scored again; None is all if that is cheap, and otherwise some thousands."""
 
 
 @dataclass(frozen=True)
 class Claim(Generic[P]):
-    """What a proof is called, what it checks in a sentence, and the function that checks it."""
+    """A proof's name, what it checks in a sentence, and the function that checks it."""
 
     name: str
     about: str
@@ -48,23 +47,20 @@ class Claim(Generic[P]):
 
 
 def claim(name: str, about: str) -> Callable[[Callable[Concatenate[Proof, P], None]], Claim[P]]:
-    """Decorates the function that checks it."""
+    """Make a claim of the decorated function, which checks it."""
     return lambda check: Claim(name, about, check)
 
 
 @dataclass(kw_only=True)
 class Proof:
-    """One line of the audit's table; it is open while its checks are made."""
+    """The result of one claim, a row of the audit's table; filled while its checks are made."""
 
     claim: Claim[Any]
-    count: int = 0
-    """How many comparisons were made."""
+    count: int = 0  # comparisons
     seconds: float = 0.0
-    findings: list[str] = field(default_factory=list)
-    """What contradicts the proof, the first few of them."""
+    findings: list[str] = field(default_factory=list)  # the first of what contradicts the claim
     num_findings: int = 0
-    notes: list[str] = field(default_factory=list)
-    """Measured figures, and why a proof was not run."""
+    notes: list[str] = field(default_factory=list)  # measured figures, and what was not checked
 
     def __repr__(self) -> str:
         return f"<Proof {self.name}: {self.verdict}, {self.count:,} comparisons>"
@@ -75,27 +71,20 @@ class Proof:
 
     @property
     def verdict(self) -> str:
-        # A proof that compared nothing proves nothing.
+        # No comparison, no proof.
         return FAILED if self.num_findings else PASSED if self.count else NOT_RUN
 
-    def check(self, holds: bool, otherwise: str, count: int = 1) -> bool:
-        """Count comparisons, and keep what contradicts the proof."""
+    def check(self, holds: bool, problem: str, count: int = 1) -> bool:
+        """Count comparisons, and record the problem if they do not hold."""
         self.count += count
         if not holds:
             self.num_findings += 1
             if len(self.findings) < MAX_FINDINGS:
-                self.findings.append(otherwise)
+                self.findings.append(problem)
         return holds
 
     def summary(self) -> dict[str, Any]:
         """As `vaiom audit --json` shows it."""
-        return {
-            "name": self.name,
-            "about": self.claim.about,
-            "verdict": self.verdict.lower(),
-            "count": self.count,
-            "seconds": round(self.seconds, 3),
-            "num_findings": self.num_findings,
-            "findings": self.findings,
-            "notes": self.notes,
-        }
+        outcome = {"name": self.name, "about": self.claim.about, "verdict": self.verdict.lower(), "count": self.count}
+        found = {"num_findings": self.num_findings, "findings": self.findings, "notes": self.notes}
+        return {**outcome, "seconds": round(self.seconds, 3), **found}

@@ -1,5 +1,5 @@
-"""Proofs (f) and (g): every file names the one before it, from bars to figures, and what is made again is the same; the
-model was chosen on Validation, and every look at a test is told of."""
+"""Proofs (f) and (g): every file names the one before it, from bars to figures, and can be made again; the model was
+selected on Validation, and every look at a test is on record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy as np
 from vaiom.audit.leakage import valid_targets
 from vaiom.audit.pipeline import SAMPLED, AuditedRun
 from vaiom.audit.proof import Proof, claim
-from vaiom.errors import DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, is_recorded, ledger_heads, model_looks, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import difference_of, event_bits, read_events, score_events
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
     from vaiom.events.build import CorpusConfig
 
 FIRST_STEPS = 20
-GPU_TOLERANCE = 1e-2
-"""Largest difference of one parameter after the first steps on a GPU."""
-STANDARD_ERRORS, ENOUGH = 5, 1_024
-"""Of a mean over events that were drawn, which so many make nearly normal."""
+GPU_TOLERANCE = 1e-2  # largest difference of one parameter after the first steps on a GPU
+STANDARD_ERRORS, ENOUGH = 5, 1_024  # of a mean over drawn events, and how many make it nearly normal
 
 
 @claim(
@@ -47,56 +44,51 @@ def prove_provenance(proof: Proof, corpus: Corpus, bars: Path | None = None, run
     proof.check(edges == corpus.manifest["edges"], "the manifest lists other edges", 1 + len(corpus.columns))
     if like := corpus.manifest.get("like"):
         proof.notes.append(f"its buckets are of a model, {like[:16]}: what they were fitted on is not shown here")
-    if bars is not None:
+    if bars is None:
+        proof.notes.append("the bars' own hashes need --bars")
+    else:
         from vaiom.market.folder import symbols_in
 
         recorded = {(entry["symbol"], entry["sha256"]) for entry in corpus.manifest["inputs"]}
         present = symbols_in(bars)
-        for symbol in sorted({*present, *(each for each, _ in recorded)}):
+        for symbol in sorted({*present, *(name for name, _ in recorded)}):
             file = bars / f"{symbol}.parquet"
             same = symbol in present and (symbol, sha256_file(file)) in recorded
             proof.check(same, f"{file} is not a file that the corpus was built from")
-    else:
-        proof.notes.append("the bars' own hashes need --bars")
-    if run is not None:
-        _check_origin(proof, run)
-        for split, stored in run.evaluations().items():
-            _check_evaluation(proof, run, split, stored)
-
-
-def _check_origin(proof: Proof, run: AuditedRun) -> None:
-    """The checkpoint is of this corpus, and of the run's configuration."""
-    corpus, best, origin = run.corpus, run.checkpoint, run.checkpoint.provenance
-    proof.check(best.tokenizer.sha256 == corpus.tokenizer.sha256, "the checkpoint has another tokenizer")
-    grown = (
-        origin.inputs == corpus.manifest["inputs"][: len(origin.inputs)] and origin.splits == corpus.splits.to_json()
-    )
-    other = "the checkpoint was trained on another corpus, not on this one nor on one that grew into it"
-    proof.check(origin.corpus_sha256 == corpus.sha256 or grown, other)
-    named = run.files.read_config().get("corpus", {}).get("sha256")
-    proof.check(named == origin.corpus_sha256, f"{CONFIG_NAME} names another corpus")
+    if run is None:
+        return
+    seen, best, origin = run.corpus, run.checkpoint, run.checkpoint.provenance
+    proof.check(best.tokenizer.sha256 == seen.tokenizer.sha256, "the checkpoint has another tokenizer")
+    same_inputs = origin.inputs == seen.manifest["inputs"][: len(origin.inputs)]
+    grown = same_inputs and origin.splits == seen.splits.to_json()
+    problem = "the checkpoint was trained on another corpus, not on this one nor on one that grew into it"
+    proof.check(origin.corpus_sha256 == seen.sha256 or grown, problem)
+    in_config = run.files.read_config().get("corpus", {}).get("sha256")
+    proof.check(in_config == origin.corpus_sha256, f"{CONFIG_NAME} names another corpus")
     # The hash leaves out what may change when a run is resumed.
     same = experiment_of_run(run.files.path).sha256 == experiment_of_checkpoint(best).sha256
     proof.check(same, f"{CONFIG_NAME} describes another experiment")
+    for split, stored in run.evaluations().items():
+        _check_evaluation(proof, run, split, stored)
 
 
 def _check_evaluation(proof: Proof, run: AuditedRun, split: str, stored: dict[str, Any]) -> None:
     """It is of this checkpoint and corpus, and its events are all valid targets of the split."""
     corpus, origin = run.corpus, run.checkpoint.provenance
     proof.check(stored.get("checkpoint_sha256") == run.checkpoint.sha256, f"{split}: evaluated with another checkpoint")
-    facts = ("experiment", "seed", "step")
-    same = all(stored.get(name) == getattr(origin, name) for name in facts)
-    proof.check(same, f"{split}: says another experiment, seed or step than the checkpoint", len(facts))
-    here = stored.get("corpus_sha256") in (corpus.sha256, origin.corpus_sha256)
-    proof.check(here, f"{split}: evaluated on another corpus")
+    names = ("experiment", "seed", "step")
+    same = all(stored.get(name) == getattr(origin, name) for name in names)
+    proof.check(same, f"{split}: says another experiment, seed or step than the checkpoint", len(names))
+    same = stored.get("corpus_sha256") in (corpus.sha256, origin.corpus_sha256)
+    proof.check(same, f"{split}: evaluated on another corpus")
     rows = valid_targets(corpus, split, run.history)
-    other = difference_of(score_events(corpus, rows, {}), read_events(run.files.path, split))
-    otherwise = f"{split}: the events file does not hold every valid target of the split: {other}"
-    proof.check(other is None, otherwise, len(rows))
+    difference = difference_of(score_events(corpus, rows, {}), read_events(run.files.path, split))
+    problem = f"{split}: the events file does not hold every valid target of the split: {difference}"
+    proof.check(difference is None, problem, len(rows))
 
 
 def config_of(corpus: Corpus) -> CorpusConfig:
-    """What a corpus says that it was built with."""
+    """The options that a corpus was built with."""
     from vaiom.events.build import CorpusConfig
 
     tokenizer = corpus.tokenizer
@@ -123,23 +115,23 @@ def prove_repeat(proof: Proof, run: Path, corpus: Corpus, *, full: bool = False,
     if not full:
         steps = min(FIRST_STEPS, experiment.train.steps)
         experiment = experiment.with_changes(steps=steps, validate_every=steps)
-    on_cpu = resolve_device(device).type == "cpu"
-    made, start = [], Run(run).start if own.provenance.start_sha256 else None
+    on_cpu, start = resolve_device(device).type == "cpu", Run(run).start if own.provenance.start_sha256 else None
+    checkpoints, bits = [], []
     for _ in range(2):
         with tempfile.TemporaryDirectory() as name:
             result = train(seen, experiment, Path(name) / "run", device=device, start=start)
-            made.append((load_checkpoint(Run(result.run).best), result.best_bits))
-    (first, first_bits), (second, second_bits) = made
-    pairs = list(zip(*(each.model.state_dict().values() for each, _ in made), strict=True))
-    largest = max(float((ours.double() - theirs.double()).abs().max()) for ours, theirs in pairs)
-    said = f"{first.sha256[:16]} and {second.sha256[:16]}, largest difference of a parameter {largest:.1e}"
-    holds = first.sha256 == second.sha256 if on_cpu else largest <= GPU_TOLERANCE
-    proof.check(holds, f"two trainings of {experiment.train.steps} steps differ: {said}", len(pairs))
-    validated = f"Validation {first_bits!r} and {second_bits!r} bits"
-    proof.notes.append(f"{experiment.train.steps} steps: {said}; {validated}")
+            checkpoints.append(load_checkpoint(Run(result.run).best))
+            bits.append(repr(result.best_bits))
+    first, second = (checkpoint.sha256 for checkpoint in checkpoints)
+    pairs = list(zip(*(checkpoint.model.state_dict().values() for checkpoint in checkpoints), strict=True))
+    largest = max(float((one.double() - other.double()).abs().max()) for one, other in pairs)
+    hashes = f"{first[:16]} and {second[:16]}, largest difference of a parameter {largest:.1e}"
+    holds = first == second if on_cpu else largest <= GPU_TOLERANCE
+    proof.check(holds, f"two trainings of {experiment.train.steps} steps differ: {hashes}", len(pairs))
+    proof.notes.append(f"{experiment.train.steps} steps: {hashes}; Validation {' and '.join(bits)} bits")
     if full and on_cpu:
-        otherwise = f"the run's own {BEST_NAME} is another: it was not trained so, or not with these threads"
-        if proof.check(own.sha256 == first.sha256, otherwise):
+        problem = f"the run's own {BEST_NAME} is another: it was not trained so, or not with these threads"
+        if proof.check(own.sha256 == first, problem):
             proof.notes.append(f"the run's own {BEST_NAME} is the same")
 
 
@@ -149,9 +141,9 @@ def prove_repeat(proof: Proof, run: Path, corpus: Corpus, *, full: bool = False,
 )
 def prove_selection(proof: Proof, corpus: Corpus, run: AuditedRun | None = None) -> None:
     looks, heads = read_ledger(corpus), ledger_heads(corpus)
-    chained = False  # each line names what stood before it; lines from before there was a chain are its first link
+    chained = False  # each line has the hash of those before it, but for old lines at the start
     for number, look in enumerate(looks, start=1):
-        # Whoever records at the same time may have come in between: any earlier state will do.
+        # Another process may have recorded at the same time: the hash of any earlier state will do.
         holds = look.previous in heads[:number] if look.previous is not None else not chained
         proof.check(holds, f"ledger, line {number}: lines before it were changed or removed")
         chained |= look.previous is not None
@@ -169,25 +161,30 @@ def prove_selection(proof: Proof, corpus: Corpus, run: AuditedRun | None = None)
         _check_validation(proof, run)
         _check_looks(proof, corpus, run, looks, heads)
         if run.checkpoint.provenance.purpose == USE:
-            _check_selecting_looks(proof, corpus, run, looks)
+            # A refit is selected on the newest events: those that its corpus holds out were looked at.
+            selected_on = run.corpus.endpoints(VALIDATION, run.history)
+            for code, split in enumerate(corpus.splits.names):
+                count = int(np.sum(corpus.split_codes[selected_on] == code))
+                if count and is_recorded(corpus, split):
+                    looked = any(look.split == split and look.num_events == count for look in looks)
+                    problem = f"{split}: selected on {count} of its events, but the look is not in the ledger"
+                    proof.check(looked, problem)
+                    proof.notes.append(f"selected on {count:,} events that the corpus holds out as {split}")
 
 
 def _check_log(proof: Proof, run: AuditedRun) -> None:
     """The selected model is a recorded step, none has fewer Validation bits, and no Validation is missing."""
     config = experiment_of_run(run.files.path).train
     step, own = run.checkpoint.provenance.step, run.checkpoint.provenance.validation_bits
-    try:
-        bits = run.files.validation_bits()
-    except DataError:
-        bits = {}  # no checkpoint agrees with a log that cannot be read
+    bits = run.files.validation_bits()
     proof.check(own == bits.get(step), f"{BEST_NAME} says step {step} with {own} bits, the run otherwise")
     fewest, last = min(bits, key=lambda key: bits[key], default=None), max(bits, default=0)
-    otherwise = f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}"
-    proof.check(fewest == step, otherwise, len(bits))
+    problem = f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}"
+    proof.check(fewest == step, problem, len(bits))
     holes = set(range(config.validate_every, last + 1, config.validate_every)) - set(bits)
     proof.check(not holes, f"{METRICS_NAME} lacks the Validation of step {min(holes, default=0)}", len(bits))
-    otherwise = f"{METRICS_NAME} ends at step {last} of {config.steps}: finish the training (vaiom train --resume)"
-    proof.check(config.has_ended(bits), otherwise)
+    problem = f"{METRICS_NAME} ends at step {last} of {config.steps}: finish the training (vaiom train --resume)"
+    proof.check(config.has_ended(bits), problem)
     if (kept := run.files.checkpoint(step)).is_file():
         same = load_checkpoint(kept).sha256 == run.checkpoint.sha256
         proof.check(same, f"{BEST_NAME} is not the checkpoint {kept.name}")
@@ -211,13 +208,13 @@ def _check_validation(proof: Proof, run: AuditedRun) -> None:
             margin += STANDARD_ERRORS * float(losses.std()) / math.sqrt(len(chosen))
         for where, said in ((file.name, claimed), (METRICS_NAME, logged.get(step))):
             holds = said is not None and abs(said - mean) <= margin
-            otherwise = f"{where} claims {said} Validation bits at step {step}, its events cost {mean:.6f}"
-            proof.check(holds, otherwise, len(chosen))
+            problem = f"{where} claims {said} Validation bits at step {step}, its events cost {mean:.6f}"
+            proof.check(holds, problem, len(chosen))
         proof.notes.append(f"step {step}: {mean:.6f} Validation bits over {len(chosen):,} events, claimed {claimed}")
 
 
 def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look], heads: list[str]) -> None:
-    """What was looked at was evaluated, and what was evaluated was looked at before."""
+    """Every look has its evaluation, and every evaluation of a test its look before it."""
     stored, own = run.evaluations(), run.checkpoint.sha256
     # A refit looks in the name of the model that it was refitted from, under its own.
     names = {run.files.path.name, *(Path(str(each.get("run"))).name for each in stored.values())}
@@ -234,17 +231,6 @@ def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look
             proof.check(bool(numbers), f"{split}: scored, but the look is not in the corpus's ledger")
             chained = bool(numbers) and models[numbers[0] - 1].previous is not None
             proof.check(head is not None or not chained, f"{split}: the evaluation names no ledger, as newer ones do")
-            # Whoever scores at the same time may have been counted too.
+            # Other processes that scored at the same time may have been counted too.
             counted = bool(numbers) and numbers[0] <= (each.get("looks") or 0) <= len(models)
             proof.check(counted, f"{split}: scored {each.get('looks')} times by then, the ledger says otherwise")
-
-
-def _check_selecting_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look]) -> None:
-    """A refit is selected on the newest events: those that its corpus holds out were looked at."""
-    selected_on = run.corpus.endpoints(VALIDATION, run.history)
-    for code, split in enumerate(corpus.splits.names):
-        count = int(np.sum(corpus.split_codes[selected_on] == code))
-        if count and is_recorded(corpus, split):
-            looked = any(look.split == split and look.num_events == count for look in looks)
-            proof.check(looked, f"{split}: selected on {count} of its events, but the look is not in the ledger")
-            proof.notes.append(f"selected on {count:,} events that the corpus holds out as {split}")
