@@ -1,4 +1,4 @@
-"""What commands share: options, answers as tables or JSON, errors as exits, progress, dates and spans."""
+"""What commands share: options, output as tables or JSON, errors as exit codes, progress, dates and time spans."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a selected model.")]
-ModelPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run, a packaged model's name, or a model file.")]
-CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus folder.")]
-RunCorpus = Annotated[Path | None, typer.Option("--corpus", help="The run's, or that one grown, where it moved.")]
-Split = Annotated[str, typer.Option(help="validation, test-h1, test-h2; a look at a test is recorded.")]
-Unseal = Annotated[str | None, typer.Option(help="Must say `sealed` for --split sealed.")]
-Every = Annotated[bool, typer.Option("--all", help="Everything, some of it long or wide.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as `vaiom train` writes it.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, name of a packaged model, or model file.")]
+CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="Corpus folder.")]
+RunCorpus = Annotated[Path | None, typer.Option("--corpus", help="Corpus of the run, if it has moved or grown.")]
+Split = Annotated[str, typer.Option(help="validation, test-h1 or test-h2; each look at a test is recorded.")]
+Unseal = Annotated[str | None, typer.Option(help="Write `sealed` here to allow --split sealed.")]
+Every = Annotated[bool, typer.Option("--all", help="Show everything, even if it is long or wide.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Symbol = Annotated[str | None, typer.Option(help="The asset, where a file does not say it.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else there.")]
+Symbol = Annotated[str | None, typer.Option(help="Name of the asset, if the files do not say it.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue where the run stopped.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 
-# A disk that is full, a place that may not be written to or a name that no file can have is nobody's bug.
+# A full disk, a folder without write permission or an impossible file name is not a bug.
 _USERS_ERRNOS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR),
@@ -47,49 +47,45 @@ _SPAN = re.compile(r"([+-]?\d{1,8})\s*(min|m|h|d)")
 _SPAN_UNITS = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def date(words: str, *names: str) -> Any:
+def date(help_text: str, *names: str) -> Any:
     """An option that is a date."""
-    return typer.Option(*names, metavar="DATE", parser=parse_date, help=words)
+    return typer.Option(*names, metavar="DATE", parser=parse_date, help=help_text)
 
 
 @contextmanager
 def user_errors(program: str) -> Iterator[None]:
-    """A user's error is one message on stderr and exit 2, ours a traceback and exit 1."""
+    """Print an error that the user can fix in one message and exit 2; bugs raise, which exits 1 with a traceback."""
     try:
         yield
+        return
     except UserError as error:
-        note(f"{program}: {error}")
-        raise SystemExit(2) from None
+        message = str(error)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        if not any(library in brought for brought in EXTRAS.values()):
+        if not any(library in libraries for libraries in EXTRAS.values()):
             raise
-        note(f"{program}: {not_installed(library)}")
-        raise SystemExit(2) from None
+        message = str(not_installed(library))
     except OSError as error:
         if error.errno not in _USERS_ERRNOS:
             raise
-        note(f"{program}: {error.strerror}\n  where:    {error.filename or 'while writing'}")
-        raise SystemExit(2) from None
+        message = f"{error.strerror}\n  where:    {error.filename or 'while writing'}"
+    note(f"{program}: {message}")
+    raise SystemExit(2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a command says: one object for scripts, tables and lines for people."""
+    """What a command prints: JSON for scripts, or tables and lines for people."""
 
     json: Any
-    shown: Sequence[Table | str] = ()
-    """On stdout, for people."""
-    notes: Sequence[str] = ()
-    """On stderr after that, for people."""
-    warnings: Sequence[str] = ()
-    """On stderr, whoever asked."""
-    failed: bool = False
-    """Exit 1: the work was done and its result is bad."""
+    shown: Sequence[Table | str] = ()  # on stdout, without --json
+    notes: Sequence[str] = ()  # on stderr after that, without --json
+    warnings: Sequence[str] = ()  # on stderr, always
+    failed: bool = False  # exit 1: the work was done and its result is bad
 
 
 def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
-    """A command that prints its answer, as JSON with `--json`, which this adds; None prints nothing."""
+    """Make a command print its answer, and add the option `--json`; None prints nothing."""
 
     @wraps(command)
     def run(*args: Any, json: bool = False, **kwargs: Any) -> None:
@@ -100,7 +96,7 @@ def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
     parameters = inspect.signature(command, eval_str=True).parameters
     option = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
     run.__signature__ = inspect.Signature([*parameters.values(), option])  # type: ignore[attr-defined]
-    run.__annotations__ = {**{name: each.annotation for name, each in parameters.items()}, "json": Json}
+    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()} | {"json": Json}
     return run
 
 
@@ -109,17 +105,17 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         print_json(answer.json)
     else:
         show(*answer.shown)
-    for text in [*answer.warnings] if as_json else [*answer.notes, *answer.warnings]:
+    for text in (*(() if as_json else answer.notes), *answer.warnings):
         note(text)
     if answer.failed:
         raise typer.Exit(1)
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables, and lines as they are."""
+    """Print tables and lines of text."""
     from rich.console import Console
 
-    # Cells are paths and symbols: nothing in them is markup.
+    # Cells hold paths and symbols, which must not be read as markup.
     console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = 200
@@ -136,13 +132,13 @@ def print_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """A line for the person, never mixed into what a script reads from stdout."""
+    """Print a line to stderr, apart from what a script reads on stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
-    """A bar on a terminal; in a pipe at most one plain line per tenth of the work."""
+    """A progress bar on a terminal; in a pipe, at most one plain line per tenth of the work."""
     if not sys.stderr.isatty():
         tenths = -1
 
@@ -168,13 +164,13 @@ def progress_bar(title: str) -> Iterator[Progress]:
 
 
 def parse_date(text: str) -> datetime:
-    """A date or a moment of the stored clock, which has no zone."""
+    """A date or time without a zone, as bars have it."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError("not a date", expected="YYYY-MM-DD", got=repr(text)) from error
     if moment.tzinfo is not None:
-        raise ConfigError("dates are of the stored clock, without an offset", expected="YYYY-MM-DD", got=repr(text))
+        raise ConfigError("dates are written without an offset", expected="YYYY-MM-DD", got=repr(text))
     return moment
 
 

@@ -1,4 +1,4 @@
-"""`vaiom data`: download, import, resample, simulate and check bars; `vaiom corpus`: what is made of them."""
+"""`vaiom data`: download, import, resample, simulate and check bars; `vaiom corpus`: build, grow, show and pack."""
 
 from __future__ import annotations
 
@@ -14,65 +14,64 @@ import typer
 
 import vaiom
 from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, date, parse_date, parse_span, progress_bar
-from vaiom.codec import override, to_json
+from vaiom.codec import from_json, override, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import parse_json
 from vaiom.report import data_tables
 
-Out = Annotated[Path, typer.Option(help="The bar folder to write: one <SYMBOL>.parquet per asset.")]
-BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="A bar folder.")]
-NewBars = Annotated[Path, typer.Argument(metavar="BARS_DIR", help="New bars, with or without the old ones.")]
-Timeframe = Annotated[str, typer.Option(help="15min, 1h, 4h, 1d, 1w and the like.")]
-PackedFile = Annotated[Path, typer.Argument(metavar="FILE", help="A corpus in one file, a zip.")]
+Out = Annotated[Path, typer.Option(help="Bar folder to write: one <SYMBOL>.parquet per asset.")]
+BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="Bar folder.")]
+NewBars = Annotated[Path, typer.Argument(metavar="BARS_DIR", help="Bar folder with the new bars.")]
+Timeframe = Annotated[str, typer.Option(help="Length of a bar: 15min, 1h, 4h, 1d, 1w and the like.")]
+PackedFile = Annotated[Path, typer.Argument(metavar="FILE", help="The packed corpus, a zip file.")]
 
 
 @answers
 def download(
-    symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL", help="For example EURUSD XAUUSD.")],
+    symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL", help="Assets, for example EURUSD XAUUSD.")],
     first: Annotated[datetime, date("First day, YYYY-MM-DD.", "--from")],
-    last: Annotated[datetime, date("The day after the last, YYYY-MM-DD.", "--to")],
+    last: Annotated[datetime, date("Day after the last, YYYY-MM-DD.", "--to")],
     out: Out,
-    workers: Annotated[int, typer.Option(min=1, max=16, help="Requests under way at once.")] = 4,
-    base_url: Annotated[str, typer.Option(help="Another server with the same layout.")] = "",
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Number of parallel requests.")] = 4,
+    base_url: Annotated[str, typer.Option(help="Another server with the same file layout.")] = "",
 ) -> Answer:
-    """Fetch 1-minute candles from Dukascopy; the same command goes on after an interruption."""
+    """Download 1-minute candles from Dukascopy; run it again to continue after an interruption."""
     from vaiom.market import download
 
     options: dict[str, Any] = {"base_url": base_url or download.DUKASCOPY_URL, "workers": workers}
     answer = _bars("downloading", out, download.download, symbols, first.date(), last.date(), out, **options)
     unsettled = answer.json["days_unsettled"]
-    late = f"note: {unsettled} days are not settled at the source yet; run the command again later"
-    return replace(answer, warnings=[late] if unsettled else [])
+    warning = f"note: {unsettled} days are not complete at the source yet; run the command again later"
+    return replace(answer, warnings=[warning] if unsettled else [])
 
 
 @answers
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")],
     out: Out,
-    format_: Annotated[str, typer.Option("--format", help="Known by content; naming one makes sure of it.")] = "auto",
-    symbol: Annotated[str, typer.Option(help="The asset, or * where names of files have it.")] = "",
-    start: Annotated[datetime | None, date("Start of a .bi5 file's period, where its path does not say it.")] = None,
-    shift: Annotated[str, typer.Option(help="Move the stored clock, for example 2h or -30min.")] = "0h",
-    utc: Annotated[bool, typer.Option("--utc", help="Take stamps that carry an offset as UTC.")] = False,
-    column: Annotated[list[str], typer.Option(help="Column map of a table, as Close=last; repeatable.")] = [],  # noqa: B006
-    price_scale: Annotated[float | None, typer.Option(help="Integer price units per 1.0 in .bi5 files.")] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Sort; drop repeated and unusable rows.")] = False,
-    overwrite: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder has already.")] = False,
+    format_: Annotated[str, typer.Option("--format", help="Detected by content, or name it.")] = "auto",
+    symbol: Annotated[str, typer.Option(help="Name of the asset, or * to take it from file names.")] = "",
+    start: Annotated[datetime | None, date("Start of a .bi5 file's period, if its path does not say it.")] = None,
+    shift: Annotated[str, typer.Option(help="Move all timestamps, for example 2h or -30min.")] = "0h",
+    utc: Annotated[bool, typer.Option("--utc", help="Convert timestamps with an offset to UTC.")] = False,
+    column: Annotated[list[str], typer.Option(help="Column name in a table, as Close=last; repeatable.")] = [],  # noqa: B006
+    price_scale: Annotated[float | None, typer.Option(help="Price units per 1.0 in .bi5 files.")] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Sort rows; drop repeated and unusable ones.")] = False,
+    overwrite: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder already has.")] = False,
 ) -> Answer:
-    """Read files of other tools into a bar folder; the clock stays as stored unless --shift or --utc moves it."""
+    """Import files of other tools into a bar folder; timestamps stay as they are without --shift or --utc."""
     from vaiom.market.imports import import_files
 
     if wrong := [pair for pair in column if not all(pair.partition("="))]:
         raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(wrong[0]))
-    about = {"symbol": symbol or None, "start": start, "price_scale": price_scale, "utc": utc, "repair": repair}
-    columns, moved = dict(pair.split("=", 1) for pair in column), parse_span(shift)
-    options = {**about, "format": format_, "columns": columns, "shift": moved, "replace": overwrite}
-    return _bars("importing", out, import_files, paths, out, **options)
+    options = {"symbol": symbol or None, "start": start, "price_scale": price_scale, "utc": utc, "repair": repair}
+    options |= {"columns": dict(pair.split("=", 1) for pair in column), "shift": parse_span(shift)}
+    return _bars("importing", out, import_files, paths, out, **options, format=format_, replace=overwrite)
 
 
 @answers
 def resample(bars: BarsDir, to: Timeframe, out: Out, overwrite: Overwrite = False) -> Answer:
-    """Finer bars become coarser ones by fixed clock bins; empty bins stay empty."""
+    """Build coarser bars from finer ones, by fixed times of the clock; no bar is made where there are none."""
     from vaiom.market.resample import resample_folder
 
     return _bars("resampling", out, resample_folder, bars, to, out, overwrite=overwrite)
@@ -83,12 +82,12 @@ def simulate(
     out: Out,
     assets: Annotated[int | None, typer.Option(min=1, help="Number of assets.")] = None,
     bars: Annotated[int | None, typer.Option(min=1, help="Bars per asset.")] = None,
-    timeframe: Annotated[str | None, typer.Option(help="1h unless told, or a part of it, as in 1min.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Same seed, same market.")] = None,
-    correlation: Annotated[float | None, typer.Option(help="Of two assets in the same hour; 0 unless told.")] = None,
+    timeframe: Annotated[str | None, typer.Option(help="Length of a bar: 1h, or a part of it such as 1min.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same market.")] = None,
+    correlation: Annotated[float | None, typer.Option(help="Between assets in the same hour; 0 by default.")] = None,
     overwrite: Overwrite = False,
 ) -> Answer:
-    """Make a market whose true distribution of the next return is known; its oracle is the best any model can do."""
+    """Simulate a market whose true distributions are known; its oracle has the best score a model can reach."""
     from vaiom.simulate import market
 
     chosen = {"assets": assets, "bars": bars, "timeframe": timeframe, "seed": seed, "correlation": correlation}
@@ -98,7 +97,7 @@ def simulate(
 
 @answers
 def check(bars: BarsDir) -> Answer:
-    """Report what is wrong, odd or missing in prices, and what the masks make of them."""
+    """Check prices for errors, oddities and gaps, and show how many rows would be masked."""
     from vaiom.events.build import corpus_in_memory
     from vaiom.events.corpus import few_train_events, split_quality
     from vaiom.market.check import check_folder
@@ -106,14 +105,15 @@ def check(bars: BarsDir) -> Answer:
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
-    kind, summary = "few_train_events", "events before the end of Train: too few to learn the asset from"
-    few, problem = partial(Finding, kind=kind, severity=Severity.WARNING, summary=summary), {}
+    problem = {}
     try:
         corpus = corpus_in_memory(bars)
-        report = report.plus({name: [few(count=n)] for name, n in few_train_events(corpus).items()})
+        summary = "events before the end of Train: too few to learn the asset from"
+        few = partial(Finding, kind="few_train_events", severity=Severity.WARNING, summary=summary)
+        report = report.plus({symbol: [few(count=number)] for symbol, number in few_train_events(corpus).items()})
         splits = split_quality(corpus)
     except DataError as error:
-        # Bars that cannot become a corpus are still worth a report; the reason belongs in it.
+        # Bars that cannot become a corpus still get a report, with the reason in it.
         splits, problem = [], {"corpus_problem": str(error)}
     notes = [f"note: these bars cannot become a corpus yet.\n{text}" for text in problem.values()]
     shown = [*data_tables.price_quality(report), *([data_tables.split_quality(splits)] if splits else [])]
@@ -121,7 +121,7 @@ def check(bars: BarsDir) -> Answer:
 
 
 def _bars(title: str, out: Path, make: Callable[..., dict[str, Any]], *args: Any, **options: Any) -> Answer:
-    """Make a bar folder, with its progress; its manifest is the answer."""
+    """Make a bar folder with a progress bar, and show its manifest."""
     with progress_bar(title) as progress:
         manifest = make(*args, **options, progress=progress)
     return Answer(json=manifest, shown=data_tables.bar_folder(manifest, out))
@@ -129,17 +129,17 @@ def _bars(title: str, out: Path, make: Callable[..., dict[str, Any]], *args: Any
 
 @answers
 def build(
-    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="A folder of <SYMBOL>.parquet bars.")],
-    out: Annotated[Path, typer.Option(help="Where the corpus goes.")],
-    timeframe: Annotated[str, typer.Option(help="What the bars must be, as in 1h; else what they are.")] = "",
-    train_end: Annotated[str, typer.Option(help="End of Train; alone, it moves all boundaries with it.")] = "",
-    validation: Annotated[str, typer.Option(help="Validation as D:D, half-open.")] = "",
-    test: Annotated[str, typer.Option(help="Test intervals as D:D,D:D; they become test-h1, test-h2, ...")] = "",
-    seal: Annotated[str, typer.Option(help="From here on nothing is scored without --unseal.")] = "",
-    like: Annotated[Path | None, typer.Option(help="A model: its buckets and, unless named, its boundaries.")] = None,
-    classes: Annotated[Path | None, typer.Option(help="TOML or JSON table: symbol = class, such as EQUITY.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: the cluster that `ray start --head` began.")] = "local",
-    workers: Annotated[int, typer.Option(min=1, help="Local processes, each with an asset in memory.")] = 1,
+    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="Bar folder: one <SYMBOL>.parquet per asset.")],
+    out: Annotated[Path, typer.Option(help="Corpus folder to write.")],
+    timeframe: Annotated[str, typer.Option(help="Length that the bars must have, such as 1h.")] = "",
+    train_end: Annotated[str, typer.Option(help="End of Train; alone, it moves all other dates too.")] = "",
+    validation: Annotated[str, typer.Option(help="Validation as START:END; the end is excluded.")] = "",
+    test: Annotated[str, typer.Option(help="Tests as START:END,START:END: test-h1, test-h2, ...")] = "",
+    seal: Annotated[str, typer.Option(help="From this date on, events are scored only with --unseal.")] = "",
+    like: Annotated[Path | None, typer.Option(help="Use the buckets, and the dates, of this model.")] = None,
+    classes: Annotated[Path | None, typer.Option(help="TOML or JSON table of asset classes: symbol = class.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray for a cluster started by `ray start`.")] = "local",
+    workers: Annotated[int, typer.Option(min=1, help="Local processes; each holds an asset in memory.")] = 1,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
@@ -163,7 +163,7 @@ def build(
 
 @answers
 def append(corpus: CorpusPath, bars: NewBars) -> Answer:
-    """Add new bars; history is not rebuilt, and the result equals a full build."""
+    """Add new bars to a corpus; nothing is rebuilt, and the result equals a full build."""
     from vaiom.events.build import append_bars
 
     before = len(vaiom.open_corpus(corpus, verify=False))
@@ -174,13 +174,13 @@ def append(corpus: CorpusPath, bars: NewBars) -> Answer:
 
 @answers
 def show(corpus: CorpusPath) -> Answer:
-    """Print what a corpus holds: assets, splits, edges, quality, where it came from."""
+    """Show what a corpus holds: assets, splits, bucket edges, data quality, origin."""
     return _corpus_answer(vaiom.open_corpus(corpus), quality=True)
 
 
 @answers
 def pack(corpus: CorpusPath, file: PackedFile) -> Answer:
-    """Write a corpus into one file that travels; one that is there is replaced."""
+    """Pack a corpus into one file, to move it; an existing file is replaced."""
     from vaiom.events.pack import pack as pack_corpus
 
     size = pack_corpus(corpus, file)
@@ -189,7 +189,7 @@ def pack(corpus: CorpusPath, file: PackedFile) -> Answer:
 
 @answers
 def unpack(file: PackedFile, folder: CorpusPath, overwrite: Overwrite = False) -> Answer:
-    """Restore a packed corpus; every byte is checked."""
+    """Unpack a corpus and verify every byte."""
     from vaiom.events.pack import unpack as unpack_corpus
 
     return _corpus_answer(unpack_corpus(file, folder, overwrite=overwrite))
@@ -211,11 +211,9 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.Spli
         return replace(vaiom.SplitConfig(), **changes)
     except ValueError as error:
         given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
-        raise ConfigError(
-            str(error),
-            got=" ".join(f"--{name} {value}" for name, value in given.items() if value),
-            fix="name --train-end, --validation, --test and --seal together, or --train-end alone to move them all",
-        ) from error
+        got = " ".join(f"--{name} {value}" for name, value in given.items() if value)
+        fix = "name --train-end, --validation, --test and --seal together, or --train-end alone to move them all"
+        raise ConfigError(str(error), got=got, fix=fix) from error
 
 
 def _interval(text: str) -> tuple[datetime, datetime]:
@@ -230,12 +228,11 @@ def _class_table(file: Path | None) -> dict[str, str]:
         return {}
     try:
         text = file.read_text(encoding="utf-8")
-        table = parse_json(text) if file.suffix == ".json" else tomllib.loads(text)
+        table = from_json(dict[str, str], parse_json(text) if file.suffix == ".json" else tomllib.loads(text))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("the class table cannot be read", where=file, got=str(error)) from error
-    if not isinstance(table, dict) or not all(isinstance(value, str) for value in table.values()):
-        raise ConfigError("the class table is not a table", where=file, expected='EURUSD = "FX", one line per symbol')
-    return {str(symbol): value.upper() for symbol, value in table.items()}
+        expected = 'EURUSD = "FX", one line per symbol'
+        raise ConfigError("the class table cannot be read", where=file, expected=expected, got=str(error)) from error
+    return {symbol: name.upper() for symbol, name in table.items()}
 
 
 def _corpus_answer(corpus: vaiom.Corpus, *warnings: str, quality: bool = False) -> Answer:

@@ -1,4 +1,4 @@
-"""`vaiom baselines`, `evaluate`, `score`, `report` and `audit`: what a run is worth, and why that can be believed."""
+"""`vaiom baselines`, `evaluate`, `score`, `report`, `audit`: how good a run is, and why that can be trusted."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from vaiom.run import Run, find_run
 if TYPE_CHECKING:
     from vaiom.evaluation.evaluate import Evaluation
 
-_WIDTH, _NARROW = 80, 5
-"""Columns of a screen, and of the first table of an evaluation that go onto it."""
-Baselines = Annotated[Path | None, typer.Option(help="From `vaiom baselines`; else three quick ones.")]
-Context = Annotated[int, typer.Option(help="Rows of history of an event; a run has its own.")]
+_WIDTH, _NARROW = 80, 5  # of a screen in characters, and of the short headline table in columns
+Baselines = Annotated[Path | None, typer.Option(help="Folder of `vaiom baselines`; by default, three quick ones.")]
+Context = Annotated[int, typer.Option(help="Rows of history that an event must have.")]
 CUTS, RARE_CUTS, QUICK = AuditConfig.cuts, AuditConfig.rare_cuts, ",".join(QUICK_BASELINES)
 
 
 @answers
 def baselines(
     corpus: CorpusPath,
-    out: Annotated[Path, typer.Option(help="Where fits and per-event losses are kept; later runs add to it.")],
-    only: Annotated[str | None, typer.Option(metavar="A,B", help="Some of them instead of all.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for fits and per-event losses; later calls add to it.")],
+    only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these, instead of all.")] = None,
     split: Split = "validation",
     context: Context = 512,
     horizon: Annotated[int, typer.Option(help="Bars that the return spans, as in `vaiom horizons`.")] = 1,
@@ -70,17 +69,17 @@ def baselines(
 
 @answers
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a packaged model's name.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or name of a packaged model.")],
     split: Split = "validation",
     corpus: RunCorpus = None,
     baselines: Baselines = None,
-    seed_run: Annotated[list[Path] | None, typer.Option(help="Another seed, evaluated before; repeatable.")] = None,
+    seed_run: Annotated[list[Path] | None, typer.Option(help="Evaluated run of another seed; repeatable.")] = None,
     unseal: Unseal = None,
-    out: Annotated[Path | None, typer.Option(help="Where figures go instead of into the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the run.")] = None,
     every: Every = False,
     device: Device = "auto",
 ) -> Answer:
-    """Score a run on held-out events: bits, gains with intervals, calibration; the figures are kept in the run."""
+    """Score a run on held-out events: bits per event, gains with intervals, calibration; results go into the run."""
     from vaiom.evaluation.evaluate import evaluate_run
 
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
@@ -94,18 +93,18 @@ def evaluate(
 
 @answers
 def score(
-    forecasts: Annotated[Path, typer.Argument(metavar="FORECASTS", help="Parquet or CSV, as docs/scoring.md says.")],
-    corpus: Annotated[Path, typer.Option(help="A corpus folder.")],
+    forecasts: Annotated[Path, typer.Argument(metavar="FORECASTS", help="Parquet or CSV, as in docs/scoring.md.")],
+    corpus: Annotated[Path, typer.Option(help="Corpus folder.")],
     split: Split = "validation",
-    name: Annotated[str | None, typer.Option(help="What to call them; else the file's name.")] = None,
-    against: Annotated[Path | None, typer.Option(help="A run that was evaluated on this split.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the forecasts; by default, the file's.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Run that was evaluated on this split.")] = None,
     baselines: Baselines = None,
     context: Context = 512,
-    save: Annotated[bool, typer.Option("--save", help="Keep them in the run: its report shows them.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Store them in the run, for its report.")] = False,
     unseal: Unseal = None,
     every: Every = False,
 ) -> Answer:
-    """Score anybody's forecasts (probabilities, quantiles or samples) on the events that a model is judged on."""
+    """Score forecasts of any origin (probabilities, quantiles or samples) on the same events as a model."""
     opened, name = vaiom.open_corpus(corpus), name or forecasts.name.partition(".")[0]
     options: dict[str, Any] = {"against": against, "baselines": baselines, "context": context, "unseal": unseal}
     found = vaiom.score(forecasts, opened, split, name=name, save=save, **options)
@@ -116,7 +115,7 @@ def score(
 def _judged(
     found: Evaluation, corpus: vaiom.Corpus, about: list[str], *notes: str, name: str | None = None, every: bool
 ) -> Answer:
-    """An evaluation of a model or of what has a `name`: in sentences, tables and further notes."""
+    """An evaluation of the model, or of forecasts with a `name`, as sentences, tables and notes."""
     from vaiom.report.contents import period_of
     from vaiom.report.results import describe, describe_states, notes_of, tables_of
 
@@ -140,11 +139,11 @@ def _judged(
 def report(
     run: RunPath,
     corpus: RunCorpus = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of report.html in the run.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="The headline tables as Markdown too.")] = None,
-    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="The headline tables as LaTeX too.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="By default, report.html in the run.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the tables as Markdown.")] = None,
+    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the tables as LaTeX.")] = None,
 ) -> Answer:
-    """Write the report of a run: one HTML file with everything inside, for a browser, paper or the archive."""
+    """Write the report of a run: one self-contained HTML file."""
     from vaiom.report.page import write_report
     from vaiom.report.results import verdict
 
@@ -162,21 +161,21 @@ def report(
 
 @answers
 def audit(
-    path: Annotated[Path, typer.Argument(metavar="CORPUS_OR_RUN", help="A corpus folder or a run folder.")],
-    bars: Annotated[Path | None, typer.Option(help="The bars of the corpus; without them less is proven.")] = None,
+    path: Annotated[Path, typer.Argument(metavar="CORPUS_OR_RUN", help="Corpus folder or run folder.")],
+    bars: Annotated[Path | None, typer.Option(help="Bar folder of the corpus, for all proofs.")] = None,
     corpus: RunCorpus = None,
-    cuts: Annotated[int, typer.Option(min=1, help="Random moments after which the bars are damaged.")] = CUTS,
-    rare_cuts: Annotated[int, typer.Option(min=0, help="Short cuts at each hour of the week and place.")] = RARE_CUTS,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of cuts and rescored events; drawn unless told.")] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Rows of a corpus window; a run has its own.")] = None,
-    baselines: Annotated[str, typer.Option(help="Which are fitted again; trees and GARCH take minutes.")] = QUICK,
-    rescore: Annotated[int | None, typer.Option(min=1, help="How many events of a split are scored again.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Instead, a service's ledger; --bars has the bars.")] = None,
-    repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train a run's first steps twice.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="With --repeat: all its steps.")] = False,
+    cuts: Annotated[int, typer.Option(min=1, help="Random times after which bars are changed.")] = CUTS,
+    rare_cuts: Annotated[int, typer.Option(min=0, help="The same per hour of the week, gap, holiday.")] = RARE_CUTS,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed; drawn by default.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Rows of a window, for a corpus.")] = None,
+    baselines: Annotated[str, typer.Option(help="Those to fit again; trees and GARCH take minutes.")] = QUICK,
+    rescore: Annotated[int | None, typer.Option(min=1, help="Events per split to score again.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Instead, check a service's ledger; needs --bars.")] = None,
+    repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train the run's first steps twice.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With --repeat: all steps.")] = False,
     device: Annotated[str, typer.Option(help="With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> Answer:
-    """Prove that nothing leaked from the future and that every number has a known origin; exit 1 if a proof fails."""
+    """Prove that nothing leaked from the future and that all figures can be computed again; exit 1 if a proof fails."""
     from vaiom.audit.audit import audit_path, hashes_of
     from vaiom.audit.proof import FAILED
     from vaiom.audit.provenance import prove_repeat

@@ -24,14 +24,12 @@ from vaiom.files import write_bytes
 from vaiom.report.tables import Column, Table, bits, count, prose, text
 from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
-SOURCES = "dukascopy, its layout at an http address, ccxt:EXCHANGE, a file or a folder."
-Now = Annotated[datetime | None, date("A moment of the bars' clock instead of the present, in UTC.")]
-Markdown = Annotated[Path | None, typer.Option(help="The Markdown file to write; else it is printed.")]
-FewDevice = Annotated[
-    str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N, by PyTorch; else what answers soonest.")
-]
-Plot = Annotated[Path | None, typer.Option(help="A picture of each distribution: .png, .svg or .pdf.")]
-UtcOffset = Annotated[str, typer.Option(help="How far the clock of the bars is ahead of UTC, as in 2h.")]
+SOURCES = "dukascopy, a URL with its file layout, ccxt:EXCHANGE, a file or a folder."
+Now = Annotated[datetime | None, date("Time to forecast at, on the clock of the bars; by default now, in UTC.")]
+Markdown = Annotated[Path | None, typer.Option(help="Write the card to this Markdown file instead of printing it.")]
+FewDevice = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N; by default, the fastest.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw each distribution into this .png, .svg or .pdf file.")]
+UtcOffset = Annotated[str, typer.Option(help="How far the clock of the bars is ahead of UTC, for example 2h.")]
 
 if TYPE_CHECKING:
     from vaiom.events.joint import Portfolio
@@ -40,14 +38,14 @@ if TYPE_CHECKING:
 
 @answers
 def forecast(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Any file that `vaiom data import` reads.")],
-    model: Annotated[str, typer.Option(help="A packaged model's name, a run folder or a model file.")] = DEFAULT_MODEL,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Price files that `vaiom data import` reads.")],
+    model: Annotated[str, typer.Option(help="Name of a packaged model, run folder or model file.")] = DEFAULT_MODEL,
     symbol: Symbol = None,
     now: Now = None,
     plot: Plot = None,
     device: FewDevice = None,
 ) -> Answer:
-    """Forecast the bar after the last one of price files, with a model that is part of the package."""
+    """Forecast the next bar of price files with a model that comes with the package."""
     forecaster = vaiom.Forecaster.load(model, device)
     from vaiom.forecast.bars import coarsened
     from vaiom.market.check import check_bars
@@ -69,7 +67,7 @@ def forecast(
 
 @answers
 def models() -> Answer:
-    """List the models that are part of the package."""
+    """List the models that come with the package."""
     known = [{"name": name, **vaiom.Forecaster.pretrained(name, None).describe()} for name in packaged_models()]
     columns = [
         Column("name", text, itemgetter("name")),
@@ -84,7 +82,7 @@ def models() -> Answer:
 
 @answers
 def card(run: ModelPath, out: Markdown = None) -> Answer:
-    """Describe a model: what it is, what it was made from, how it scored, its limits."""
+    """Show a model card: what the model is, what it was trained on, its scores and its limits."""
     from vaiom.report.page import render_card
 
     page = render_card(find_run(run))
@@ -95,13 +93,13 @@ def card(run: ModelPath, out: Markdown = None) -> Answer:
 
 def predict(
     run: ModelPath,
-    bars: Annotated[Path, typer.Option(help="A bar folder, or one asset's Parquet file.")],
-    symbol: Annotated[str | None, typer.Option(help="One asset of the folder; or what the file's asset is.")] = None,
-    horizon: Annotated[int, typer.Option(help="Over so many next bars, of those the run was taught.")] = 1,
+    bars: Annotated[Path, typer.Option(help="Bar folder, or Parquet file of one asset.")],
+    symbol: Annotated[str | None, typer.Option(help="One asset of the folder, or the asset of the file.")] = None,
+    horizon: Annotated[int, typer.Option(help="Bars ahead; more than 1 needs `vaiom horizons`.")] = 1,
     now: Now = None,
     device: FewDevice = None,
     json: Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="A line per asset, for other programs.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print one CSV line per asset.")] = False,
 ) -> None:
     """Forecast the next return of each asset, given that it is not zero."""
     if json and csv:
@@ -119,18 +117,18 @@ def predict(
 @answers
 def risk(
     run: ModelPath,
-    bars: Annotated[Path, typer.Option(help="A bar folder with the assets of the positions.")],
-    positions: Annotated[Path, typer.Option(help="Amounts of money: symbol,amount lines, short where negative.")],
-    horizon: Annotated[int, typer.Option(min=1, help="Bars ahead; `vaiom horizons` teaches more than one.")] = 1,
+    bars: Annotated[Path, typer.Option(help="Bar folder with the assets of the positions.")],
+    positions: Annotated[Path, typer.Option(help="File of symbol,amount lines in money; negative is short.")],
+    horizon: Annotated[int, typer.Option(min=1, help="Bars ahead; more than 1 needs `vaiom horizons`.")] = 1,
     level: Annotated[float, typer.Option(help="Of value at risk and expected shortfall.")] = 0.99,
-    given: Annotated[list[str] | None, typer.Option(metavar="SYMBOL=R", help="What if: a log return.")] = None,
-    draws: Annotated[int, typer.Option(min=100, help="More of them make the sampling error smaller.")] = 50_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    given: Annotated[list[str] | None, typer.Option(metavar="SYMBOL=R", help="Scenario: a log return.")] = None,
+    draws: Annotated[int, typer.Option(min=100, help="Samples; more reduce the sampling error.")] = 50_000,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the samples.")] = 0,
     now: Now = None,
     plot: Plot = None,
     device: FewDevice = None,
 ) -> Answer:
-    """The distribution of a portfolio's profit and loss: risk, and which position contributes how much."""
+    """Show the risk of a portfolio: value at risk, expected shortfall, and what each position contributes."""
     forecaster = vaiom.Forecaster.load(run, device)
     from vaiom.forecast.bars import newest_bars
     from vaiom.forecast.portfolio import read_positions
@@ -166,7 +164,7 @@ def risk(
 def describe_forecasts(
     forecaster: vaiom.Forecaster, dists: Sequence[vaiom.ReturnDistribution], notes: Sequence[str] = ()
 ) -> Answer:
-    """Forecasts as a table, with what to know about them."""
+    """Forecasts as a table with notes."""
     from vaiom.forecast.distribution import notes_of
 
     rows = [dist.summary() for dist in dists]
@@ -182,14 +180,14 @@ def describe_forecasts(
 
 
 def describe_quality(symbol: str, findings: Sequence[Finding], repairs: Mapping[str, int]) -> str:
-    """What is wrong with an asset's prices, in one line; nothing where nothing is."""
-    found = [f"{each.kind} {each.count:,}" for each in findings if each.severity != "info"]
-    found += [f"{name.replace('_', ' ')} {number:,}" for name, number in repairs.items() if number]
-    return f"{symbol}: quality: {', '.join(found)} (`vaiom data check` says more)" if found else ""
+    """One line on the problems of an asset's prices; empty if there are none."""
+    problems = [f"{finding.kind} {finding.count:,}" for finding in findings if finding.severity != "info"]
+    problems += [f"{name.replace('_', ' ')} {number:,}" for name, number in repairs.items() if number]
+    return f"{symbol}: quality: {', '.join(problems)} (`vaiom data check` says more)" if problems else ""
 
 
 def _draw(dists: Sequence[vaiom.ReturnDistribution | Portfolio], file: Path) -> None:
-    """The distributions below each other."""
+    """Draw the distributions one below the other."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.4 * len(dists)), layout="constrained")
@@ -203,39 +201,39 @@ def _draw(dists: Sequence[vaiom.ReturnDistribution | Portfolio], file: Path) -> 
 
 @answers
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a checkpoint.")],
-    onnx: Annotated[Path, typer.Option(help="The file to write.")],
-    corpus: Annotated[Path | None, typer.Option(help="Real windows for the check; else the run's corpus.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or checkpoint file.")],
+    onnx: Annotated[Path, typer.Option(help="File to write.")],
+    corpus: Annotated[Path | None, typer.Option(help="Corpus to check it on; by default, the run's.")] = None,
 ) -> Answer:
-    """Write the selected model as ONNX, once it gives PyTorch's answers."""
+    """Export a model as ONNX, after a check that it answers as PyTorch does."""
     from vaiom.forecast.torch_engine import export_run
 
-    made = export_run(run, onnx, corpus)
-    windows = f"{made.random_windows} made-up and {made.real_windows} real windows"
-    equal = f"probabilities within {made.largest_difference:.1g} of PyTorch's on {windows}"
-    return Answer(json=asdict(made), notes=[f"{made.file}: {made.bytes / 2**20:.1f} MiB; {equal}"])
+    exported = export_run(run, onnx, corpus)
+    windows = f"{exported.random_windows} made-up and {exported.real_windows} real windows"
+    equal = f"probabilities within {exported.largest_difference:.1g} of PyTorch's on {windows}"
+    return Answer(json=asdict(exported), notes=[f"{exported.file}: {exported.bytes / 2**20:.1f} MiB; {equal}"])
 
 
 def serve(
     run: ModelPath,
-    bars: Annotated[Path | None, typer.Option(help="A bar folder whose assets are live from the start.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; only this machine unless told.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    allow_host: Annotated[list[str] | None, typer.Option(help="A name that requests may be sent to.")] = None,
-    state: Annotated[Path | None, typer.Option(help="What survives a restart; beside the model unless named.")] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="API keys, one a line; without it all are let in.")] = None,
-    rate_limit: Annotated[str | None, typer.Option(help="For each key or address, as in 600/min.")] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
-    body_seconds: Annotated[float, typer.Option(help="Time for a request to arrive.")] = 10.0,
-    alert_bits: Annotated[float, typer.Option(help="Alert where the model loses to Frequency by more.")] = 0.0,
-    backfill: Annotated[int, typer.Option(min=0, help="Bars of --bars whose forecasts are made again.")] = 96,
-    ledger: Annotated[Path | None, typer.Option(help="Put each forecast on record here before its bar.")] = None,
-    follow: Annotated[str | None, typer.Option(metavar="SOURCE", help="Take its new bars: " + SOURCES)] = None,
+    bars: Annotated[Path | None, typer.Option(help="Bar folder; its assets are live from the start.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; by default, only this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
+    allow_host: Annotated[list[str] | None, typer.Option(help="Further host name of the service; repeatable.")] = None,
+    state: Annotated[Path | None, typer.Option(help="Folder for what survives a restart.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File of API keys, one per line; else open to all.")] = None,
+    rate_limit: Annotated[str | None, typer.Option(help="Limit per key or address, for example 600/min.")] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Largest request, in bytes.")] = 1 << 20,
+    body_seconds: Annotated[float, typer.Option(help="Longest time for a request to arrive.")] = 10.0,
+    alert_bits: Annotated[float, typer.Option(help="Alert if worse than Frequency by more than this.")] = 0.0,
+    backfill: Annotated[int, typer.Option(min=0, help="Last bars of --bars to forecast and score.")] = 96,
+    ledger: Annotated[Path | None, typer.Option(help="Record each forecast here before its bar is known.")] = None,
+    follow: Annotated[str | None, typer.Option(metavar="SOURCE", help="Take new bars from " + SOURCES)] = None,
     utc_offset: UtcOffset = "0h",
     device: Device = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the model.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the model.")] = None,
 ) -> None:
-    """Serve forecasts, live assets and a dashboard."""
+    """Serve forecasts and live assets over HTTP, with a dashboard."""
     # The bars of a request are few: more threads for them would only take processors from the model.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
@@ -256,14 +254,14 @@ def serve(
 
 
 def follow(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCES)],
-    url: Annotated[str, typer.Option(help="The service.")] = "http://127.0.0.1:8000",
-    symbol: Annotated[str | None, typer.Option(help="The asset, or * where names of files have it.")] = None,
-    shift: Annotated[str, typer.Option(help="Move the clock of files, for example 2h or -30min.")] = "0h",
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Where new bars come from: " + SOURCES)],
+    url: Annotated[str, typer.Option(help="Address of the service.")] = "http://127.0.0.1:8000",
+    symbol: Annotated[str | None, typer.Option(help="Name of the asset, or * to take it from file names.")] = None,
+    shift: Annotated[str, typer.Option(help="Move all timestamps, for example 2h or -30min.")] = "0h",
     utc_offset: UtcOffset = "0h",
-    api_key_file: Annotated[Path | None, typer.Option(help="A file whose first line is the API key.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File whose first line is the API key.")] = None,
 ) -> None:
-    """Push the new bars of a source, such as a folder that another program writes to, to a running service."""
+    """Send new bars from a source, such as a folder that another program writes to, to a running service."""
     from vaiom.market.feeds import open_feed
     from vaiom.market.formats.table import Options
     from vaiom.serve.follow import Follower, HttpService
@@ -279,12 +277,12 @@ def follow(
 
 @answers
 def state(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --state of a service that does not run.")],
-    after: Annotated[datetime | None, date("Remove the bars after this moment, and what they settled.")] = None,
-    symbol: Annotated[str | None, typer.Option(help="Remove bars of this asset alone.")] = None,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Let the next start replay all stored bars.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --state folder of a stopped service.")],
+    after: Annotated[datetime | None, date("Remove the bars after this time, and their scores.")] = None,
+    symbol: Annotated[str | None, typer.Option(help="Remove bars of this asset only.")] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Replay all stored bars at the next start.")] = False,
 ) -> Answer:
-    """Look at the bars that a service has stored, remove some, or have its state computed again."""
+    """Show the bars that a service has stored, remove some, or have its state computed again."""
     from vaiom.serve.run import open_state
 
     with open_state(folder) as store:

@@ -19,11 +19,11 @@ from vaiom.errors import ConfigError
 _PLAIN: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
 app = typer.Typer(
     name="vaiom",
-    help="The distribution of the next return: data in, corpus, model, honest figures, forecasts.",
+    help="Forecast the distribution of the next return: prices, corpus, training, evaluation, forecasts, service.",
     **_PLAIN,
 )
-prices = typer.Typer(help="Prices in: download, import, resample, simulate, check.", **_PLAIN)
-corpora = typer.Typer(help="Bars become a causal, self-describing corpus.", **_PLAIN)
+prices = typer.Typer(help="Get price bars: download, import, resample, simulate, check.", **_PLAIN)
+corpora = typer.Typer(help="Turn bars into a corpus to train on: features, targets, buckets, splits.", **_PLAIN)
 app.add_typer(prices, name="data")
 app.add_typer(corpora, name="corpus")
 _COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
@@ -39,19 +39,19 @@ _COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
 for group, commands in _COMMANDS.items():
     for command in commands:
         group.command(command.__name__.strip("_"))(command)
-# Commands of a checkout, which no wheel holds: words, options and --help all go to the command behind.
+# These commands need a checkout: their arguments, --help included, are passed on to the program there.
 _FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 @app.command(context_settings=_FORWARD)
 def reproduce(context: typer.Context) -> None:
-    """Run the paper's experiments on your corpora and print its tables with both columns."""
+    """Run the paper's experiments on your corpora and print the results beside the published ones."""
     _forward("reproduction", context)
 
 
 @app.command(context_settings=_FORWARD)
 def bench(context: typer.Context) -> None:
-    """Measure speed and memory against plain references; run it on a quiet machine."""
+    """Measure speed and memory against plain reference code; use a quiet machine."""
     _forward("benchmarks", context)
 
 
@@ -68,12 +68,9 @@ def _forward(package: str, context: typer.Context) -> None:
     parts = (f"{package}/__main__.py", "src/vaiom/__init__.py")
     root = next((root for root in roots if all((root / part).is_file() for part in parts)), None)
     if root is None:
-        raise ConfigError(
-            f"`{context.command_path}` needs a checkout of the repository",
-            expected=f"a folder {package}",
-            where=Path.cwd(),
-            fix="git clone the repository, pip install -e it, and run the command there",
-        )
+        fix = "git clone the repository, pip install -e it, and run the command there"
+        problem = f"`{context.command_path}` needs a checkout of the repository"
+        raise ConfigError(problem, expected=f"a folder {package}", where=Path.cwd(), fix=fix)
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     import_module(f"{package}.__main__").main(context.args, context.command_path)

@@ -33,14 +33,14 @@ FOR_CPU, FOR_GPU = "demo", "best"
 
 @answers
 def run(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that `vaiom data import` reads, folders.")],
-    out: Annotated[Path, typer.Option(help="Where everything goes; the same command again goes on there.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Price files that `vaiom data import` reads.")],
+    out: Annotated[Path, typer.Option(help="Folder for all results; run it again to continue there.")],
     symbol: Symbol = None,
-    experiment: Annotated[str | None, typer.Option(help="Instead of the size that this machine can train.")] = None,
+    experiment: Annotated[str | None, typer.Option(help="By default, one that this machine can train.")] = None,
     settings: Settings = None,
     device: Device = "auto",
 ) -> Answer:
-    """Do the whole job: import, check, corpus, train, baselines, evaluate, report, audit, forecast."""
+    """Do the whole job on your files: import, check, corpus, train, baselines, evaluate, report, audit, forecast."""
     require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.audit.audit import audit_path
     from vaiom.audit.proof import FAILED, AuditConfig
@@ -66,11 +66,11 @@ def run(
 
 @answers
 def demo(
-    out: Annotated[Path, typer.Option(help="Where everything goes; an earlier demo is replaced.")] = FOLDER,
-    seed: Annotated[int, typer.Option(min=0, help="Of the market and of the model.")] = 17,
+    out: Annotated[Path, typer.Option(help="Folder for all results; an earlier demo is replaced.")] = FOLDER,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of market and model.")] = 17,
     device: Device = "auto",
 ) -> Answer:
-    """Run the whole job on a market whose best reachable score is known: data, corpus, model, baselines, report."""
+    """Do the whole job on a simulated market whose best possible score is known."""
     require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.baselines.counts import Frequency, Markov
     from vaiom.evaluation.predictor import ModelPredictor
@@ -106,7 +106,7 @@ def demo(
 
 
 def _import(files: Sequence[Path], out: Path, symbol: str | None) -> Path:
-    """The bars of the files as a folder, which one bar folder is already; an earlier run must have had these files."""
+    """Import the files into a bar folder, unless they are one; an earlier run here must have had the same files."""
     from vaiom.market.imports import import_files, list_files
 
     bars, record = out / "bars", out / "files.json"
@@ -124,7 +124,7 @@ def _import(files: Sequence[Path], out: Path, symbol: str | None) -> Path:
 
 
 def _judge(bars: Path, out: Path, name: str | None, settings: Sequence[str], device: str) -> RunContents:
-    """Check, corpus, training, baselines, evaluation and report; what is finished already is kept."""
+    """Check, corpus, training, baselines, evaluation and report; finished parts are kept."""
     from vaiom.evaluation.evaluate import Evaluation, evaluate_run
     from vaiom.evaluation.predictor import score_baselines
     from vaiom.events.splits import VALIDATION
@@ -157,7 +157,7 @@ def _judge(bars: Path, out: Path, name: str | None, settings: Sequence[str], dev
 
 
 def _corpus(bars: Path, folder: Path) -> vaiom.Corpus:
-    """The corpus of the bars, under the boundaries that they can bear."""
+    """Open or build the corpus, with split dates that suit the bars."""
     from vaiom.events.build import CorpusConfig, build_corpus, propose_splits
     from vaiom.events.corpus import MANIFEST_NAME
 
@@ -189,7 +189,7 @@ def _experiment(corpus: vaiom.Corpus, name: str | None, device: str) -> Experime
 
 
 def _next(run: Path, bars: Path, began: float) -> list[str]:
-    """The time it took, and what can be done with what is there."""
+    """The time it took, and the commands to try next."""
     return [
         f"\nDone in {timedelta(seconds=round(time.monotonic() - began))}. The report is {Run(run).report}. Next:",
         f"  vaiom predict {run} --bars {bars}",
@@ -200,7 +200,7 @@ def _next(run: Path, bars: Path, began: float) -> list[str]:
 
 
 def _quick_baseline(name: str, progress: Progress | None) -> Baseline:
-    """A baseline by name; the paper's trees in seconds, with fewer events and larger steps."""
+    """A baseline by name; LightGBM takes seconds, with fewer events and a higher learning rate than the paper's."""
     from vaiom.baselines.base import baseline
     from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 

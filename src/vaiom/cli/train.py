@@ -1,4 +1,4 @@
-"""`vaiom experiments`, `train`, `refit`, `horizons`, `dependence`: what an experiment learns from a corpus."""
+"""`vaiom experiments`, `train`, `refit`, `horizons`, `dependence`: training on a corpus."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
 
 PAPER = "the paper's corpus"
-NOTED_RISE = 0.001
-"""Bits above its best at which Validation's end is worth a word."""
+NOTED_RISE = 0.001  # bits by which the last Validation may exceed the best without a note
 
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; repeatable.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable.")]
 
 
 @answers
 def experiments(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = "",
-    corpus: Annotated[Path | None, typer.Option(help="Whose vocabulary is counted; else the paper's.")] = None,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this experiment in full.")] = "",
+    corpus: Annotated[Path | None, typer.Option(help="Count parameters for this corpus, not the paper's.")] = None,
     every: Every = False,
 ) -> Answer:
-    """List the experiments that matter; with a name, its configuration and exact number of parameters."""
+    """List the main experiments; with a name, show its configuration and exact number of parameters."""
     from vaiom.experiments.registry import EXPERIMENTS, SHOWN, experiment
     from vaiom.model.config import PAPER_VOCABULARY
     from vaiom.model.vaiom import count_parameters
@@ -61,27 +60,27 @@ def experiments(
 @answers
 def train(
     corpus: CorpusPath,
-    out: Annotated[Path, typer.Option(help="The run folder.")],
-    experiment: Annotated[str | None, typer.Option(help="A name from `vaiom experiments`.")] = None,
-    start: Annotated[Path | None, typer.Option("--from", metavar="MODEL", help="Or go on from these weights.")] = None,
-    against: Annotated[list[Path] | None, typer.Option(help="With --from: a run to compare with; repeatable.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Instead of the experiment's.")] = None,
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+    experiment: Annotated[str | None, typer.Option(help="Name from `vaiom experiments`.")] = None,
+    start: Annotated[Path | None, typer.Option("--from", metavar="MODEL", help="Or continue from this model.")] = None,
+    against: Annotated[list[Path] | None, typer.Option(help="With --from: run to compare with; repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed, instead of the experiment's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps, instead of the experiment's.")] = None,
     device: Device = "auto",
     settings: Settings = None,
     resume: Resume = False,
 ) -> Answer | None:
     """Train an experiment and keep the model with the fewest Validation bits per event.
 
-    With --from the corpus is one that was built --like that model: assets that are new to it begin as unknown, steps
-    are small and few, and the last line says whether it helped.
+    With --from, build the corpus with --like and the same model. Training then takes few, small steps, assets that the
+    model does not know start as unknown, and the last line says whether it helped.
 
-    Several processes share the work under `torchrun --nproc-per-node N --no-python vaiom train ...`. Each draws its own
-    dropout and mirrored windows: with these, another number of processes trains another model, as another seed does.
+    To train on several processes: `torchrun --nproc-per-node N --no-python vaiom train ...`. Each process draws its own
+    dropout and mirrored windows, so that another number of processes gives another model, as another seed does.
     """
     if (experiment is None) == (start is None) or (against and not start):
         got = "--against alone" if against and not start else "neither" if start is None else "both"
-        raise ConfigError("what is trained?", expected="--experiment NAME or --from MODEL_OR_RUN", got=got)
+        raise ConfigError("nothing to train, or too much", expected="--experiment NAME or --from MODEL_OR_RUN", got=got)
     shortcuts = [f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None]
     what: dict[str, Any] = {"experiment": experiment, "start": start, "against": against or ()}
     what["settings"] = [*(settings or []), *shortcuts]
@@ -93,14 +92,14 @@ def train(
 @answers
 def refit(
     run: RunPath,
-    corpus: Annotated[Path, typer.Option(help="The corpus with the newest bars.")],
-    out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    until: Annotated[datetime | None, date("Use only bars before this date; else all.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Held-out data may be learned from and looked at.")] = False,
+    corpus: Annotated[Path, typer.Option(help="Corpus with the newest bars.")],
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+    until: Annotated[datetime | None, date("Use only bars before this date.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that held-out data may be used.")] = False,
     device: Device = "auto",
     resume: Resume = False,
 ) -> Answer | None:
-    """Train a run's configuration again on all bars; the last half-year selects and no test is left.
+    """Train a run's configuration again through the newest bars; the last half-year selects, and no test is left.
 
     The result is a model for use, not for evidence: judge the configuration by the run that it comes from.
     """
@@ -108,37 +107,37 @@ def refit(
 
     if not yes:
         problem = "a refit learns from Validation and the tests, selects on the newest half-year and records a look"
-        raise ConfigError(problem, where=corpus, expected="your word that this may be", fix="--yes")
+        raise ConfigError(problem, where=corpus, expected="your consent", fix="--yes")
     opened = vaiom.open_corpus(corpus)
     with training_report("refitting") as report:
         result = run_refit(run, opened, out, until=until, device=device, resume=resume, report=report)
-    told = "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
-    return _answer(result, told)
+    note = "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
+    return _answer(result, note)
 
 
 @answers
 def horizons(
     run: RunPath,
-    horizons: Annotated[str, typer.Option(metavar="A,B", help="Numbers of bars.")] = "",
+    horizons: Annotated[str, typer.Option(metavar="A,B", help="Numbers of bars, as in 4,8,24.")] = "",
     corpus: RunCorpus = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the heads.")] = 17,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the heads.")] = 17,
     device: Device = "auto",
 ) -> Answer:
-    """Teach a run the return over the next 4, 8 and 24 bars, by small heads beside its model, which does not change."""
+    """Train small extra heads for the return over several bars, 4, 8 and 24 by default; the model does not change."""
     from vaiom.events.horizons import HORIZONS
     from vaiom.experiments.refit import fit_horizons
 
     try:
-        wanted = [int(each) for each in horizons.split(",")] if horizons else HORIZONS
+        numbers = [int(text) for text in horizons.split(",")] if horizons else HORIZONS
     except ValueError as error:
         raise ConfigError("not horizons", expected="numbers of bars, as in 4,8,24", got=horizons) from error
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     with progress_bar("hidden states") as progress:
-        made = fit_horizons(run, opened, wanted, seed=seed, device=device, progress=progress)
+        heads = fit_horizons(run, opened, numbers, seed=seed, device=device, progress=progress)
     columns = [Column("bars", count), Column("Validation bits/event", bits)]
-    rows = [[int(each), value] for each, value in made.validation_bits.items()]
+    rows = [[int(bars), value] for bars, value in heads.validation_bits.items()]
     return Answer(
-        json={"horizons": [each.bars for each in made.fits], "validation_bits": made.validation_bits, "seed": seed},
+        json={"horizons": [fit.bars for fit in heads.fits], "validation_bits": heads.validation_bits, "seed": seed},
         shown=[Table("Horizons", columns, rows)],
         notes=[f"\nThe heads are {Run(run).horizons}."],
     )
@@ -146,7 +145,7 @@ def horizons(
 
 @answers
 def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") -> Answer:
-    """Fit how the assets of a run depend on each other, on Train, for `vaiom risk`; its model does not change."""
+    """Fit the dependence between a run's assets on Train, for `vaiom risk`; the model does not change."""
     from vaiom.evaluation.joint import fit_dependence
     from vaiom.evaluation.predictor import ModelPredictor
     from vaiom.files import write_json
@@ -164,7 +163,7 @@ def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") 
 
 
 def _answer(result: TrainResult, *notes: str) -> Answer | None:
-    """What became of a run; of several processes only the first one says it."""
+    """The result of a training; of several processes, only the first prints it."""
     from vaiom.training.devices import is_rank_0
 
     if not is_rank_0():
@@ -191,7 +190,7 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
 
 @contextmanager
 def training_report(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What a run calls with each line of its metrics, to show progress."""
+    """A callback that shows the progress of a training from each line of its metrics."""
     before: tuple[int, float] | None = None
     with progress_bar(title) as progress:
 
