@@ -43,8 +43,6 @@ _USERS_ERRNOS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR),
 )
-_SPAN = re.compile(r"([+-]?\d{1,8})\s*(min|m|h|d)")
-_SPAN_UNITS = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def date(help_text: str, *names: str) -> Any:
@@ -176,8 +174,9 @@ def parse_date(text: str) -> datetime:
 
 def parse_span(text: str) -> timedelta:
     """A signed time span: 2h, -30min, 1d."""
-    match = _SPAN.fullmatch(text.strip())
+    match = re.fullmatch(r"([+-]?\d{1,8})\s*(min|m|h|d)", text.strip())
     if not match:
         expected = "a number of at most 8 digits and min, h or d, as in 2h or -30min"
         raise ConfigError("not a time span", expected=expected, got=repr(text))
-    return timedelta(**{_SPAN_UNITS[match[2]]: int(match[1])})
+    unit = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
+    return timedelta(**{unit: int(match[1])})

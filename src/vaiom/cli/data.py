@@ -64,9 +64,10 @@ def import_(
 
     if wrong := [pair for pair in column if not all(pair.partition("="))]:
         raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(wrong[0]))
-    options = {"symbol": symbol or None, "start": start, "price_scale": price_scale, "utc": utc, "repair": repair}
+    options: dict[str, Any] = {"symbol": symbol or None, "start": start, "utc": utc, "repair": repair}
     options |= {"columns": dict(pair.split("=", 1) for pair in column), "shift": parse_span(shift)}
-    return _bars("importing", out, import_files, paths, out, **options, format=format_, replace=overwrite)
+    options |= {"price_scale": price_scale, "format": format_, "replace": overwrite}
+    return _bars("importing", out, import_files, paths, out, **options)
 
 
 @answers

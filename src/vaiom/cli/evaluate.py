@@ -43,10 +43,8 @@ def baselines(
     from vaiom.events.horizons import at_horizon
 
     names = require_known([name.strip() for name in only.split(",")] if only is not None else usual_baselines())
-    if left_out := [name for name in BASELINES if only is None and name not in names]:
-        console.note(
-            f"No GPU here: {', '.join(left_out)} left out; --only {','.join(left_out)} trains them all the same."
-        )
+    if skipped := ",".join(name for name in BASELINES if only is None and name not in names):
+        console.note(f"No GPU here, so these are left out: {skipped}; --only {skipped} trains them all the same.")
     opened = vaiom.open_corpus(corpus)
     opened = opened if horizon == 1 else at_horizon(opened, horizon)
     splits = [split]
@@ -55,16 +53,16 @@ def baselines(
 
         context, splits = load_model(run).config.history, Run(find_run(run)).evaluated_splits() or splits
     columns = [Column("baseline"), Column("bits/event", bits), Column("behind best", signed)]
-    found, shown = {}, []
-    for each in splits:
-        scores = score_baselines(opened, names, out, each, context, console.progress_bar, unseal=unseal)
-        events = len(opened.endpoints(each, context, unseal=unseal is not None))
-        rows = [[name, value, value - min(scores.values())] for name, value in scores.items()]
-        found[each] = {"split": each, "events": events, "bits": scores}
-        shown.append(Table(f"{each}: {events:,} events, fitted on Train alone", columns, rows))
-    answer = found[split] if split in found else found[splits[0]]
+    results, tables = {}, []
+    for name in splits:
+        scores = score_baselines(opened, names, out, name, context, console.progress_bar, unseal=unseal)
+        events = len(opened.endpoints(name, context, unseal=unseal is not None))
+        rows = [[baseline, value, value - min(scores.values())] for baseline, value in scores.items()]
+        results[name] = {"split": name, "events": events, "bits": scores}
+        tables.append(Table(f"{name}: {events:,} events, fitted on Train alone", columns, rows))
+    result = results[split if split in results else splits[0]]
     notes = [f"\nFits and per-event losses are in {out}."]
-    return Answer(json={**answer, **({"splits": found} if run else {})}, shown=shown, notes=notes)
+    return Answer(json={**result, **({"splits": results} if run else {})}, shown=tables, notes=notes)
 
 
 @answers
@@ -85,10 +83,10 @@ def evaluate(
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     options: dict[str, Any] = {"baselines": baselines, "other_seeds": seed_run or [], "unseal": unseal, "out": out}
     with console.progress_bar(f"scoring {split}") as progress:
-        found = evaluate_run(run, opened, split, **options, device=device, progress=progress)
-    made = f"{found.experiment}, seed {found.seed}, step {found.step:,}"
+        evaluation = evaluate_run(run, opened, split, **options, device=device, progress=progress)
+    model = f"{evaluation.experiment}, seed {evaluation.seed}, step {evaluation.step:,}"
     where = f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it."
-    return _judged(found, opened, [made], where, every=every)
+    return _describe(evaluation, opened, [model], where, every=every)
 
 
 @answers
@@ -107,32 +105,33 @@ def score(
     """Score forecasts of any origin (probabilities, quantiles or samples) on the same events as a model."""
     opened, name = vaiom.open_corpus(corpus), name or forecasts.name.partition(".")[0]
     options: dict[str, Any] = {"against": against, "baselines": baselines, "context": context, "unseal": unseal}
-    found = vaiom.score(forecasts, opened, split, name=name, save=save, **options)
-    kept = [f"\nKept in {Run(against).forecasts / name}: vaiom report {against}"] if save and against else []
-    return _judged(found, opened, [], *kept, name=name, every=every)
+    evaluation = vaiom.score(forecasts, opened, split, name=name, save=save, **options)
+    stored = [f"\nKept in {Run(against).forecasts / name}: vaiom report {against}"] if save and against else []
+    return _describe(evaluation, opened, [], *stored, name=name, every=every)
 
 
-def _judged(
-    found: Evaluation, corpus: vaiom.Corpus, about: list[str], *notes: str, name: str | None = None, every: bool
+def _describe(
+    evaluation: Evaluation, corpus: vaiom.Corpus, about: list[str], *notes: str, name: str | None = None, every: bool
 ) -> Answer:
     """An evaluation of the model, or of forecasts with a `name`, as sentences, tables and notes."""
     from vaiom.report.contents import period_of
     from vaiom.report.results import describe, describe_states, notes_of, tables_of
 
-    tables, told = tables_of(found, found.split, name or "model"), ["", *notes_of(found)]
-    told += [describe_states(found.mixture)] if found.mixture else []
-    if found.looks is not None:
-        times = "once, now" if found.looks == 1 else f"{found.looks} times, this one included"
-        told.append(f"This split of this corpus was looked at {times}.")
-    shown = [table for part in tables if part not in ("calibration_by", "all_tests") for table in tables[part]]
-    if not every:  # what the first look needs, in 80 columns
+    tables, caveats = tables_of(evaluation, evaluation.split, name or "model"), ["", *notes_of(evaluation)]
+    caveats += [describe_states(evaluation.mixture)] if evaluation.mixture else []
+    if evaluation.looks is not None:
+        times = "once, now" if evaluation.looks == 1 else f"{evaluation.looks} times, this one included"
+        caveats.append(f"This split of this corpus was looked at {times}.")
+    if every:
+        wide = ("calibration_by", "all_tests")
+        shown = [table for part in tables if part not in wide for table in tables[part]] + tables["all_tests"]
+    else:  # what a first look needs, in 80 columns
         top, *_ = tables["headline"]
         shown = [replace(top, columns=top.columns[:_NARROW], rows=[row[:_NARROW] for row in top.rows])]
         shown += tables["calibration"][:1]
-    verdict = describe(found, period_of(corpus.splits, found.split), name or "the model")
-    first, *wrapped = [fill(each, _WIDTH, break_long_words=False) for each in (verdict, *told, *notes)]
-    shown += tables["all_tests"] if every else []
-    return Answer(json=asdict(found), shown=[first, *about, *shown], notes=wrapped)
+    verdict = describe(evaluation, period_of(corpus.splits, evaluation.split), name or "the model")
+    first, *rest = [fill(text, _WIDTH, break_long_words=False) for text in (verdict, *caveats, *notes)]
+    return Answer(json=asdict(evaluation), shown=[first, *about, *shown], notes=rest)
 
 
 @answers

@@ -57,27 +57,26 @@ def forecast(
     frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
     dists = forecaster.predict(frames, now=now).values()
     notes = [
-        describe_quality(name, check_bars(name, bars).findings, entries[name]["repairs"])
-        for name, bars in frames.items()
+        describe_quality(name, check_bars(name, frames[name]).findings, entries[name]["repairs"]) for name in frames
     ]
     if plot:
         _draw(list(dists), plot)
-    return describe_forecasts(forecaster, list(dists), [words for words in notes if words])
+    return describe_forecasts(forecaster, list(dists), [note for note in notes if note])
 
 
 @answers
 def models() -> Answer:
     """List the models that come with the package."""
-    known = [{"name": name, **vaiom.Forecaster.pretrained(name, None).describe()} for name in packaged_models()]
+    models = [{"name": name, **vaiom.Forecaster.pretrained(name, None).describe()} for name in packaged_models()]
     columns = [
         Column("name", text, itemgetter("name")),
         Column("purpose", text, itemgetter("purpose")),
         Column("bars", text, itemgetter("timeframe")),
-        Column("assets", prose, lambda each: ", ".join(each["symbols"])),
-        Column("Train before", text, lambda each: each["splits"]["train_end"][:10]),
+        Column("assets", prose, lambda model: ", ".join(model["symbols"])),
+        Column("Train before", text, lambda model: model["splits"]["train_end"][:10]),
         Column("Validation bits", bits, itemgetter("validation_bits")),
     ]
-    return Answer(json={"models": known}, shown=[Table.of("Models in the package", columns, known)])
+    return Answer(json={"models": models}, shown=[Table.of("Models in the package", columns, models)])
 
 
 @answers
@@ -135,27 +134,27 @@ def risk(
 
     amounts = read_positions(positions)
     try:
-        known = {symbol: float(value) for symbol, value in (text.split("=") for text in given or ())}
+        scenario = {symbol: float(value) for symbol, value in (text.split("=") for text in given or ())}
     except ValueError as error:
         expected, got = "--given XAUUSD=-0.02, a log return", ", ".join(given or ())
         raise ConfigError("not a log return of an asset", expected=expected, got=got) from error
-    frames = newest_bars(bars, next(iter(amounts)), [*amounts, *known, *forecaster.reads])
+    frames = newest_bars(bars, next(iter(amounts)), [*amounts, *scenario, *forecaster.reads])
     joint = forecaster.joint(frames, horizon=horizon, now=now)
-    sure = {symbol: amounts.pop(symbol, 0.0) * math.expm1(value) for symbol, value in known.items()}
-    portfolio = (joint.given(known) if known else joint).portfolio(amounts, draws, seed)
-    found = portfolio.to_dict(level)
+    profits = {symbol: amounts.pop(symbol, 0.0) * math.expm1(value) for symbol, value in scenario.items()}
+    portfolio = (joint.given(scenario) if scenario else joint).portfolio(amounts, draws, seed)
+    result = portfolio.to_dict(level)
     columns = [Column("position"), *(Column(name, "{:,.2f}".format) for name in ("amount", "VaR", "ES"))]
     parts = ("amount", "value_at_risk", "expected_shortfall")
-    rows = [[symbol, *(each[part] for part in parts)] for symbol, each in found["contributions"].items()]
-    rows.append(["all", sum(portfolio.positions.values()), *(found[part] for part in parts[1:])])
+    rows = [[symbol, *(position[part] for part in parts)] for symbol, position in result["contributions"].items()]
+    rows.append(["all", sum(portfolio.positions.values()), *(result[part] for part in parts[1:])])
     if plot:
         _draw([portfolio], plot)
-    errors = " and ".join(f"{each:,.2f}" for each in found["standard_errors"].values())
+    errors = " and ".join(f"{error:,.2f}" for error in result["standard_errors"].values())
     caption = f"Loss over {horizon} bars after {joint.as_of}, {level:.2%}; sampling errors {errors}"
-    certain = [f"{symbol} makes {profit:,.2f} for sure" for symbol, profit in sure.items()]
-    what_if = {symbol: {"log_return": value, "profit": sure[symbol]} for symbol, value in known.items()}
+    certain = [f"{symbol} makes {profit:,.2f} for sure" for symbol, profit in profits.items()]
+    what_if = {symbol: {"log_return": value, "profit": profits[symbol]} for symbol, value in scenario.items()}
     return Answer(
-        json={"as_of": joint.as_of, "horizon": horizon, "given": what_if, **found},
+        json={"as_of": joint.as_of, "horizon": horizon, "given": what_if, **result},
         shown=[Table(caption, columns, rows)],
         notes=["\n" + "\n".join([*certain, *joint.notes])],
     )
@@ -288,13 +287,13 @@ def state(
     with open_state(folder) as store:
         from vaiom.serve.store import StoredAsset
 
-        known = [each.symbol for each in store.assets()]
-        if symbol and symbol not in known:
-            raise ConfigError("no such asset is stored", where=folder, expected=", ".join(known), got=symbol)
-        removed = store.cut([symbol] if symbol else known, after) if after else 0
+        symbols = [asset.symbol for asset in store.assets()]
+        if symbol and symbol not in symbols:
+            raise ConfigError("no such asset is stored", where=folder, expected=", ".join(symbols), got=symbol)
+        removed = store.cut([symbol] if symbol else symbols, after) if after else 0
         if rebuild:
             store.rewind()
-        assets = [to_json(each._asdict()) for each in store.assets()]
+        assets = [to_json(asset._asdict()) for asset in store.assets()]
     columns = [Column(name, count if name in ("bars", "scored") else text) for name in StoredAsset._fields]
     table = Table("Stored bars", columns, [list(asset.values()) for asset in assets])
     notes = [f"{removed} bars removed"] * (after is not None)

@@ -47,7 +47,7 @@ def run(
     from vaiom.forecast.bars import newest_bars
     from vaiom.report.results import verdict
 
-    began, bars = time.monotonic(), _import(files, out, symbol)
+    start, bars = time.monotonic(), _import(files, out, symbol)
     contents = _judge(bars, out, experiment, settings or (), device)
     proofs = audit_path(
         contents.run, bars=bars, config=AuditConfig(cuts=2, rare_cuts=0), say=lambda text: note(f"audit: {text}")
@@ -59,7 +59,7 @@ def run(
     return Answer(
         json={"run": contents.run, "verdict": sentences, "passed": not failed, **forecasts.json},
         shown=[*forecasts.shown, "", *sentences],
-        notes=[*forecasts.notes, *_next(contents.run, bars, began)],
+        notes=[*forecasts.notes, *_next(contents.run, bars, start)],
         failed=bool(failed),
     )
 
@@ -80,9 +80,9 @@ def demo(
     from vaiom.simulate.market import MarketConfig, write_market
     from vaiom.simulate.oracle import Oracle
 
-    began, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
-    for part, mark in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):
-        if (out / part / mark).exists():  # an earlier demo; anything else there stops the work
+    start, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
+    for part, file in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):
+        if (out / part / file).exists():  # an earlier demo; anything else there stops the work
             shutil.rmtree(out / part)
     with progress_bar("simulating a market") as progress:
         write_market(config, bars, overwrite=True, progress=progress)
@@ -101,7 +101,7 @@ def demo(
     return Answer(
         json={"run": contents.run, "verdict": verdict, "bits": scores, "closed": share},
         shown=[verdict, Table("Validation", columns, gains)],
-        notes=[closed, *_next(contents.run, bars, began), "  vaiom run YOUR_FILES --out runs/mine"],
+        notes=[closed, *_next(contents.run, bars, start), "  vaiom run YOUR_FILES --out runs/mine"],
     )
 
 
@@ -111,15 +111,15 @@ def _import(files: Sequence[Path], out: Path, symbol: str | None) -> Path:
 
     bars, record = out / "bars", out / "files.json"
     is_folder = len(files) == 1 and any(files[0].glob("*.parquet"))
-    given = {str(file.resolve()): sha256_file(file) for file in list_files(files)}
+    hashes = {str(file.resolve()): sha256_file(file) for file in list_files(files)}
     if not record.exists():
         if not is_folder:
             with progress_bar("importing") as progress:
                 import_files(files, bars, symbol=symbol, utc=True, repair=True, replace=True, progress=progress)
-        write_json(ensure_folder(out) / record.name, given)
-    elif read_json(record) != given:
+        write_json(ensure_folder(out) / record.name, hashes)
+    elif read_json(record) != hashes:
         fix = "choose another --out, or remove that one"
-        raise ConfigError("another run was begun here", where=out, expected="the files that it was begun with", fix=fix)
+        raise ConfigError("another run was started here", where=out, expected="the files that it had", fix=fix)
     return files[0] if is_folder else bars
 
 
@@ -136,17 +136,16 @@ def _judge(bars: Path, out: Path, name: str | None, settings: Sequence[str], dev
     with progress_bar("checking prices") as progress:
         quality = check_folder(bars, progress)
     for asset in quality.assets:
-        if words := describe_quality(asset.symbol, asset.findings, {}):
-            note(words)
+        if problems := describe_quality(asset.symbol, asset.findings, {}):
+            note(problems)
     corpus, run = _corpus(bars, out / "corpus"), out / "run"
     chosen = _experiment(corpus, name, device).with_settings(settings)
     with training_report("training") as report:
         train(corpus, chosen, run, device=device, resume=True, report=report)
     history, best = chosen.model.history, load_model(run).sha256
     for split in (VALIDATION, *corpus.splits.test_names):
-        file = Run(run).evaluation(split)
-        known = file.is_file() and Evaluation.read(run, split).checkpoint_sha256 == best
-        if known or not len(corpus.endpoints(split, history)):
+        is_done = Run(run).evaluation(split).is_file() and Evaluation.read(run, split).checkpoint_sha256 == best
+        if is_done or not len(corpus.endpoints(split, history)):
             continue
         with progress_bar(f"baselines on {split}") as bar:
             of = lambda name: nullcontext(lambda done, total, what: bar(done, total, f"{name} {what}"))  # noqa: E731
@@ -188,10 +187,10 @@ def _experiment(corpus: vaiom.Corpus, name: str | None, device: str) -> Experime
     return chosen
 
 
-def _next(run: Path, bars: Path, began: float) -> list[str]:
+def _next(run: Path, bars: Path, start: float) -> list[str]:
     """The time it took, and the commands to try next."""
     return [
-        f"\nDone in {timedelta(seconds=round(time.monotonic() - began))}. The report is {Run(run).report}. Next:",
+        f"\nDone in {timedelta(seconds=round(time.monotonic() - start))}. The report is {Run(run).report}. Next:",
         f"  vaiom predict {run} --bars {bars}",
         f"  vaiom serve {run} --bars {bars}",
         f"  vaiom audit {run} --bars {bars}",

@@ -23,7 +23,6 @@ from vaiom.run import Run
 if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
 
-PAPER = "the paper's corpus"
 NOTED_RISE = 0.001  # bits by which the last Validation may exceed the best without a note
 
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable.")]
@@ -41,20 +40,21 @@ def experiments(
     from vaiom.model.vaiom import count_parameters
 
     if not name:
-        known = [{"name": each.name, "about": each.about} for each in EXPERIMENTS.values()]
-        listed = [list(each.values()) for each in known if every or each["name"] in SHOWN]
-        more = f"\n{len(known) - len(listed)} more, variants of these: vaiom experiments --all"
-        table = Table("Experiments", [Column("name"), Column("about", prose)], listed)
-        return Answer(json={"experiments": known}, shown=[table], notes=[] if every else [more])
+        listed = [{"name": each.name, "about": each.about} for each in EXPERIMENTS.values()]
+        rows = [list(entry.values()) for entry in listed if every or entry["name"] in SHOWN]
+        more = f"\n{len(listed) - len(rows)} more, variants of these: vaiom experiments --all"
+        table = Table("Experiments", [Column("name"), Column("about", prose)], rows)
+        return Answer(json={"experiments": listed}, shown=[table], notes=[] if every else [more])
     chosen = experiment(name)
     vocabulary = vaiom.open_corpus(corpus, verify=False).tokenizer.vocabulary_sizes if corpus else PAPER_VOCABULARY
     num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
-    rows = {"about": chosen.about, "num_params": f"{num_params:,} with the vocabulary of {corpus or PAPER}"}
+    source = corpus or "the paper's corpus"
+    shown = {"about": chosen.about, "num_params": f"{num_params:,} with the vocabulary of {source}"}
     for part in ("model", "train"):
         for key, value in settings[part].items():
-            rows[f"{part}.{key}"] = ", ".join(value) if isinstance(value, list) else str(value)
+            shown[f"{part}.{key}"] = ", ".join(value) if isinstance(value, list) else str(value)
     answer = {**settings, "about": chosen.about, "num_params": num_params}
-    return Answer(json=answer, shown=[facts(f"Experiment {name}", rows)])
+    return Answer(json=answer, shown=[facts(f"Experiment {name}", shown)])
 
 
 @answers
