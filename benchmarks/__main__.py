@@ -12,7 +12,7 @@ from typing import Any
 from vaiom.cli.console import print_json, progress_bar, user_errors
 from vaiom.errors import ConfigError
 
-# Each name is a module beside this one with a function `run`; nothing is imported before it is asked for.
+# Each name is a module beside this one with a function `run`, imported when it is needed.
 BENCHMARKS = {
     "events": "bars to the 25 continuous inputs, against plain pandas",
     "bars": "minute to hour bars, against pandas.resample, and the peak memory of a large folder",
@@ -50,17 +50,17 @@ def main(words: Sequence[str] | None = None, program: str = "python -m benchmark
     parser = argparse.ArgumentParser(
         program,
         usage="%(prog)s [OPTIONS] [NAME]...",
-        description="Measure speed and memory against plain references; run it on a quiet machine.",
+        description="Measure speed and memory against plain reference code; use a quiet machine.",
     )
     about = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"All, unless named. {about}.")
-    parser.add_argument("--bars", type=Path, help="A bar folder to measure on; else the simulated market.")
-    parser.add_argument("--corpus", type=Path, help="A corpus to train on; else one of the simulated market.")
-    parser.add_argument("--json", action="store_true", help="One JSON object on stdout, nothing else there.")
-    asked = parser.parse_args(words)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"Benchmarks to run; by default, all. {about}.")
+    parser.add_argument("--bars", type=Path, help="Bar folder to measure on; by default, a simulated market.")
+    parser.add_argument("--corpus", type=Path, help="Corpus to train on; by default, one of a simulated market.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout, and nothing else there.")
+    args = parser.parse_args(words)
     with progress_bar("measuring") as progress:
-        results = run(asked.names, asked.bars, asked.corpus, progress)
-    if asked.json:
+        results = run(args.names, args.bars, args.corpus, progress)
+    if args.json:
         print_json({"benchmarks": results})
         return
     print("Ratios against plain references, measured in turns")

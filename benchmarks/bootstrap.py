@@ -48,7 +48,6 @@ def measure(num_blocks: int, num_events: int, replicates: int, repeats: int) -> 
         input=f"{replicates:,} replicates of {num_blocks} blocks, {num_events:,} events",
         ours_seconds=ours_seconds,
         reference_seconds=reference_seconds,
-        ratio=reference_seconds / ours_seconds,
         equal=equal,
     )
 

@@ -66,6 +66,5 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
         input=f"{count:,} windows of {config.context} rows, {device.type}",
         ours_seconds=seconds,
         reference_seconds=reference,
-        ratio=reference / seconds,
         equal=f"log-probabilities, to {worst:.0e}",
     )

@@ -66,7 +66,6 @@ def measure(config: ModelConfig, repeats: int = REPEATS) -> Measurement:
         input=f"one window of {config.context} rows, one thread",
         ours_seconds=middle["torch_1"],
         reference_seconds=middle["plain"],
-        ratio=middle["plain"] / middle["torch_1"],
         equal=equal,
         extra={
             **{f"ratio_{name}": round(middle["plain"] / each, 3) for name, each in others.items()},

@@ -17,15 +17,18 @@ from vaiom.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Medians in seconds; `ratio` is how many times faster than the reference, `equal` what was found equal."""
+    """Median seconds of both ways to a result; `ratio` is how many times faster ours is, `equal` what was compared."""
 
     name: str
     input: str
     ours_seconds: float
     reference_seconds: float
-    ratio: float
+    ratio: float = field(init=False)
     equal: str
     extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ratio", self.reference_seconds / self.ours_seconds)
 
 
 def race(ours: Callable[[], object], reference: Callable[[], object], repeats: int) -> tuple[float, float]:
@@ -46,6 +49,5 @@ def reference_library(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"this benchmark compares with {name}, which is not installed", fix="pip install 'vaiom[dev]'"
-        ) from error
+        problem = f"this benchmark compares with {name}, which is not installed"
+        raise ConfigError(problem, fix="pip install 'vaiom[dev]'") from error

@@ -21,8 +21,7 @@ from typing import Any
 
 SAMPLE_SECONDS = 0.1
 STAGES = ("simulate", "build", "show", "baselines", "train", "evaluate", "score")
-SETTINGS = ("width=32", "num_layers=2", "context=64", "validate_every=2")
-"""Of a model whose training and scoring are of the size of the demo's."""
+SETTINGS = ("width=32", "num_layers=2", "context=64", "validate_every=2")  # a model of about the demo's size
 
 
 def measure(words: Sequence[object]) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def measure(words: Sequence[object]) -> dict[str, Any]:
 
 
 def resident_bytes(root: int) -> int:
-    """Of a process and all below it, as Linux tells it."""
+    """Resident memory of a process and its descendants, from Linux's /proc."""
     parents, pages = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -65,39 +64,37 @@ def resident_bytes(root: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("out", type=Path, help="Where the market, its corpus, a run and baselines go.")
+    parser.add_argument("out", type=Path, help="Folder for the market, its corpus, a run and baselines.")
     parser.add_argument("--assets", type=int, default=100)
     parser.add_argument("--bars", type=int, default=6000)
     parser.add_argument("--timeframe", default="1h")
-    parser.add_argument("--workers", type=int, default=1, help="Processes of the build.")
-    parser.add_argument("--engine", default="local", help="Of the build: local or ray.")
-    parser.add_argument("--only", default=",".join(STAGES), help="Stages, by comma.")
-    asked = parser.parse_args(arguments)
-    bars, corpus, run = asked.out / "bars", asked.out / "corpus", asked.out / "run"
-    market = ("--assets", asked.assets, "--bars", asked.bars, "--timeframe", asked.timeframe)
+    parser.add_argument("--workers", type=int, default=1, help="Processes that build the corpus.")
+    parser.add_argument("--engine", default="local", help="How the corpus is built: local or ray.")
+    parser.add_argument("--only", default=",".join(STAGES), help="Stages to run, separated by commas.")
+    args = parser.parse_args(arguments)
+    bars, corpus, run = args.out / "bars", args.out / "corpus", args.out / "run"
+    market = ("--assets", args.assets, "--bars", args.bars, "--timeframe", args.timeframe)
+    engine = ("--workers", args.workers, "--engine", args.engine)
     held_out = ("--corpus", corpus, "--split", "test-h1")
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     stages: dict[str, tuple[Path | None, tuple[object, ...]]] = {
         "simulate": (bars, ("data", "simulate", "--out", bars, *market)),
-        "build": (
-            corpus,
-            ("corpus", "build", bars, "--out", corpus, "--workers", asked.workers, "--engine", asked.engine),
-        ),
+        "build": (corpus, ("corpus", "build", bars, "--out", corpus, *engine)),
         "show": (None, ("corpus", "show", corpus)),
-        "baselines": (asked.out / "baselines", ("baselines", corpus, "--out", asked.out / "baselines")),
+        "baselines": (args.out / "baselines", ("baselines", corpus, "--out", args.out / "baselines")),
         "train": (run, ("train", corpus, "--experiment", "demo", "--steps", 2, "--out", run, *settings)),
         "evaluate": (None, ("evaluate", run, *held_out)),
         "score": (None, ("score", run / "events-test-h1.parquet", "--against", run, *held_out)),
     }
-    rows, taken = asked.assets * asked.bars, {}
-    for name in asked.only.split(","):
+    rows, costs = args.assets * args.bars, {}
+    for name in args.only.split(","):
         folder, words = stages[name]
         if folder is None or not folder.exists():
-            taken[name] = measure(words)
-            taken[name]["cpu_microseconds_a_row"] = round(1e6 * taken[name]["cpu_seconds"] / rows, 2)
-            print(json.dumps({name: taken[name]}), file=sys.stderr)
-    used = shutil.disk_usage(asked.out)
-    print(json.dumps({"assets": asked.assets, "rows": rows, "stages": taken, "disk_free": used.free}, indent=2))
+            costs[name] = measure(words)
+            costs[name]["cpu_microseconds_a_row"] = round(1e6 * costs[name]["cpu_seconds"] / rows, 2)
+            print(json.dumps({name: costs[name]}), file=sys.stderr)
+    used = shutil.disk_usage(args.out)
+    print(json.dumps({"assets": args.assets, "rows": rows, "stages": costs, "disk_free": used.free}, indent=2))
 
 
 if __name__ == "__main__":

@@ -44,10 +44,8 @@ from vaiom.simulate.market import MarketConfig, simulate
 CLIENTS = 32
 ROUNDS = 3
 SECONDS = 3.0
-ALONE = 100
-"""Live bars, and posted histories, of one client alone."""
-LATER = 600
-"""Bars that are kept back."""
+ALONE = 100  # live bars, and posted histories, of one client alone
+LATER = 600  # bars that are kept back to be pushed
 MARKET = MarketConfig(assets=4, bars=20_000)
 START_SECONDS = 60
 
@@ -71,7 +69,11 @@ def measure(
         theirs = ["-P", str(Path(__file__).with_name("serve_plain.py")), str(folder / "plain.safetensors")]
         with _server(ours, threads) as port, _server(theirs, threads) as plain_port:
             histories = _histories(folder / "bars", config.context, alone)
-            equal = _require_same_answers(port, model, histories[:4])
+            served = [json.loads(_ask(port, "POST", _PATH, body)[1])["probs"] for body in histories[:4]]
+            forecaster = Forecaster.load(model)
+            equal = require_equal(
+                served, [plain_forecast(forecaster, json.loads(body))["probs"] for body in histories[:4]]
+            )
             first, again = (run_load(port, [(post(_PATH, each) for each in histories[4:])]) for _ in range(2))
             pushes = [_pushes(symbol, frame) for symbol, frame in later.items()]
             windows = [post(_PATH, each) for each in _histories(folder / "bars", plain.context, CLIENTS)]
@@ -88,7 +90,6 @@ def measure(
         input=f"live bars of {CLIENTS} clients, {threads} threads",
         ours_seconds=1 / rate,
         reference_seconds=1 / plain_rate,
-        ratio=rate / plain_rate,
         equal=equal,
         extra={
             "per_second": round(rate, 1),
@@ -102,12 +103,6 @@ def measure(
 
 def _times(name: str, load: Load) -> dict[str, float]:
     return {f"{name}_p50_ms": round(load.p50_ms, 2), f"{name}_p99_ms": round(load.p99_ms, 2)}
-
-
-def _require_same_answers(port: int, model: str, bodies: Sequence[bytes]) -> str:
-    forecaster = Forecaster.load(model)
-    plain = [plain_forecast(forecaster, json.loads(body))["probs"] for body in bodies]
-    return require_equal([json.loads(_ask(port, "POST", _PATH, body)[1])["probs"] for body in bodies], plain)
 
 
 def require_equal(ours: Sequence[Any], plain: Sequence[Any]) -> str:
@@ -140,15 +135,12 @@ def _histories(folder: Path, length: int, number: int) -> list[bytes]:
     """Requests for a forecast, no two histories alike."""
     files = sorted(folder.glob("*.parquet"))[: MARKET.assets]
     frames = [pl.read_parquet(file) for file in files]
-    return [
-        json.dumps(
-            {
-                "symbol": files[each % len(files)].stem,
-                "bars": _as_json(frames[each % len(files)].slice(7 * each, length)),
-            }
-        ).encode()
-        for each in range(number)
-    ]
+    requests = []
+    for index in range(number):
+        place = index % len(files)
+        bars = _as_json(frames[place].slice(7 * index, length))
+        requests.append(json.dumps({"symbol": files[place].stem, "bars": bars}).encode())
+    return requests
 
 
 def _pushes(symbol: str, frame: pl.DataFrame) -> Iterator[bytes]:

@@ -26,7 +26,6 @@ def run(_bars: Path | None = None, _corpus: Path | None = None, repeats: int = R
         input="vaiom --help",
         ours_seconds=ours_seconds,
         reference_seconds=reference_seconds,
-        ratio=reference_seconds / ours_seconds,
         equal=equal,
         extra={"difference_seconds": ours_seconds - reference_seconds},
     )

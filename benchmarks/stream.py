@@ -62,7 +62,6 @@ def measure(
         input=f"a bar of one of {len(assets)} assets that are read together, one thread",
         ours_seconds=float(np.median(ours)),
         reference_seconds=float(np.median(windows)),
-        ratio=float(np.median(windows) / np.median(ours)),
         equal=f"probabilities of {pushed} forecasts, to {worst:.0e}",
         extra={
             **{f"live_p{level}_ms": round(1e3 * float(np.percentile(ours, level)), 3) for level in (50, 99)},
@@ -73,31 +72,31 @@ def measure(
 
 def _race(bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int) -> tuple[float, list[float], list[float]]:
     """The largest difference, the seconds of a bar with its forecast, and of a forecast from its whole window."""
-    each = -(-pushed // len(bars))
-    kept = 2 * forecaster.context + each
+    live = -(-pushed // len(bars))  # bars of each asset, rounded up
+    kept = 2 * forecaster.context + live
     online, worst = forecaster.online(), 0.0
-    online.extend_many({symbol: frame.tail(kept).head(-each) for symbol, frame in bars.items()})
-    again = online.copy()
+    online.extend_many({symbol: frame.tail(kept).head(-live) for symbol, frame in bars.items()})
+    reference = online.copy()
     for symbol in bars:
         online.forecast(symbol)
-    later = pl.concat([frame.tail(each).with_columns(symbol=pl.lit(symbol)) for symbol, frame in bars.items()])
+    later = pl.concat([frame.tail(live).with_columns(symbol=pl.lit(symbol)) for symbol, frame in bars.items()])
     pushes = [(bar.pop("symbol"), bar) for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True)]
-    ours, taken, made = [], [], []
+    ours, theirs, dists = [], [], []
     for symbol, bar in pushes:
         start = time.thread_time()
         dist = online.push(symbol, bar)
         ours.append(time.thread_time() - start)
-        made.append(dist)
-    for (symbol, bar), dist in zip(pushes, made, strict=True):
-        again.push(symbol, bar, forecast=False)
+        dists.append(dist)
+    for (symbol, bar), dist in zip(pushes, dists, strict=True):
+        reference.push(symbol, bar, forecast=False)
         start = time.thread_time()
-        [expected] = forecaster.forecast([again.window(symbol)])
-        taken.append(time.thread_time() - start)
+        [expected] = forecaster.forecast([reference.window(symbol)])
+        theirs.append(time.thread_time() - start)
         assert dist is not None
         worst = max(worst, float(np.abs(dist.probs - expected.probs).max()))
     if not worst <= TOLERANCE:
         raise VaiomError(f"the stream differs from the window by {worst:.2g} in a probability")
-    return worst, ours, taken
+    return worst, ours, theirs
 
 
 def _score(corpus: Corpus, model: Vaiom, windows: int) -> dict[str, Any]:

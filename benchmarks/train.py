@@ -82,7 +82,6 @@ def measure(
         input=f"{train.windows_per_step} windows of {model.context} rows: {source}, {_device_name(device)}",
         ours_seconds=ours,
         reference_seconds=reference,
-        ratio=reference / ours,
         equal=equal,
         extra=_floors(corpus, model, train, device, dtype, ours),
     )
@@ -172,7 +171,7 @@ def _floors(
     size = torch.finfo(dtype).bits // 8
     traffic = _PASSES * SAVED_WIDTHS * model.width * size * tokens * model.num_layers
     flop_floor, byte_floor = flops / _product_rate(device, dtype), traffic / _copy_rate(device)
-    found = {
+    floors = {
         "ms_per_step": round(1e3 * ours, 3),
         "flop_floor_ms": round(1e3 * flop_floor, 3),
         "byte_floor_ms": round(1e3 * byte_floor, 3),
@@ -180,26 +179,22 @@ def _floors(
         "share_of_byte_floor": round(byte_floor / ours, 3),
     }
     if device.type == "cuda":
-        found["peak_gpu_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
-    return found
+        floors["peak_gpu_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
+    return floors
 
 
 def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a large square product."""
     size = 8192 if device.type == "cuda" else 1024
     a = torch.randn(size, size, device=device, dtype=dtype)
-    return 2 * size**3 / _best(lambda: a @ a, device)
+    return 2 * size**3 / min(_seconds(lambda: a @ a, device) for _ in range(8))
 
 
 def _copy_rate(device: torch.device) -> float:
     """Bytes read and written per second by a large copy."""
     count = 1 << (30 if device.type == "cuda" else 26)
     a, b = (torch.zeros(count, dtype=torch.uint8, device=device) for _ in range(2))
-    return 2 * count / _best(lambda: b.copy_(a), device)
-
-
-def _best(work: Callable[[], object], device: torch.device) -> float:
-    return min(_seconds(work, device) for _ in range(8))
+    return 2 * count / min(_seconds(lambda: b.copy_(a), device) for _ in range(8))
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:

@@ -41,7 +41,7 @@ def download(
     options: dict[str, Any] = {"base_url": base_url or download.DUKASCOPY_URL, "workers": workers}
     answer = _bars("downloading", out, download.download, symbols, first.date(), last.date(), out, **options)
     unsettled = answer.json["days_unsettled"]
-    warning = f"note: {unsettled} days are not complete at the source yet; run the command again later"
+    warning = f"note: {unsettled} days are not settled at the source yet; run the command again later"
     return replace(answer, warnings=[warning] if unsettled else [])
 
 
