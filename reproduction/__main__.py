@@ -31,63 +31,66 @@ def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         program,
         usage="%(prog)s [OPTIONS] [TABLE]...",
-        description="Run the paper's experiments on your corpora and print its tables with both columns.",
+        description="Run the paper's experiments on your corpora and print the results beside the published ones.",
     )
-    add = parser.add_argument
-    add("tables", nargs="*", metavar="TABLE", help="Some of them; else all.")
-    add("--corpus", type=Path, action="append", default=[], help="One per timeframe, told apart by it; none renders.")
-    out = Path("runs/reproduction")
-    add("--out", type=Path, default=out, help=f"Runs, records and the page; finished work is reused. [{out}]")
-    add("--baselines", type=Path, help="What `vaiom baselines` stored for these splits; else three quick ones.")
-    add("--engine", default="local", help="local, or ray: the cluster that `ray start --head` began.")
-    add("--workers", type=int, default=1, help="Local runs at a time, spread over the GPUs; Ray fills its cluster.")
-    add("--budget", default="full", help="full: the paper's lengths. fast: long runs shortened, and marked.")
-    few = "Runs of this seed alone; may be repeated. Else the paper's three."
-    add("--seed", type=int, action="append", dest="seeds", help=few)
-    change = "Change every run; another experiment claims nothing."
-    add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=change)
+    add, out = parser.add_argument, Path("runs/reproduction")
+    add("tables", nargs="*", metavar="TABLE", help="Tables to make; by default, all.")
+    add("--corpus", type=Path, action="append", default=[], help="Corpus folder, one per timeframe; none: no new runs.")
     add(
-        "--time-limit",
-        type=float,
-        default=math.inf,
-        help="Seconds after which runs stop at a checkpoint, and go on later.",
+        "--out", type=Path, default=out, help=f"Folder for runs, records and the page; finished work is reused. [{out}]"
     )
+    add("--baselines", type=Path, help="Folder of `vaiom baselines` for these splits; by default, three quick ones.")
+    add("--engine", default="local", help="local, or ray for a cluster started by `ray start`.")
+    add(
+        "--workers", type=int, default=1, help="Local runs at a time, spread over the GPUs; Ray uses its whole cluster."
+    )
+    add("--budget", default="full", help="full: the paper's lengths. fast: long runs are shortened, and marked.")
+    seeds = "Only runs of this seed; repeatable. By default, the paper's three."
+    add("--seed", type=int, action="append", dest="seeds", help=seeds)
+    change = "Change a setting of every run; repeatable. Changed experiments support no claim."
+    add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help=change)
+    limit = "Seconds after which runs stop at a checkpoint, to be continued later."
+    add("--time-limit", type=float, default=math.inf, help=limit)
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-    add("--page", type=Path, help="Where the page goes; else into --out.")
-    add("--list", action="store_true", help="Show the runs with their cost, and run nothing.")
+    add("--page", type=Path, help="File of the page; by default, in --out.")
+    add("--list", action="store_true", help="Only show the runs and their cost.")
     add("--docs", action="store_true", help="Only write the pages of docs/ again, from docs/results.")
-    add("--json", action="store_true", help="One JSON object on stdout, nothing else there.")
-    asked = parser.parse_args(words)
-    if asked.workers < 1:
+    add("--json", action="store_true", help="Print one JSON object on stdout, and nothing else there.")
+    args = parser.parse_args(words)
+    if args.workers < 1:
         parser.error("--workers: at least 1")
-    return asked
+    return args
 
 
 def main(words: Sequence[str] | None = None, program: str = "python -m reproduction") -> None:
     """Parse, run what is missing, write the page, print."""
-    asked = parse(words, program)
-    if asked.docs:
+    args = parse(words, program)
+    if args.docs:
         write_docs(ROOT / "docs" / "results", ROOT / "docs")
         return
-    tables = require_tables(asked.tables)
-    opened = _open(asked.corpus)
-    tasks = plan_tasks(tables, opened, asked.budget, asked.settings, asked.seeds or SEEDS)
-    if asked.list:
-        _list(tables, tasks, asked.json)
+    tables = require_tables(args.tables)
+    opened = _open(args.corpus)
+    tasks = plan_tasks(tables, opened, args.budget, args.settings, args.seeds or SEEDS)
+    if args.list:
+        _list(tables, tasks, args.json)
         return
     corpora = {timeframe: corpus.path for timeframe, corpus in opened.items() if corpus.path}
-    place = Place(corpora=corpora, out=asked.out, baselines=asked.baselines, deadline=time.time() + asked.time_limit)
-    engine = Engine(name=asked.engine, workers=asked.workers, device=asked.device)
+    place = Place(corpora=corpora, out=args.out, baselines=args.baselines, deadline=time.time() + args.time_limit)
+    engine = Engine(name=args.engine, workers=args.workers, device=args.device)
     with progress_bar("reproducing") as report:
         failures = finish_tasks(tasks, place, engine, report)
     records = Records.read(place.records)
-    page = asked.page or asked.out / PAGE_NAME
+    page = args.page or args.out / PAGE_NAME
     write_page(records, page)
-    if asked.json:
+    if args.json:
         failed = [{"task": task, "reason": reason} for task, reason in failures.items()]
         print_json({"tables": list(tables), "tasks": len(tasks), "failed": failed, "page": str(page)})
     else:
-        _show(tables, records)
+        for name in tables:
+            for table, comment in tables_of(name, records):
+                show(table)
+                if comment:
+                    note(comment)
         note(f"\nThe page is {page}, its records are in {place.records}.")
     for task, reason in failures.items():
         note(f"\nFailed: {task}\n{reason}")
@@ -104,22 +107,20 @@ def write_docs(results: Path, docs: Path) -> None:
 
 
 def _open(paths: Sequence[Path]) -> dict[str, Corpus]:
-    out: dict[str, Corpus] = {}
+    """The corpora by timeframe."""
+    corpora: dict[str, Corpus] = {}
     for path in paths:
-        opened = open_corpus(path)
-        timeframe = opened.tokenizer.timeframe
-        if timeframe in out:
+        corpus = open_corpus(path)
+        timeframe = corpus.tokenizer.timeframe
+        if timeframe in corpora:
             raise ConfigError("two corpora of one timeframe", where=path, got=timeframe, fix="name one of each")
-        out[timeframe] = opened
-    return out
+        corpora[timeframe] = corpus
+    return corpora
 
 
 def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
-    planned = [
-        (task.label, cost_beside_main(task.experiment), task.shortened)
-        for task in tasks
-        if task.experiment and task.kind in (RUN, WALK)
-    ]
+    trained = [task for task in tasks if task.kind in (RUN, WALK)]
+    planned = [(task.label, cost_beside_main(task.experiment), task.shortened) for task in trained if task.experiment]
     compared = {each: dict.fromkeys(row.experiment for row in each.rows) for each in COMPARISONS if each.name in tables}
     names = dict.fromkeys(name for experiments in compared.values() for name in experiments)
     whole = [(name, cost_beside_main(EXPERIMENTS[name]), EXPERIMENTS[name].about) for name in names]
@@ -139,14 +140,6 @@ def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
         note(f"\nIn all about {sum(cost for _, cost, _ in planned):.0f} runs of the main model.")
     else:
         note("\nName a --corpus to see which runs it takes under a --budget.")
-
-
-def _show(tables: tuple[str, ...], records: Records) -> None:
-    for name in tables:
-        for each, comment in tables_of(name, records):
-            show(each)
-            if comment:
-                note(comment)
 
 
 if __name__ == "__main__":

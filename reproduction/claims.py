@@ -35,12 +35,10 @@ def claims(records: Records) -> Noted:
     """Every claim of the paper with its verdict."""
     rows = [_of_test(claim, records) if claim.baseline else _of_row(claim, records) for claim in CLAIMS]
     heads = [Column("claim"), *columns(signed, "published Δ", "our Δ"), *columns(bits, "±"), Column("verdict")]
-    counts = Counter(row[4] for row in rows)
-    told = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _WORDS.items())
-    return Table(caption="The paper's claims", columns=[*heads, Column("why")], rows=rows), f"Of {len(rows)}: {told}."
-
-
-_WORDS = {HOLDS: "hold", FAILS: "fail", UNRESOLVED: "are unresolved"}
+    counts, words = Counter(row[4] for row in rows), {HOLDS: "hold", FAILS: "fail", UNRESOLVED: "are unresolved"}
+    summary = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items())
+    table = Table(caption="The paper's claims", columns=[*heads, Column("why")], rows=rows)
+    return table, f"Of {len(rows)}: {summary}."
 
 
 def _of_test(claim: Claim, records: Records) -> list[Any]:
@@ -57,21 +55,22 @@ def _of_test(claim: Claim, records: Records) -> list[Any]:
 
 def _of_row(claim: Claim, records: Records) -> list[Any]:
     """Against the reference row of a table of Validation bits."""
-    found = next(each for each in measure(comparison(claim.table), records) if each.row.label == claim.row)
-    verdict = found.verdict if found.verdict in (HOLDS, FAILS) else UNRESOLVED
-    return [claim.text, found.published_delta, found.delta_bits, found.delta_error, verdict, _reason(found)]
+    measured = next(each for each in measure(comparison(claim.table), records) if each.row.label == claim.row)
+    verdict = measured.verdict if measured.verdict in (HOLDS, FAILS) else UNRESOLVED
+    deltas = (measured.published_delta, measured.delta_bits, measured.delta_error)
+    return [claim.text, *deltas, verdict, _reason(measured)]
 
 
-def _reason(found: Measured) -> str:
-    seeds = f"{len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed, the main model's spread"
-    short = f" ({found.shortened})" if found.shortened else ""
-    turned = all(each.best_step() < each.last_step for each in found.records)
-    best = ", ".join(f"{step:,}" for step in found.best_steps)
+def _reason(measured: Measured) -> str:
+    seeds = f"{len(measured.seeds)} seeds" if len(measured.seeds) > 1 else "one seed, the main model's spread"
+    short = f" ({measured.shortened})" if measured.shortened else ""
+    turned = all(record.best_step() < record.last_step for record in measured.records)
+    best = ", ".join(f"{step:,}" for step in measured.best_steps)
     curve = f"its curve turned at {best}" if turned else f"its curve had not turned at {best}"
     return {
-        NOT_RUN: f"no {found.row.timeframe} bars here",
+        NOT_RUN: f"no {measured.row.timeframe} bars here",
         STOPPED: f"{curve}, and its run ended before this step{short}",
         UNRESOLVED: f"smaller than the chance of training: {seeds}{short}",
         NOT_CLAIMED: f"its curve had not turned{short}",
         UNMATCHED: f"the two lengths do not match{short}",
-    }.get(found.verdict, f"beyond the chance of training: {seeds}{short}")
+    }.get(measured.verdict, f"beyond the chance of training: {seeds}{short}")

@@ -24,8 +24,7 @@ from reproduction.records import ENSEMBLE, PAIR, RUN, WALK, Record, read_records
 from vaiom.errors import DataError
 
 HOLDS, FAILS, UNRESOLVED, NOT_RUN = "holds", "fails", "unresolved", "not run"
-BETTER, WORSE = "better", "worse"
-"""What stands for the sign where the paper has none."""
+BETTER, WORSE = "better", "worse"  # verdicts where the paper has no figure
 NOT_CLAIMED, UNMATCHED, STOPPED = "too short to claim", "lengths do not match", "stopped before"
 CONFIDENCE = 0.95
 
@@ -38,12 +37,9 @@ class Records:
 
     @classmethod
     def read(cls, folder: Path) -> Records:
-        records = read_records(folder)
-        if not records:
-            raise DataError(
-                "no records to make tables from", where=folder, fix="name a --corpus to run on, or the --out"
-            )
-        return cls(records)
+        if records := read_records(folder):
+            return cls(records)
+        raise DataError("no records to make tables from", where=folder, fix="name a --corpus to run on, or the --out")
 
     def runs(self, experiment: str, timeframe: str = MAIN_TIMEFRAME) -> dict[int, Record]:
         """By seed, in their order."""
@@ -69,8 +65,7 @@ class Records:
         def order(record: Record) -> tuple[int, int, bool, int]:
             return record.seed, record.year, record.claimed, record.last_step * record.windows_per_step
 
-        found = [each for each in self.all if (each.kind, each.timeframe) == (kind, timeframe)]
-        return iter(sorted(found, key=order))
+        return iter(sorted((each for each in self.all if (each.kind, each.timeframe) == (kind, timeframe)), key=order))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +81,7 @@ class Measured:
     """One row of a comparison as it came out here."""
 
     row: Row
-    bits: float | None = None
-    """Mean over the seeds."""
+    bits: float | None = None  # mean over the seeds
     seed_sd: float | None = None
     seeds: tuple[int, ...] = ()
     best_steps: tuple[int, ...] = ()
@@ -95,8 +89,7 @@ class Measured:
     at_published_step: float | None = None
     delta_bits: float | None = None
     """Against the reference row, mean over the seeds that both have; negative is better."""
-    delta_error: float | None = None
-    """Half the width of its interval."""
+    delta_error: float | None = None  # half the width of its interval
     published_delta: float | None = None
     verdict: str = ""
     shortened: str = ""
@@ -160,14 +153,14 @@ def _measure(
     if reference and row.bits is not None and reference.bits is not None:
         published = row.bits - reference.bits
     bits = {seed: value for seed, record in own.items() if (value := _bits(record, row)) is not None}
-    told: dict[str, Any] = {
+    run_facts: dict[str, Any] = {
         "shortened": "; ".join(dict.fromkeys(record.shortened for record in own.values() if record.shortened)),
         "records": tuple(own.values()),
         "best_steps": tuple(each.best_step(None if row.at_step else row.steps) for each in own.values()),
     }
     if not bits:
         verdict = STOPPED if own else NOT_RUN if reference else ""
-        return Measured(row=row, published_delta=published, verdict=verdict, **told)
+        return Measured(row=row, published_delta=published, verdict=verdict, **run_facts)
     deltas = _deltas(row, own, reference, others) if reference else {}
     error = interval_half_width(list(deltas.values()), noise)
     verdict = ""
@@ -186,7 +179,7 @@ def _measure(
         delta_error=error,
         published_delta=published,
         verdict=verdict,
-        **told,
+        **run_facts,
     )
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MAIN, BEST, FORMER = "main", "best", "best-512"
-JUDGED = (MAIN, BEST)
-"""What is scored on the tests."""
+JUDGED = (MAIN, BEST)  # what is scored on the tests
 MAIN_TIMEFRAME = "1h"
 
 
@@ -23,15 +22,11 @@ class Row:
 
     label: str
     experiment: str
-    steps: int
-    """The optimizer steps of the published figure."""
-    bits: float | None = None
-    """Published Validation bits per event."""
-    against: str | None = None
-    """The label of the row that it is compared with."""
+    steps: int  # optimizer steps of the published figure
+    bits: float | None = None  # published, on Validation, per event
+    against: str | None = None  # label of the row that it is compared with
     timeframe: str = MAIN_TIMEFRAME
-    at_step: bool = False
-    """Our figure is that of exactly this step; otherwise the best checkpoint up to it stands for the run."""
+    at_step: bool = False  # whether our figure is of exactly this step, or of the best checkpoint up to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +35,7 @@ class Comparison:
 
     name: str
     title: str
-    label: str = ""
-    """Of the paper's table; empty for ours."""
+    label: str = ""  # of the paper's table; empty for ours
     rows: tuple[Row, ...]
     num_seeds: int = 3
     note: str = ""

@@ -25,17 +25,12 @@ from vaiom.model.vaiom import count_parameters
 from vaiom.training.experiment import Experiment, changed
 
 BUDGETS = ("full", "fast")
-FLOOR_UPDATES = 10_000
-"""Micro-batches of the usual size below which a comparison is not claimed."""
-FLOOR_WINDOWS = 32
-SWEEP, SWEEP_STEPS = "cont-20k", 7_000
-"""The checkpoint sweep, and how far the fast budget follows it."""
-WINDOWS_KEPT = ("cont-last-50k", "disc-last-50k")
-"""Runs over the last position that stand beside full sequences: they see as many windows in a step."""
-WHOLE = (MAIN, "cont")
-"""What even the fast budget does not shorten."""
+FLOOR_UPDATES, FLOOR_WINDOWS = 10_000, 32  # micro-batches, and their windows, below which nothing is claimed
+SWEEP, SWEEP_STEPS = "cont-20k", 7_000  # the checkpoint sweep, and how far the fast budget follows it
+WINDOWS_KEPT = ("cont-last-50k", "disc-last-50k")  # compared with full sequences, with as many windows in a step
+WHOLE = (MAIN, "cont")  # what even the fast budget does not shorten
+# Settings that only make an experiment shorter or validate it more often.
 _LENGTH = ("steps", "num_micro_batches", "validate_every", "log_every", "keep_last", "patience", "precision")
-"""Settings that do not make it another experiment, only a shorter or more often validated one."""
 
 TEST_TABLES = ("main-test", "seeds-test", "seeds-validation", "tails", "bootstrap", "best")
 TABLES = (
@@ -152,10 +147,8 @@ class Scaled:
     """An experiment as it is run."""
 
     experiment: Experiment
-    changed: str
-    """How it differs from the published one, in words; empty where it does not."""
-    claimed: bool
-    """Whether a comparison with it may be claimed: long enough, and otherwise the published one."""
+    changed: str  # how it differs from the published one, in words; empty if it does not
+    claimed: bool  # whether it supports a claim: long enough, and otherwise the published one
 
 
 def scale(published: Experiment, budget: str, settings: Sequence[str] = (), *, walks: bool = False) -> Scaled:
@@ -165,10 +158,8 @@ def scale(published: Experiment, budget: str, settings: Sequence[str] = (), *, w
     changes = []
     shortened = (after.steps, after.windows_per_step) != (before.steps, before.windows_per_step)
     if shortened:
-        changes.append(
-            f"{after.steps:,} steps of {after.windows_per_step} windows for {before.steps:,} of "
-            f"{before.windows_per_step}"
-        )
+        now, was = f"{after.steps:,} steps of {after.windows_per_step} windows", f"{before.steps:,}"
+        changes.append(f"{now} for {was} of {before.windows_per_step}")
     others = {name: pair for name, pair in changed(published, chosen).items() if name not in _LENGTH}
     changes += [f"{name} {new} for {old}" for name, (new, old) in others.items()]
     enough = not shortened or after.steps * after.windows_per_step >= FLOOR_UPDATES * FLOOR_WINDOWS

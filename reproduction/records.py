@@ -13,10 +13,9 @@ from vaiom.evaluation.scores import ScoredEvents
 from vaiom.files import read_json, write_json
 from vaiom.training.experiment import RENAMED_EXPERIMENT
 
+# Kinds of tasks and of their records.
 RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = "run", "walk-forward", "baselines", "corpus", "pair", "ensemble"
-"""Kinds of tasks and of their records."""
-ALL_TESTS, YEAR = "all", "year"
-"""What is scored besides the splits: the tests together, the test year of a walk-forward."""
+ALL_TESTS, YEAR = "all", "year"  # scored besides the splits: all tests together, the year of a walk-forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +23,7 @@ class SplitScores:
     """One split, or several together, scored with one checkpoint."""
 
     bits: dict[str, float]
-    gains: dict[str, PairedGain]
-    """By baseline."""
+    gains: dict[str, PairedGain]  # by baseline
     looks: int | None = None
 
     @classmethod
@@ -62,22 +60,18 @@ class Record:
     """One file of the records folder; which fields are filled depends on its kind."""
 
     kind: str
-    key: str
-    """A hash of everything that decides the contents."""
+    key: str  # hash of everything that decides the contents
     name: str
     timeframe: str
     seed: int = 0
     year: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
-    shortened: str = ""
-    """How the run differs from the published one, in words; empty where it does not."""
-    claimed: bool = True
-    """Whether a comparison with this run may be claimed: enough updates, full size."""
+    shortened: str = ""  # how the run differs from the published one, in words; empty if it does not
+    claimed: bool = True  # whether the run supports a claim: enough updates, full size
     num_params: int = 0
     num_params_positional: int = 0
     windows_per_step: int = 0
-    validation: dict[int, float] = field(default_factory=dict)
-    """Bits per event at each checkpoint that was validated."""
+    validation: dict[int, float] = field(default_factory=dict)  # bits per event by step
     scored: dict[str, SplitScores] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0

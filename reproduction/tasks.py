@@ -54,8 +54,7 @@ from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import Experiment, changed
 from vaiom.training.loop import train
 
-Fields = dict[str, Any]
-"""What a task's record says beside which task it is."""
+Fields = dict[str, Any]  # of a record, beside those that identify its task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +66,9 @@ class Task:
     corpus_sha256: str
     experiment: Experiment | None = None
     year: int = 0
-    splits: tuple[str, ...] = ()
-    """What is scored with baselines beside it."""
-    runs: tuple[str, ...] = ()
-    """The runs that are compared or averaged, by their ids; they come first."""
-    other_name: str = ""
-    """What the second of two compared runs is called."""
+    splits: tuple[str, ...] = ()  # to be scored, with baselines
+    runs: tuple[str, ...] = ()  # ids of earlier runs that are compared or averaged
+    other_name: str = ""  # of the second of two compared runs
     shortened: str = ""
     claimed: bool = True
 
@@ -106,8 +102,7 @@ class Task:
 class Place:
     """Where tasks find and leave things; every worker must see these folders."""
 
-    corpora: dict[str, Path]
-    """By timeframe."""
+    corpora: dict[str, Path]  # by timeframe
     out: Path
     baselines: Path | None = None
     deadline: float = math.inf
@@ -131,13 +126,9 @@ def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Re
     now = {task.timeframe: task.corpus_sha256 for task in tasks}
     for record in read_records(place.records):  # records of two corpora would mix in one table
         if record.kind == CORPUS and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]:
-            raise ConfigError(
-                f"the records are of another {record.timeframe} corpus",
-                where=place.records,
-                expected=record.facts["sha256"],
-                got=now[record.timeframe],
-                fix="choose another --out",
-            )
+            problem, was = f"the records are of another {record.timeframe} corpus", record.facts["sha256"]
+            fix = "choose another --out"
+            raise ConfigError(problem, where=place.records, expected=was, got=now[record.timeframe], fix=fix)
     # Stored baselines may have grown, and what is wrong with them is said before anything is run.
     facts = [perform(place, task).facts for task in tasks if task.kind == BASELINES and place.baselines]
     baselines = {split: set(entry["bits"]) for each in facts for split, entry in each.items()}

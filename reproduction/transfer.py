@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +54,35 @@ shown. Figures are bits per event, on the same events; intervals are of asset-mo
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m reproduction.transfer", description=__doc__)
     add = parser.add_argument
-    add("--bars", type=Path, required=True, help="A folder of <SYMBOL>.parquet bars.")
-    add("--out", type=Path, required=True, help="Corpora, runs and records; finished work is reused.")
-    add("--asset", action="append", help="Leave out this one; repeatable, else each in turn.")
-    add("--seed", type=int, action="append", help="Repeatable; else 17.")
-    add("--steps", type=int, help="Of the models of the other assets; else those of `best`.")
-    add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="Change every model.")
+    add("--bars", type=Path, required=True, help="Bar folder: one <SYMBOL>.parquet per asset.")
+    add("--out", type=Path, required=True, help="Folder for corpora, runs and records; finished work is reused.")
+    add("--asset", action="append", help="Asset to leave out; repeatable. By default, each in turn.")
+    add("--seed", type=int, action="append", help="Random seed; repeatable. By default, 17.")
+    add("--steps", type=int, help="Training steps on the other assets; by default, those of `best`.")
+    add(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Change a setting of every model.",
+    )
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-    asked = parser.parse_args(words)
-    known = sorted(file.stem for file in asked.bars.glob("*.parquet"))
-    for asset in asked.asset or known:
-        for seed in asked.seed or [17]:
-            file = asked.out / "records" / f"{asset}-s{seed}.json"
+    args = parser.parse_args(words)
+    known = sorted(file.stem for file in args.bars.glob("*.parquet"))
+    for asset in args.asset or known:
+        for seed in args.seed or [17]:
+            file = args.out / "records" / f"{asset}-s{seed}.json"
             if not file.exists():
-                steps = [f"steps={asked.steps}"] if asked.steps else []
+                steps = [f"steps={args.steps}"] if args.steps else []
                 base = experiment("best").with_changes(teachers=0, teacher_share=0.0, seed=seed)
-                base = base.with_settings([*asked.settings, *steps])
-                write_json(file, leave_out(asset, asked.bars, asked.out / f"{asset}-s{seed}", base, asked.device))
+                base = base.with_settings([*args.settings, *steps])
+                write_json(file, leave_out(asset, args.bars, args.out / f"{asset}-s{seed}", base, args.device))
             note(f"{asset}, seed {seed}: {read_json(file)['scored']['validation']['bits']}")
 
 
 def leave_out(asset: str, bars: Path, out: Path, base: Experiment, device: str) -> dict[str, Any]:
-    """Train on the others, then score, adapt and train on one asset; what came of it."""
+    """Train on the others, then score, adapt and train on one asset; the record of it."""
     from vaiom.events.build import CorpusConfig, build_corpus
 
     for file in sorted(bars.glob("*.parquet")):
@@ -87,12 +95,10 @@ def leave_out(asset: str, bars: Path, out: Path, base: Experiment, device: str) 
         source = train(others, base, runs[UNKNOWN], device=device, resume=True, report=report)
     like = CorpusConfig(**load_model(runs[UNKNOWN]).corpus_options())
     corpus = build_corpus(out / "bars", out / "corpus", like, overwrite=True)
-    adapted = adapt(
-        corpus, runs[UNKNOWN], runs[ADAPTED], settings=[f"seed={base.train.seed}"], device=device, resume=True
-    )
-    alone = base.with_changes(
-        **{name: min(value, getattr(base.train, name) or value) for name, value in FROM_NOTHING.items()}
-    )
+    seed = [f"seed={base.train.seed}"]
+    adapted = adapt(corpus, runs[UNKNOWN], runs[ADAPTED], settings=seed, device=device, resume=True)
+    limits = {name: min(value, getattr(base.train, name) or value) for name, value in FROM_NOTHING.items()}
+    alone = base.with_changes(**limits)
     scratch = train(corpus, alone, runs[SCRATCH], device=device, resume=True)
     return {
         "asset": asset,
@@ -125,18 +131,12 @@ def score(corpus: Corpus, split: str, runs: dict[str, Path]) -> dict[str, Any]:
 
 
 def _gain(events: ScoredEvents, name: str, other: str) -> dict[str, Any]:
-    pair = ScoredEvents(
-        symbols=events.symbols,
-        target_times=events.target_times,
-        buckets=events.buckets,
-        bits={MODEL: events.bits[name], other: events.bits[other]},
-    )
-    gain = paired_gain(pair, other)
+    gain = paired_gain(replace(events, bits={MODEL: events.bits[name], other: events.bits[other]}), other)
     return {"gain_bits": gain.gain_bits, "interval": gain.asset_months.interval, "months_won": gain.months.block_wins}
 
 
 def write_transfer_page(results: Path, docs: Path) -> None:
-    """The page of the stored records; none where there are none."""
+    """Write the page of the stored records, if there are any."""
     records = [read_json(file) for file in sorted(results.glob("*.json"))]
     if records:
         lengths = sorted({record["settings"]["train"]["steps"] for record in records})
@@ -154,10 +154,10 @@ def transfer_table(records: Sequence[dict[str, Any]], split: str) -> Table:
         columns += [Column(f"{name} over {other.replace('_', ' ')}", signed), Column("95% interval", interval)]
     rows: list[list[Any]] = []
     for record in records:
-        found = record["scored"][split]
-        gains = [found["gains"][name][other] for name, other in pairs]
+        scored = record["scored"][split]
+        gains = [scored["gains"][name][other] for name, other in pairs]
         cells = [value for gain in gains for value in (gain["gain_bits"], gain["interval"])]
-        rows.append([record["asset"], record["seed"], *(found["bits"][name] for name in names), *cells])
+        rows.append([record["asset"], record["seed"], *(scored["bits"][name] for name in names), *cells])
     means = [sum(row[place] for row in rows) / len(rows) for place in range(2, 2 + len(names))]
     at = dict(zip(names, means, strict=True))
     rows.append(["mean", None, *means, *(cell for name, other in pairs for cell in (at[other] - at[name], ""))])
