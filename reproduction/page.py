@@ -21,7 +21,7 @@ from reproduction.tables import SPECIAL, Noted, columns, plain, walked_baselines
 from vaiom.evaluation.scores import MODEL
 from vaiom.files import write_bytes
 from vaiom.report.figures import in_style
-from vaiom.report.tables import NOTHING, Column, Table, bits, count, signed
+from vaiom.report.tables import NOTHING, Column, Table, bits, count, signed, text
 
 PAGE_NAME = "reproduction.md"
 FIGURE_NAME = "walk-forward.svg"
@@ -115,29 +115,23 @@ def _comparison(name: str, records: Records) -> list[Noted]:
     if name == "supervision":
         notes.append(_exposure(measured))
     heads = [
-        Column("row"),
-        *columns(bits, "published", "ours"),
-        *columns(signed, "difference"),
-        *columns(bits, "seed SD"),
-        *columns(plain, "seeds", "best step"),
-        *columns(count, "published step"),
-        *columns(bits, "at it"),
-        *columns(signed, "published Δ", "our Δ"),
-        *columns(bits, "±"),
-        Column("finding"),
+        Column("row", text, "row.label"),
+        Column("published", bits, "row.bits"),
+        Column("ours", bits, "bits"),
+        Column(
+            "difference", signed, lambda each: None if None in (each.bits, each.row.bits) else each.bits - each.row.bits
+        ),
+        Column("seed SD", bits, "seed_sd"),
+        Column("seeds", plain, lambda each: len(each.seeds) or None),
+        Column("best step", plain, lambda each: ", ".join(map(count, each.best_steps)) or None),
+        Column("published step", count, "row.steps"),
+        Column("at it", bits, "at_published_step"),
+        Column("published Δ", signed, "published_delta"),
+        Column("our Δ", signed, "delta_bits"),
+        Column("±", bits, "delta_error"),
+        Column("finding", text, lambda each: each.verdict or None),
     ]
-    rows = [
-        [
-            *(each.row.label, each.row.bits, each.bits),
-            None if each.bits is None or each.row.bits is None else each.bits - each.row.bits,
-            *(each.seed_sd, len(each.seeds) or None),
-            ", ".join(map(count, each.best_steps)) or None,
-            *(each.row.steps, each.at_published_step, each.published_delta, each.delta_bits, each.delta_error),
-            each.verdict or None,
-        ]
-        for each in measured
-    ]
-    table = Table(caption=chosen.title, columns=heads, rows=rows)
+    table = Table.of(chosen.title, heads, measured)
     out = [(table, " ".join(note for note in notes if note))]
     return [*out, _support(measured, records)] if name == "rungs" else out
 

@@ -13,17 +13,15 @@ from typing import Any
 from reproduction import paper
 from reproduction.findings import Records, gain_verdict
 from reproduction.paper import BEST, FORMER, JUDGED, MAIN, SELECTED_STEP
-from reproduction.records import ALL_TESTS, BASELINES, CORPUS, YEAR, Record, SplitScores
+from reproduction.records import ALL_TESTS, BASELINES, CORPUS, YEAR, Record
 from vaiom.evaluation.inference import PairedGain
 from vaiom.evaluation.scores import MODEL
 from vaiom.events.splits import VALIDATION
 from vaiom.report.tables import Column, Table, bits, count, interval, percent, percents, ratio, signed, text
 
-STRONG = "lightgbm"
-"""The paper's strongest baseline."""
+STRONG = "lightgbm"  # the paper's strongest baseline
 PAPER_BASELINES = tuple(name for name in paper.TEST_BITS["test-h1"] if name != MODEL)
-PERIODS = {"test-h1": "2025H1", "test-h2": "2025H2", ALL_TESTS: "both halves"}
-"""Splits by the names that the paper gives their intervals."""
+PERIODS = {"test-h1": "2025H1", "test-h2": "2025H2", ALL_TESTS: "both halves"}  # as the paper names them
 TAILS = ("negative", "positive", "both")
 
 Noted = tuple[Table, str]
@@ -58,42 +56,36 @@ def _tests(name: str, runs: Mapping[int, Record]) -> list[Noted]:
         theirs = paper.TEST_BITS.get(split, {}) if name == MAIN else {}
         if scored is None and not theirs:
             continue
-        heads = [
-            Column("predictor"),
-            *columns(bits, "published", "ours"),
-            *columns(signed, "published Δ", "our Δ"),
-            *columns(plain, "95% interval", "block wins", "months won", "month-clustered"),
-            Column("finding"),
-        ]
-        shown = [number for number, head in enumerate(heads) if theirs or not head.name.startswith("published")]
-        predictors = dict.fromkeys([*scored.bits, *scored.gains] if scored else theirs)
-        rows = [_test_row(each, theirs, scored) for each in predictors]
+        gains = scored.gains if scored else {}
         looks = max((run.scored[split].looks or 0 for run in runs.values() if split in run.scored), default=0)
         note = f"Δ is model minus predictor; seed {first.seed}, step {first.best_step():,}."
         note += f" The split was scored {looks} times by then." if looks else ""
         title = "Main model" if name == MAIN else f"`{name}`"
-        chosen = [[row[number] for number in shown] for row in rows]
-        table = Table(caption=f"{title}, {period(split)}", columns=[heads[number] for number in shown], rows=chosen)
-        out.append((table, note))
+        predictors = dict.fromkeys([*scored.bits, *gains] if scored else theirs)
+        rows = [_test_row(each, theirs, scored.bits if scored else {}, gains.get(each)) for each in predictors]
+        heads = [
+            *(Column("predictor"), *columns(bits, "published", "ours"), *columns(signed, "published Δ", "our Δ")),
+            *columns(plain, "95% interval", "block wins", "months won", "month-clustered"),
+            Column("finding"),
+        ]
+        if not theirs:
+            kept = [index for index, head in enumerate(heads) if not head.name.startswith("published")]
+            heads, rows = [heads[index] for index in kept], [[row[index] for index in kept] for row in rows]
+        out.append((Table(caption=f"{title}, {period(split)}", columns=heads, rows=rows), note))
     return out
 
 
-def _test_row(name: str, theirs: Mapping[str, float], scored: SplitScores | None) -> list[Any]:
+def _test_row(name: str, theirs: Mapping[str, float], ours: Mapping[str, float], gain: PairedGain | None) -> list[Any]:
     def negated(pair: tuple[float, float] | None) -> tuple[float, float] | None:
         return pair and (-pair[1], -pair[0])
 
-    gain = scored.gains.get(name) if scored else None
-    return [
-        name,
-        theirs.get(name),
-        scored and scored.bits.get(name),
-        theirs[MODEL] - theirs[name] if name in theirs and name != MODEL else None,
-        gain and -gain.gain_bits,
-        gain and interval(negated(gain.asset_months.interval)),
-        *_wins(gain),
-        gain and interval(negated(gain.months.interval)),
-        gain and gain_verdict(gain.asset_months.interval, bool(theirs) and name in PAPER_BASELINES),
-    ]
+    delta = theirs[MODEL] - theirs[name] if name in theirs and name != MODEL else None
+    row = [name, theirs.get(name), ours.get(name), delta]
+    if gain is None:
+        return [*row, *[None] * 6]
+    verdict = gain_verdict(gain.asset_months.interval, bool(theirs) and name in PAPER_BASELINES)
+    by_block, by_month = (interval(negated(blocks.interval)) for blocks in (gain.asset_months, gain.months))
+    return [*row, -gain.gain_bits, by_block, *_wins(gain), by_month, verdict]
 
 
 def _wins(gain: PairedGain | None) -> list[Any]:
@@ -146,17 +138,9 @@ def _seeds_validation(records: Records) -> list[Noted]:
     for seed, theirs in paper.VALIDATION_SEEDS.items():
         record = runs.get(seed)
         gain = record.scored[VALIDATION].gains.get(STRONG) if record and VALIDATION in record.scored else None
-        rows.append(
-            [
-                *(seed, theirs, record and record.best_bits(), record and record.best_step()),
-                record and record.validation.get(SELECTED_STEP),
-                *(
-                    paper.VALIDATION_LIGHTGBM - theirs,
-                    gain and gain.gain_bits,
-                    gain and interval(gain.asset_months.interval),
-                ),
-            ]
-        )
+        run = [record.best_bits(), record.best_step(), record.validation.get(SELECTED_STEP)] if record else [None] * 3
+        over = [gain.gain_bits, interval(gain.asset_months.interval)] if gain else [None] * 2
+        rows.append([seed, theirs, *run, paper.VALIDATION_LIGHTGBM - theirs, *over])
     ours = [best for record in runs.values() if (best := record.best_bits()) is not None]
     summaries: dict[str, Callable[[Iterable[float]], float]] = {"mean": mean, "sample SD": stdev}
     for label, of in summaries.items():
@@ -199,20 +183,14 @@ def _bootstrap(records: Records) -> list[Noted]:
     rows = []
     for split, theirs in paper.BOOTSTRAP.items():
         gain = _first_gain(records, split)
-        rows.append(
-            [
-                *(
-                    period(split),
-                    theirs["events"],
-                    gain and gain.num_events,
-                    theirs["blocks"],
-                    gain and gain.asset_months.num_blocks,
-                ),
-                *(interval(theirs["interval"]), gain and interval(gain.asset_months.interval)),
-                rates(theirs["win_rate"], theirs["win_rate_interval"]),
-                gain and rates(gain.asset_months.win_rate, gain.asset_months.win_rate_interval),
-            ]
+        blocks = gain.asset_months if gain else None
+        counts = (theirs["events"], gain and gain.num_events, theirs["blocks"], blocks and blocks.num_blocks)
+        intervals = (interval(theirs["interval"]), blocks and interval(blocks.interval))
+        win_rates = (
+            rates(theirs["win_rate"], theirs["win_rate_interval"]),
+            blocks and rates(blocks.win_rate, blocks.win_rate_interval),
         )
+        rows.append([period(split), *counts, *intervals, *win_rates])
     heads = [Column("period")]
     heads += columns(count, "published events", "our events", "published blocks", "our blocks")
     heads += columns(plain, "published interval", "our interval", "published win-rate", "our win-rate")
@@ -297,9 +275,8 @@ def _over_baselines(records: Records) -> Noted:
     ]
     scores = ensemble.scored.items() if ensemble else ()
     scores_text = ", ".join(f"{period(split)} {scored.bits[MODEL]:.4f}" for split, scored in scores)
-    note = (
-        f"The ensemble is the mean of the {len(runs)} seeds' probabilities: {scores_text} bits." if scores_text else ""
-    )
+    note = f"The ensemble is the mean of the {len(runs)} seeds' probabilities: {scores_text} bits."
+    note = note if scores else ""
     return Table(caption=f"`{BEST}` beside every baseline", columns=heads, rows=rows), note
 
 
@@ -353,10 +330,10 @@ def _walk(records: Records, model: str) -> Noted:
     names = walked_baselines(walked)
     strongest = min(names, key=lambda name: mean(record.scored[YEAR].bits[name] for record in walked.values()))
     gains = {year: record.scored[YEAR].gains[strongest] for year, record in walked.items()}
-    # What the paper's model was walked beside stands for the same events.
-    others = (
-        {} if model == MAIN else {MAIN: MODEL} | {name: name for name in walked_baselines(main) if name not in names}
-    )
+    # Baselines that only the paper's model was compared with are scored on the same events.
+    others: dict[str, str] = {}
+    if model != MAIN:
+        others = {MAIN: MODEL} | {name: name for name in walked_baselines(main) if name not in names}
     rows = [
         [
             *(year, gain.num_events, *(walked[year].scored[YEAR].bits[name] for name in (MODEL, *names))),
