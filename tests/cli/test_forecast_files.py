@@ -76,11 +76,23 @@ def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     shown = vaiom(*words)
     assert "2024-03-05 16:00" in shown.out
     assert "without other assets" in shown.err
+    assert "unfinished" not in shown.err
     require_refusal(vaiom(*words[:-1], tmp_path / "next.nonsense"), "picture")
+    assert vaiom(*words[:-1], tmp_path / "new" / "next.png").code == 0
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["next.png"]
     nameless = (tmp_path / "EURUSD.csv").rename(tmp_path / "prices.csv")
     require_refusal(vaiom("forecast", nameless), "--symbol")
     (named,) = vaiom("forecast", nameless, "--symbol", "EURUSD", "--json").json()["forecasts"]
     assert named["probs"] == forecast["probs"]
+
+
+def test_a_last_hour_that_is_cut_off_is_noted(tmp_path: Path, vaiom: Vaiom) -> None:
+    write_minutes(tmp_path / "whole.csv").head(-20).write_csv(tmp_path / "EURUSD.csv")
+    ran = vaiom("forecast", tmp_path / "EURUSD.csv", "--now", "2024-03-05T16:30")
+    assert "EURUSD: unfinished: the last bar has prices until 2024-03-05 15:40:00 only" in ran.err
+    write_minutes(tmp_path / "EURUSD.csv")
+    ran = vaiom("forecast", tmp_path / "EURUSD.csv", "--now", "2024-03-05T15:30")
+    assert "EURUSD: unfinished: the bar of 2024-03-05 15:00:00 ends after 2024-03-05 15:30" in ran.err
 
 
 def test_what_is_wrong_with_the_prices_is_one_line(tmp_path: Path, vaiom: Vaiom) -> None:

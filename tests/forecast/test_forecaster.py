@@ -190,6 +190,9 @@ def test_pandas_and_polars_in_any_spelling_give_the_same(forecaster: Forecaster)
 def test_an_unknown_asset_says_so_and_takes_the_average_share_of_zeros(tiny: TinyRun, forecaster: Forecaster) -> None:
     dist = forecaster.predict(random_bars(200), "GBPNOK")
     assert dist.unknown_asset
+    assert "it knows" not in str(dist.notes)
+    other = forecaster.predict(read_bars(tiny.bars)["EURUSD"], "eurusd")
+    assert any(note.startswith("unknown asset") and note.endswith("it knows EURUSD") for note in other.notes)
     assert any("unknown asset" in note for note in dist.notes)
     assert dist.prob_zero == pytest.approx(np.mean(tiny.corpus.tokenizer.zero_share))
     known = forecaster.predict(random_bars(200), "EURUSD")

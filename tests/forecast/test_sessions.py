@@ -65,4 +65,4 @@ def test_a_weekend_makes_no_forecast_stale(forecaster: Forecaster, bars: pl.Data
         dist = forecaster.predict(friday, "EURUSD", now=now)
         assert (dist.target_time, dist.stale) == (sunday, stale)
     assert dist.to_dict()["stale_since"] == "2023-12-31T23:00:00"
-    assert dist.notes[-1] == "stale since 2023-12-31 23:00:00: no bar of 2023-12-31 22:00:00 has come"
+    assert dist.notes[-1] == "stale since 2023-12-31 23:00:00: no bar of 2023-12-31 22:00:00 has arrived"

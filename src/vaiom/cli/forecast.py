@@ -20,7 +20,7 @@ from vaiom.cli import console
 from vaiom.cli.console import Answer, Device, Json, ModelPath, Symbol, answers, date, note, parse_span, progress_bar
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
-from vaiom.files import write_bytes
+from vaiom.files import atomic_file, write_bytes
 from vaiom.report.tables import Column, Table, bits, count, prose, text
 from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
@@ -47,18 +47,21 @@ def forecast(
 ) -> Answer:
     """Forecast the next bar of price files with a model that comes with the package."""
     forecaster = vaiom.Forecaster.load(model, device)
-    from vaiom.forecast.bars import coarsened
+    from vaiom.forecast.bars import coarsened, end_of_cut_bar
     from vaiom.market.check import check_bars
     from vaiom.market.formats.table import Options
     from vaiom.market.imports import read_files
 
     with progress_bar("reading") as progress:
         read, entries = read_files(files, Options(symbol=symbol, utc=True, repair=True), progress=progress)
-    frames = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
+    timeframe = forecaster.tokenizer.timeframe
+    frames = {name: coarsened(bars, name, timeframe) for name, bars in read.items()}
     dists = forecaster.predict(frames, now=now).values()
     notes = [
         describe_quality(name, check_bars(name, frames[name]).findings, entries[name]["repairs"]) for name in frames
     ]
+    ends = {name: end_of_cut_bar(bars, frames[name], timeframe) for name, bars in read.items()}
+    notes += [f"{name}: unfinished: the last bar has prices until {end} only" for name, end in ends.items() if end]
     if plot:
         _draw(list(dists), plot)
     return describe_forecasts(forecaster, list(dists), [note for note in notes if note])
@@ -193,9 +196,11 @@ def _draw(dists: Sequence[vaiom.ReturnDistribution | Portfolio], file: Path) -> 
     for dist, axis in zip(dists, figure.subplots(len(dists), squeeze=False)[:, 0], strict=True):
         dist.plot(axis)
     try:
-        figure.savefig(file)
+        with atomic_file(file) as staged:
+            figure.savefig(staged)
     except ValueError as error:
         raise ConfigError("not a picture's name", where=file, expected=".png, .svg or .pdf", got=str(error)) from error
+    note(f"wrote {file}")
 
 
 @answers

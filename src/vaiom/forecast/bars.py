@@ -20,7 +20,7 @@ from vaiom.market.folder import BAR_COLUMNS, NUMBER_COLUMNS, PRICE_COLUMNS, chec
 from vaiom.market.formats.table import guess_roles
 from vaiom.market.resample import resample
 from vaiom.market.symbols import find_pair
-from vaiom.market.timeframes import timeframe_of
+from vaiom.market.timeframes import format_span, timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
 """Bars until a row can be unmasked."""
@@ -70,6 +70,15 @@ def coarsened(bars: pl.DataFrame, symbol: str, timeframe: str) -> pl.DataFrame:
     seen = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS))
     finer = seen is not None and seen < timeframe_of(timeframe)
     return resample(bars, timeframe, where=Path(f"bars of {symbol}")) if finer else bars
+
+
+def end_of_cut_bar(bars: pl.DataFrame, coarse: pl.DataFrame, timeframe: str) -> datetime | None:
+    """When the finer bars of the last coarse one end, if they leave out a tenth of it or more."""
+    if coarse is bars:
+        return None
+    end: datetime = bars["Datetime"][-1] + (infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)) or timedelta(0))
+    whole = timeframe_of(timeframe)
+    return end if coarse["Datetime"][-1] + whole - end >= whole / 10 else None
 
 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:
@@ -135,7 +144,7 @@ def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
     """The error for bars of another timeframe."""
     finer = seen < timeframe_of(timeframe)
     fix = "`vaiom data resample` makes coarser bars" if finer else "bring in finer bars, or train a model on these"
-    problem, got = "the bars are of another timeframe than the model's", f"bars mostly {seen} apart"
+    problem, got = "the bars are of another timeframe than the model's", f"bars mostly {format_span(seen)} apart"
     return DataError(problem, where=where, expected=f"{timeframe} bars", got=got, fix=fix)
 
 

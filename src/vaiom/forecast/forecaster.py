@@ -29,6 +29,7 @@ from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution, Return
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, open_checkpoint, open_exported
 from vaiom.forecast.portfolio import join, state_after
 from vaiom.forecast.rows import History, Window, cut_window
+from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard
 from vaiom.model.horizons import unknown_horizon
@@ -305,11 +306,15 @@ class Forecaster:
         masked, unknown = bool(notes), asset == UNKNOWN_ASSET
         old = now is not None and now > stale_since
         if old:
-            notes.append(f"stale since {stale_since}: no bar of {coming} has come")
+            notes.append(f"stale since {stale_since}: no bar of {coming} has arrived")
         if now is not None and as_of > now + CLOCK_ALLOWANCE:
             notes.append(f"ahead of time: the last bar is of {as_of}, and it is {now:%Y-%m-%d %H:%M}")
+        elif now not in (None, as_of) and as_of + self.timeframe > now:  # the stamp itself stands for its close
+            notes.append(f"unfinished: the bar of {as_of} ends after {now:%Y-%m-%d %H:%M}, or has another clock")
         if unknown:
-            notes.append("unknown asset: the model never saw it and treats it as an average one")
+            known = find_pair(window.symbol) in self.tokenizer.symbols
+            meant = f"; it knows {find_pair(window.symbol)}" if known else ""
+            notes.append(f"unknown asset: the model never saw it and treats it as an average one{meant}")
         if missing:
             notes.append(f"without other assets: no bar at {as_of} of {', '.join(missing)}")
         if context < self.context:

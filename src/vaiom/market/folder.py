@@ -128,7 +128,8 @@ def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
 def symbols_in(folder: Path) -> list[str]:
     """The symbols of a bar folder, sorted."""
     if not folder.is_dir():
-        raise DataError("no such bar folder", where=folder, expected="a folder of <SYMBOL>.parquet files")
+        fix = "`vaiom data import` makes one of price files"
+        raise DataError("no such bar folder", where=folder, expected="a folder of <SYMBOL>.parquet files", fix=fix)
     symbols = sorted(path.stem for path in folder.glob("*.parquet") if not path.name.startswith("."))
     if not symbols:
         fix = "make one with `vaiom data import`, `download` or `simulate`"

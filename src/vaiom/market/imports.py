@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace as changed
@@ -18,7 +19,7 @@ from vaiom.market import folder
 from vaiom.market.folder import infer_timeframe, require_calendar, require_ordered
 from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
-from vaiom.market.symbols import find_symbol
+from vaiom.market.symbols import find_pair, find_symbol
 from vaiom.market.timeframes import format_span
 
 SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".txt", ".zip", ".zst")
@@ -80,8 +81,11 @@ def read_files(
 
 def given_symbol(path: Path, options: Options) -> str | None:
     """The symbol of a file by the options: theirs, or where it is a pattern, the matching part of the file name."""
-    pattern = options.symbol
-    return find_symbol(pattern, path.name) if pattern and "*" in pattern else pattern
+    named = options.symbol or ""
+    if "*" in named:
+        return find_symbol(named, path.name)
+    pair = find_pair(named)  # which may be spelled eurusd or EUR/USD
+    return pair if pair == re.sub(r"(?<=\w)[-_/. ](?=\w)", "", named).upper() else named or None
 
 
 def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
@@ -97,7 +101,7 @@ def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     symbol = wanted or source.symbol
     if symbol is None:
         expected = "a currency pair in the file name, or a symbol column"
-        fix = "pass --symbol, with * in its place where the names of several files have it"
+        fix = "name it, as in --symbol AAPL; for many files a pattern of their names, as in --symbol 'BATS_*, *'"
         raise source.file.error("the file does not say its symbol", expected=expected, fix=fix)
     return folder.check_symbol(symbol), source
 

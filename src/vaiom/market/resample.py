@@ -17,7 +17,7 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.files import Progress, read_json, sha256_file, staged_folder, write_json
 from vaiom.market import folder
 from vaiom.market.folder import STAMP, infer_timeframe, require_ordered
-from vaiom.market.timeframes import timeframe_of
+from vaiom.market.timeframes import format_span, timeframe_of
 
 BATCH_ROWS = 1 << 20
 _MICROSECOND = timedelta(microseconds=1)
@@ -84,9 +84,9 @@ def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelt
     if target % step:  # bars longer than the target leave a remainder as well
         finer = step > target
         problem = "bars cannot be made finer" if finer else "the bars do not divide the target's clock bins"
-        expected = f"bars of at most {target}" if finer else f"a bar length that divides {target}"
+        expected = f"bars of {'at most' if finer else 'a length that divides'} {format_span(target)}"
         fix = f"choose {'a coarser' if finer else 'another'} timeframe, or start from finer bars"
-        raise DataError(problem, where=where, expected=expected, got=f"bars of {step}", fix=fix)
+        raise DataError(problem, where=where, expected=expected, got=f"bars of {format_span(step)}", fix=fix)
     return step
 
 
@@ -103,7 +103,7 @@ def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path)
     over = stamps[stops - 1] + step // _MICROSECOND > left + width
     if over.any():
         problem, fix = "a bar reaches over the edge of its clock bin", "move the clock with `vaiom data import --shift`"
-        expected = f"bars of {step} inside bins of {target} that start at midnight"
+        expected = f"bars of {format_span(step)} inside bins of {format_span(target)} that start at midnight"
         got = f"a bar at {bars['Datetime'][int(stops[over.argmax()]) - 1]}"
         raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
     opens, highs, lows, closes, volumes = (bars[name].to_numpy() for name in folder.BAR_COLUMNS[1:])

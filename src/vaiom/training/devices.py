@@ -26,7 +26,8 @@ def resolve_device(name: str) -> torch.device:
     device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError("no such device", expected=f"one of {count} CUDA devices", got=name, fix="--device cpu")
+        there = f"one of {count} CUDA devices" if count else "a machine with a CUDA device"
+        raise ConfigError("no such device", expected=there, got=name, fix="--device cpu")
     return device
 
 

@@ -106,6 +106,7 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
     "parquet of dates": ("EURUSD.parquet", parquet_of_texts(), "must be numeric"),
     "two tables": ("EURUSD.zip", zipped({"a.csv": HEADER + GOOD, "b.csv": HEADER + GOOD}), "exactly one table"),
     "no table": ("EURUSD.zip", zipped({"a.pdf": ""}), "exactly one table"),
+    "a workbook": ("EURUSD.xlsx", zipped({"xl/workbook.xml": "", "xl/sheet1.xml": ""}), "save the sheet as CSV"),
     "empty zip": ("EURUSD.zip", zipped({}), "exactly one table"),
     "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (read.RATIO_FROM + 1)}), "too much"),
     "encrypted": ("EURUSD.zip", encrypted(zipped({"a.csv": HEADER + GOOD})), "encrypted"),

@@ -75,6 +75,11 @@ def as_json(path: Path) -> Path:
     return path
 
 
+def carriage_returns(path: Path) -> Path:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
+    return path
+
+
 def yfinance_header(*tickers: str) -> str:
     names = ["Open", "High", "Low", "Close", "Volume"]
     lines = [["Price", *(name for name in names for _ in tickers)], ["Ticker", *tickers * 5], ["Datetime", *[""] * 5]]
@@ -237,6 +242,39 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         lambda p: quoted(p, lambda number: f"{number:,}".translate(str.maketrans(",.", ".,"))),
         {},
     ),
+    "lines above the header": (
+        "table",
+        HOURS,
+        lambda p: write_rows(
+            p, HOURS, "%Y-%m-%d %H:%M", header="Acme, Inc.\nAccount: 12\n\ntime,open,high,low,close,volume"
+        ),
+        {},
+    ),
+    "lines above a header of other names": (
+        "table",
+        HOURS,
+        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="Acme\n\ntime,open,high,low,last,volume"),
+        {"columns": {"Close": "last"}},
+    ),
+    "numbered names": (
+        "table",
+        HOURS,
+        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="timestamp,1. open,2. high,3. low,4. close,5. volume"),
+        {},
+    ),
+    "an index without a name, reset": (
+        "table",
+        HOURS,
+        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="index,open,high,low,close,volume"),
+        {},
+    ),
+    "parquet of an index without a name": ("table", BARS, lambda p: parquet(p, Datetime="__index_level_0__"), {}),
+    "carriage returns alone": (
+        "table",
+        HOURS,
+        lambda p: carriage_returns(write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="time,o,h,l,c,v")),
+        {},
+    ),
     "thousands in quotes": ("table", THOUSANDS, lambda p: quoted(p, lambda number: f"{number:,}"), {}),
     "bi5": (
         "dukascopy",
@@ -301,6 +339,9 @@ def test_one_of_several_tickers_of_yfinance(tmp_path: Path) -> None:
 
 def test_json_that_is_no_table(tmp_path: Path) -> None:
     path = tmp_path / "EURUSD.json"
+    path.write_text('{"instrument": "EUR_USD", "candles": []}')
+    with pytest.raises(DataError, match="the JSON is not a table"):
+        import_files([path], tmp_path / "bars")
     for text in ("[]", "[1, 2]", "[[1, 2], 3]", '[{"a": 1}, {"b": 2}]', "[[1, 2", '["code", -1121]'):
         path.write_text(text)
         with pytest.raises(DataError, match=r"EURUSD\.json"):

@@ -32,6 +32,7 @@ RATIO_FROM = 1 << 20
 
 _AUTO = "use --format auto"
 _LONGEST_LINE = 1 << 16
+_MOST_LINES_ABOVE = 20
 _BLANK_OR_COMMENT = re.compile(rb"(?:[^\S\n]*+(?:#[^\n]*+)?\n)*+(?:[^\S\n]*+(?:#[^\n]*+)?\Z)?")
 
 
@@ -115,6 +116,7 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
             if len(tables) != 1:
                 expected, fix = "one .csv member, or one .txt member", "unpack it and import the files you want"
                 got = ", ".join(archive.namelist()[:8]) or "an empty archive"
+                fix = "save the sheet as CSV" if "xl/workbook.xml" in archive.namelist() else fix
                 raise file.error("a zip file must hold exactly one table", expected=expected, got=got, fix=fix)
             file = replace(file, member=tables[0].filename)
             _require_size(file, tables[0].file_size, tables[0].compress_size)
@@ -149,19 +151,21 @@ def _require_size(file: Origin, size: int, packed: int) -> None:
 
 def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
     """Find delimiter, header and layout of a table, and read its rows."""
-    if data.lstrip()[:1] == b"[":
+    if data.lstrip()[:1] in (b"[", b"{"):
         file, data = replace(file, unit="row"), _json_to_csv(file, data)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         data = data.decode("utf-16", errors="replace").encode()
     data = data.removeprefix(codecs.BOM_UTF8)
     if options.whole_lines:
         data = data[: data.rfind(b"\n") + 1]
-    lines = _content_lines(file, data)
+    if b"\n" not in data:
+        data = data.replace(b"\r", b"\n")
+    lines = _content_lines(file, data, _find_header(data, options))
     head, position = next(lines)
-    delimiter = max(("\t", ";", "|", ","), key=head.count)
+    delimiter = _delimiter_of(head)
     if "\0" in head or delimiter not in head:
         expected = "a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns"
-        raise file.error("not a file of bars", expected=expected, got=repr(head[:80]))
+        raise file.error("not a file of bars", expected=expected, got=repr(head[:80]), fix="save the prices as CSV")
     names, symbol, line = _split_cells(head, delimiter), None, head
     if has_header := not names[0][:1].isdigit():
         line, position = next(lines)
@@ -181,6 +185,22 @@ def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
     frame = _read_rows(file, names, delimiter, data[position:], first_line)
     tool, fixed_point = (layout.tool, layout.fixed_point) if layout else ("table", None)
     return RawTable(file=file, format=tool, frame=frame, roles=roles, symbol=symbol, fixed_point=fixed_point)
+
+
+def _find_header(data: bytes, options: Options) -> int:
+    """Where the line that names the columns begins: some brokers write an account or a title above it."""
+    position, wanted = 0, {*options.columns.values()} if options.columns else set()
+    for line in data[:_LONGEST_LINE].split(b"\n")[:_MOST_LINES_ABOVE]:
+        text = line.decode(errors="replace")
+        names = _split_cells(text, _delimiter_of(text))
+        if wanted <= {*names} if wanted else table.prices_in(table.guess_roles(names)):
+            return position
+        position += len(line) + 1
+    return 0
+
+
+def _delimiter_of(line: str) -> str:
+    return max(("\t", ";", "|", ","), key=line.count)
 
 
 def _json_to_csv(file: Origin, data: bytes) -> bytes:
@@ -231,9 +251,8 @@ def _select_ticker(file: Origin, names: list[str], tickers: list[str], wanted: s
     return [name if of == chosen[0] else f"{name} of {of}" for name, of in columns], symbols[chosen[0]]
 
 
-def _content_lines(file: Origin, data: bytes) -> Iterator[tuple[str, int]]:
+def _content_lines(file: Origin, data: bytes, position: int) -> Iterator[tuple[str, int]]:
     """The lines that are neither blank nor comments, and their byte positions; raises an error after the last."""
-    position = 0
     while True:
         match = _BLANK_OR_COMMENT.match(data, position)
         position = match.end() if match else position

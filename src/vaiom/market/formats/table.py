@@ -25,9 +25,11 @@ _DROP_FIX = REPAIR.format("drop such rows")
 Roles = dict[str, str]
 """{role: column name}, with the roles of `_ALIASES`."""
 
+# What pandas calls an index without a name: after `reset_index`, in Parquet and in CSV.
+_INDEX = ("index", "indexlevel0", "")
 # In order of preference: MetaTrader has both TICKVOL and VOL, and the second is mostly zero.
 _ALIASES = {
-    "Datetime": ("datetime", "timestamp", "gmttime", "localtime", "opentime", "time", "date", "tsevent", "ts", ""),
+    "Datetime": ("datetime", "timestamp", "gmttime", "localtime", "opentime", "time", "date", "tsevent", "ts", *_INDEX),
     "Date": ("date",),
     "Time": ("time",),
     "Open": ("open", "o"),
@@ -40,12 +42,13 @@ _ALIASES = {
     "BidVolume": ("bidvolume",),
 }
 _LAYOUTS = "2019-02-04 12:30[:00], 2019.02.04 12:30, 04.02.2019 12:30, 20190204 123000, or a Unix time in s, ms, us, ns"
-# Day and month are only told apart by a dot or a leading year: 04/02/2019 could be either, and is refused.
 _TEXT = re.compile(
-    r"(?P<date>\d{4}(?P<dash>[-./])\d{1,2}(?P=dash)\d{1,2}|\d{1,2}\.\d{1,2}\.\d{4}|\d{8})"
-    r"(?:(?P<gap>[ T]?)(?P<time>\d{1,2}:\d{2}:\d{2}|\d{1,2}:\d{2}|\d{6}|\d{4})(?P<fraction>\.\d+)?)?"
+    r"(?P<date>\d{4}(?P<dash>[-./])\d{1,2}(?P=dash)\d{1,2}|\d{1,2}(?P<mark>[./])\d{1,2}(?P=mark)\d{4}|\d{8})"
+    r"(?:(?P<gap>[ T]?)(?P<time>\d{1,2}:\d{2}:\d{2}|\d{1,2}:\d{2}|\d{6}|\d{4})(?P<fraction>\.\d+)?"
+    r"(?P<half> ?[AaPp][Mm])?)?"
     r"(?P<zone> ?(?:Z|UTC|GMT|(?:UTC|GMT)?[+-]\d{2}:?\d{2}))?"
 )
+_SLASHES = "%d/%m/%Y"
 _UNIX_TIMES = {
     r"^\d{9,10}(?:\.\d+)?$": 1_000_000,
     # Twelve digits that begin like a year are YYYYMMDDHHMM.
@@ -136,8 +139,9 @@ def guess_roles(names: Sequence[str], chosen: Roles | None = None) -> Roles:
     """Roles as chosen, or by the usual names; a date and a time make the stamp, unless one column holds both."""
     columns, chosen = Roles(), chosen or {}
     for name in (name for name in names if name not in chosen.values()):
-        # Without case, punctuation, or the zone that JForex puts behind a name: `Time (UTC)` is `time`.
-        columns.setdefault(re.sub(r"[^a-z0-9]", "", re.sub(r"\([^)]*\)$", "", name.strip()).lower()), name)
+        # Without case, punctuation, the zone in JForex's `Time (UTC)` or the number in Alpha Vantage's `1. open`.
+        plain = re.sub(r"\([^)]*\)$|^\d+\. ", "", name.strip())
+        columns.setdefault(re.sub(r"[^a-z0-9]", "", plain.lower()), name)
     # Of several aliases the first wins, because it comes last here.
     roles = {role: columns[a] for role, aliases in _ALIASES.items() for a in reversed(aliases) if a in columns} | chosen
     two_columns = "Date" in chosen or ("Date" in roles and roles.get("Datetime") == roles.get("Time"))
@@ -306,6 +310,8 @@ def parse_stamps(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
         first = int(parsed.is_null().arg_max() or 0)
         text = values[first : first + 1].cast(pl.String)[0]
         got, fix = "nothing" if text is None else repr(text), "correct or remove the row"
+        if re.match(r"\d{1,2}/\d{1,2}/\d{4}", text or ""):
+            fix = "write dates as 2019-02-04: without a day above 12, 04/02/2019 may be in February or in April"
         raise DataError("a stamp cannot be read", where=place(first), expected=_LAYOUTS, got=got, fix=fix)
     return require_calendar(parsed, place)
 
@@ -316,6 +322,8 @@ def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
     while (waiting := parsed.is_null()).any():
         first = int(waiting.arg_max() or 0)
         layout, zoned = _layout_of(values[first])
+        if layout and layout.startswith(_SLASHES):
+            layout = layout.replace(_SLASHES, _order_of_slashes(values) or "no order")
         if zoned and not utc:
             raise _zoned(place(first), values[first])
         if layout is not None:
@@ -335,12 +343,22 @@ def _layout_of(text: str | None) -> tuple[str | None, bool]:
     match = _TEXT.fullmatch(text)
     if not match or (match["zone"] and not match["time"]):
         return None, False
-    date, dash, time, zone = match["date"], match["dash"], match["time"], match["zone"] or ""
-    layout = f"%Y{dash}%m{dash}%d" if dash else "%d.%m.%Y" if "." in date else "%Y%m%d"
+    dash, mark, time, zone = match["dash"], match["mark"], match["time"], match["zone"] or ""
+    layout = f"%Y{dash}%m{dash}%d" if dash else f"%d{mark}%m{mark}%Y" if mark else "%Y%m%d"
     if time:
         hours = "%H:%M:%S%.f" if time.count(":") == 2 else "%H:%M" if ":" in time else "%H%M%S%.f"
         layout += match["gap"] + ("%H%M" if time.isdigit() and len(time) == 4 else hours)
+    if match["half"]:
+        layout = layout.replace("%H", "%I") + match["half"][:-2] + "%p"
     return layout + re.sub(r"[+-]\d{2}:?\d{2}", "%z", zone), bool(zone)
+
+
+def _order_of_slashes(texts: pl.Series) -> str | None:
+    """Whether day or month comes first in 13/02/2019; None where no date of the column tells, or they contradict."""
+    first, second = (texts.str.extract(r"^(\d{1,2})/(\d{1,2})/", n).cast(pl.Int64) > 12 for n in (1, 2))
+    if bool(first.any()) == bool(second.any()):
+        return None
+    return _SLASHES if first.any() else "%m/%d/%Y"
 
 
 def _convert(texts: pl.Series, layout: str) -> pl.Series:
@@ -350,7 +368,7 @@ def _convert(texts: pl.Series, layout: str) -> pl.Series:
         # A double holds microseconds exactly until the year 2255.
         numbers = texts.set(others, None).cast(pl.Float64, strict=False)
         return (numbers * _UNIX_TIMES[layout]).round().cast(pl.Int64).cast(STAMP)
-    if "%H" not in layout:
+    if "%H" not in layout and "%I" not in layout:
         return texts.str.to_date(layout, strict=False).cast(STAMP)
     parsed = texts.str.to_datetime(layout, time_unit="us", strict=False)
     return parsed.dt.replace_time_zone(None) if parsed.dtype != STAMP else parsed
