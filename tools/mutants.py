@@ -1,14 +1,18 @@
 """Breaks lines of the package one at a time, and runs the tests that cover each until one fails.
 
 Enters: a checkout with `coverage` beside pytest. Leaves: the breaks that no test caught, and a last line of JSON.
-Lines are drawn by a seed, the commit's hash unless another is named, in proportion to the lines of each room. Tests
-that fail without a break are left out and named. `python tools/mutants.py [--mutants 200] [--workers N] [--seed TEXT]`
+Lines are drawn by a seed, the commit's hash unless another is named, in proportion to the lines of each room. A break
+is first put into a process that keeps its imports and fixtures, where being caught takes a second; what survives there
+is tried again in a fresh process, whose word counts. Tests that fail without a break are left out and named.
+`python tools/mutants.py [--mutants 200] [--workers N] [--seed TEXT] [--room NAME] [--tests PATH]`
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import inspect
 import json
 import os
 import random
@@ -20,9 +24,12 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -30,19 +37,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src/vaiom")
 COPIED = (
-    *(
-        "src",
-        "tests",
-        "reproduction",
-        "benchmarks",
-        "tools",
-        "docs",
-        "examples",
-        "monitoring",
-        "pyproject.toml",
-        "Makefile",
-    ),
-    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE", "constraints.txt"),
+    *("src", "tests", "reproduction", "benchmarks", "tools", "docs", "examples", "monitoring", "pyproject.toml"),
+    *("Makefile", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE", "constraints.txt"),
     *("mkdocs.yml", "Containerfile", "compose.yaml", ".dockerignore"),
 )
 MARKERS = "not slow and not gpu and not kills"
@@ -57,27 +53,14 @@ sigterm = true
 context = ${{MUTANTS_TEST}}
 """
 """How coverage looks at what a test starts; files of data have the test's own as their context."""
-LONGEST_S = 900
-"""For the tests of one break; a break that makes them hang is caught."""
+FIXTURE = "fixture "
+"""Begins the context of what runs once for several tests."""
+STARTING_S, TIMES_LONGER = 120.0, 10.0
+"""What starting takes at most, and how much longer than without a break tests may take until they are taken to hang."""
 SWAPPED: dict[type[ast.AST], str] = {
-    ast.Eq: "!=",
-    ast.NotEq: "==",
-    ast.Lt: ">=",
-    ast.LtE: ">",
-    ast.Gt: "<=",
-    ast.GtE: "<",
-    ast.In: "not in",
-    ast.NotIn: "in",
-    ast.Is: "is not",
-    ast.IsNot: "is",
-    ast.And: "or",
-    ast.Or: "and",
-    ast.Add: "-",
-    ast.Sub: "+",
-    ast.Mult: "/",
-    ast.Div: "*",
-    ast.FloorDiv: "*",
-    ast.Mod: "*",
+    **{ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.In: "not in"},
+    **{ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.And: "or", ast.Or: "and"},
+    **{ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*"},
 }
 
 
@@ -93,9 +76,11 @@ class Mutant:
     end: int
     text: str
 
+    def broken(self, source: bytes) -> bytes:
+        return source[: self.start] + self.text.encode() + source[self.end :]
+
     def apply(self, root: Path) -> None:
-        source = (ROOT / self.file).read_bytes()
-        (root / self.file).write_bytes(source[: self.start] + self.text.encode() + source[self.end :])
+        (root / self.file).write_bytes(self.broken((ROOT / self.file).read_bytes()))
 
     def __str__(self) -> str:
         before = " ".join((ROOT / self.file).read_bytes()[self.start : self.end].decode().split())
@@ -193,28 +178,48 @@ def draw_mutants(count: int, seed: str, rooms: Collection[str] = ()) -> list[Mut
 
 
 class Lines:
-    """A plugin of pytest: which file of tests runs which lines, how long it takes, and what fails."""
+    """A plugin of pytest: which test or shared fixture runs which lines, what each test uses and takes, what fails."""
 
     def __init__(self, folder: Path) -> None:
         from coverage import Coverage
 
         self.coverage = Coverage(data_file=str(folder / f"lines.{os.getpid()}"), source=[str(ROOT / PACKAGE)])
-        self.folder = folder
-        self.facts: dict[str, Any] = {"seconds": defaultdict(float), "failed": []}
+        self.folder, self.contexts = folder, [""]
+        self.facts: dict[str, Any] = {"seconds": {}, "fixtures": {}, "failed": []}
         os.environ["COVERAGE_PROCESS_START"] = str(folder / "subprocesses.ini")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "startup"), os.environ["PYTHONPATH"]])
         self.coverage.start()
 
+    def _enter(self, context: str) -> None:
+        self.contexts.append(context)
+        self.coverage.switch_context(context)
+        os.environ["MUTANTS_TEST"] = context
+
+    def _leave(self) -> None:
+        self.contexts.pop()
+        self.coverage.switch_context(self.contexts[-1])
+        os.environ["MUTANTS_TEST"] = self.contexts[-1]
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         began = time.monotonic()
-        file = item.nodeid.partition("::")[0]
-        self.coverage.switch_context(file)
-        os.environ["MUTANTS_TEST"] = file
+        self.facts["fixtures"][item.nodeid] = getattr(item, "fixturenames", [])
+        self._enter(item.nodeid)
         try:
             return (yield)
         finally:
-            self.facts["seconds"][file] += time.monotonic() - began
+            self._leave()
+            self.facts["seconds"][item.nodeid] = time.monotonic() - began
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Any:
+        if fixturedef.scope == "function":
+            return (yield)
+        self._enter(FIXTURE + fixturedef.argname)
+        try:
+            return (yield)
+        finally:
+            self._leave()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -226,49 +231,193 @@ class Lines:
         (self.folder / f"facts.{os.getpid()}.json").write_text(json.dumps(self.facts))
 
 
+class Judge:
+    """A plugin of pytest that runs tests as it is told to, each time with another break in the functions at hand."""
+
+    def __init__(self, told: Connection) -> None:
+        from hypothesis import Phase, settings
+
+        self.told = told
+        # A failing example need not be a small one.
+        settings.register_profile("mutants", settings.get_profile("vaiom"), phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.items = {item.nodeid: item for item in session.items}
+        while (job := self.told.recv()) is not None:
+            fields, tests = job
+            self.told.send(self._is_caught(Mutant(*fields), tests))
+        return True
+
+    def _is_caught(self, mutant: Mutant, tests: list[str]) -> bool:
+        """Whether a test fails with the break and passes without it; no means that nothing is known."""
+        replaced, source = replaced_code(mutant), mutant.file.read_bytes()
+        mutant.apply(Path.cwd())  # for what tests start
+        try:
+            for function, _, new in replaced:
+                function.__code__ = new
+            failed = next((item for test in tests if (item := self.items.get(test)) and self._fails(item)), None)
+        finally:
+            for function, old, _ in replaced:
+                function.__code__ = old
+            mutant.file.write_bytes(source)
+        if not replaced or failed is None:
+            return False
+        for each in gc.get_objects():
+            if hasattr(type(each), "cache_clear") and str(getattr(each, "__module__", "")).startswith("vaiom"):
+                each.cache_clear()
+        if self._fails(failed):
+            failed.session._setupstate.teardown_exact(None)
+            if self._fails(failed):
+                os._exit(1)  # the break has left something behind
+        return True
+
+    def _fails(self, item: pytest.Item) -> bool:
+        from _pytest.runner import runtestprotocol
+
+        item.session._setupstate.teardown_exact(item)
+        # Fixtures of the module and the session stay for the tests to come.
+        return any(each.failed for each in runtestprotocol(item, log=False, nextitem=item.parent))  # type: ignore[arg-type]
+
+
+def replaced_code(mutant: Mutant) -> list[tuple[FunctionType, CodeType, CodeType]]:
+    """The living functions that a break changes, with their code before and after; none where only import runs it."""
+    path, source = str(Path.cwd() / mutant.file), mutant.file.read_bytes()
+
+    def functions(text: bytes) -> list[CodeType]:
+        found: list[CodeType] = []
+        waiting = [compile(text, path, "exec", dont_inherit=True)]
+        while waiting:
+            for code in (each for each in waiting.pop().co_consts if isinstance(each, CodeType)):
+                (found if code.co_flags & inspect.CO_OPTIMIZED else waiting).append(code)
+        return found
+
+    before, after = functions(source), functions(mutant.broken(source))
+    changed = dict(zip(before, after, strict=False)) if len(before) == len(after) else {}
+    living = (each for each in gc.get_objects() if isinstance(each, FunctionType))
+    own = [each for each in living if each.__code__.co_filename == path and each.__code__ in changed]
+    pairs = [(each, each.__code__, changed[each.__code__]) for each in own]
+    return [(each, old, new) for each, old, new in pairs if old != new]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """In a process that runs tests, not in the one that hands them out."""
-    if not getattr(config.option, "numprocesses", None):
+    if "MUTANTS_LINES" in os.environ and not getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Lines(Path(os.environ["MUTANTS_LINES"])))
+    elif "MUTANTS_JOBS" in os.environ:
+        config.pluginmanager.register(Judge(Connection(int(os.environ["MUTANTS_JOBS"]))))
 
 
-def run_tests(root: Path, words: list[str], **more: str) -> int:
-    """Pytest's exit code; a time limit counts as a failure."""
+def start_tests(root: Path, words: list[str], *, quiet: bool, **more: Any) -> subprocess.Popen[bytes]:
+    """Pytest over a tree, in a process of its own."""
     paths = os.pathsep.join(str(root / each) for each in ("src", "tools", ""))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([paths, os.environ.get("PYTHONPATH", "")])}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more.pop("environment", {})}
     command = [sys.executable, "-m", "pytest", "-q", "-m", MARKERS, "-p", "no:cacheprovider", *words]
-    try:
-        quiet = None if "-n" in words else subprocess.DEVNULL
-        return subprocess.run(
-            command, cwd=root, env=environment, stdout=quiet, stderr=quiet, timeout=LONGEST_S
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return int(pytest.ExitCode.TESTS_FAILED)
+    output = subprocess.DEVNULL if quiet else None
+    return subprocess.Popen(command, cwd=root, env=environment, stdout=output, stderr=output, **more)
 
 
-def measure(
-    folder: Path, workers: int, tests: list[str]
-) -> tuple[dict[str, dict[int, list[str]]], dict[str, float], list[str]]:
-    """Run all tests once: for each line of each file the test files that run it, their seconds, and what failed."""
+@dataclass(frozen=True)
+class Measured:
+    """What one run of all tests tells."""
+
+    lines: dict[str, dict[int, list[str]]]
+    """By file and line: the tests and fixtures that run it."""
+    seconds: dict[str, float]
+    users: dict[str, set[str]]
+    """By fixture: the tests that use it, themselves or through others."""
+    failed: list[str]
+
+    def covering(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """The tests that run a line by themselves, and all that run it; likely and quick ones first."""
+        by_line = self.lines.get(str(mutant.file), {})
+        contexts = {each for line in mutant.lines for each in by_line.get(line, [])}
+        if runs_at_import(mutant):  # coverage names whoever imported the file first: all that use it are meant
+            contexts = {each for line in by_line.values() for each in line}
+        direct = contexts & self.seconds.keys()
+        every = direct.union(*(self.users[each.removeprefix(FIXTURE)] for each in contexts if each.startswith(FIXTURE)))
+        own = f"tests/{mutant.file.parts[2]}/"  # a room's own tests are the likeliest to notice
+
+        def ordered(tests: Collection[str]) -> list[str]:
+            kept = (test for test in tests if test not in self.failed)
+            return sorted(kept, key=lambda test: (not test.startswith(own), self.seconds[test]))
+
+        return ordered(direct), ordered(every)
+
+
+def measure(folder: Path, workers: int, tests: list[str]) -> Measured:
+    """Run all tests once, or those that are named."""
     from coverage import Coverage
 
     (folder / "startup").mkdir()
     (folder / "startup/sitecustomize.py").write_text(STARTUP)
     (folder / "subprocesses.ini").write_text(SUBPROCESSES.format(source=ROOT / PACKAGE, folder=folder))
     words = ["-p", "mutants", "-n", str(workers), "--dist", "loadfile", *tests]
-    run_tests(ROOT, words, MUTANTS_LINES=str(folder))
+    start_tests(ROOT, words, quiet=False, environment={"MUTANTS_LINES": str(folder)}).wait()
     coverage = Coverage(data_file=str(folder / "lines"))
     coverage.combine([str(folder)])
     data = coverage.get_data()
     lines = {str(Path(file).relative_to(ROOT)): data.contexts_by_lineno(file) for file in data.measured_files()}
-    seconds, failed = defaultdict[str, float](float), list[str]()
+    seconds, users, failed = dict[str, float](), defaultdict[str, set[str]](set), set[str]()
     for each in folder.glob("facts.*.json"):
         facts = json.loads(each.read_text())
-        failed += facts["failed"]
-        for file, spent in facts["seconds"].items():
-            seconds[file] += spent
-    return lines, seconds, sorted(set(failed))
+        failed |= {*facts["failed"]}
+        seconds |= facts["seconds"]
+        for test, fixtures in facts["fixtures"].items():
+            for name in fixtures:
+                users[name].add(test)
+    return Measured(lines, seconds, users, sorted(failed))
+
+
+class Worker:
+    """A tree of its own, and a process there that has imported and set up what tests need."""
+
+    def __init__(self, place: Path, tests: list[str]) -> None:
+        self.place, self.tests = place, tests
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def is_caught(self, mutant: Mutant, direct: list[str], every: list[str], limit_s: float) -> bool:
+        """Whether a test fails with the break; one that makes tests hang is caught."""
+        if direct and not runs_at_import(mutant) and self._judge(mutant, direct, limit_s):
+            return True
+        mutant.apply(self.place)
+        listed = self.place / "tests.txt"
+        listed.write_text("\n".join(every))
+        process = start_tests(self.place, ["-x", f"@{listed}"], quiet=True, start_new_session=True)
+        try:
+            return process.wait(limit_s) != pytest.ExitCode.OK
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            return True
+        finally:
+            shutil.copy(ROOT / mutant.file, self.place / mutant.file)
+
+    def _judge(self, mutant: Mutant, tests: list[str], limit_s: float) -> bool:
+        if self.process is None:
+            self.jobs, theirs = Pipe()
+            environment = {"MUTANTS_JOBS": str(theirs.fileno())}
+            pipe: dict[str, Any] = {"pass_fds": [theirs.fileno()], "start_new_session": True}
+            words = ["-p", "mutants", *self.tests]
+            self.process = start_tests(self.place, words, quiet=True, environment=environment, **pipe)
+            theirs.close()
+            limit_s += STARTING_S
+        try:
+            self.jobs.send((astuple(mutant), tests))
+            if self.jobs.poll(limit_s):
+                return bool(self.jobs.recv())
+            self.stop()
+            return True
+        except (EOFError, OSError):  # it fell, or left: a fresh process decides
+            self.stop()
+            return False
+
+    def stop(self) -> None:
+        if self.process is not None:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
+            self.process = None
+            shutil.copytree(ROOT / PACKAGE, self.place / PACKAGE, dirs_exist_ok=True)
 
 
 def main() -> int:
@@ -285,41 +434,38 @@ def main() -> int:
     seed = options.seed or subprocess.run(head, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     deadline = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
-        folder, places = Path(name), SimpleQueue[Path]()
-        lines, seconds, failed = measure(folder, options.workers, options.tests)
-        for number in range(options.workers):
+        folder, idle = Path(name), SimpleQueue[Worker]()
+        measured = measure(folder, options.workers, options.tests)
+        if (ROOT.parent / "shared").is_dir():  # real bars
+            (folder / "shared").symlink_to(ROOT.parent / "shared")
+        workers = [Worker(folder / str(number), options.tests) for number in range(options.workers)]
+        for worker in workers:
+            worker.place.mkdir()
             for each in COPIED:
                 copy = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
-                (folder / str(number)).mkdir(exist_ok=True)
-                copy(ROOT / each, folder / str(number) / each)
-            places.put(folder / str(number))
-        left_out = [word for test in failed for word in ("--deselect", test)]
+                copy(ROOT / each, worker.place / each)
+            idle.put(worker)
 
         def is_caught(mutant: Mutant) -> bool | None:
             if time.monotonic() > deadline:
                 return None
-            own = f"tests/{mutant.file.parts[2]}/"  # a room's own tests are the likeliest to notice
-            by_line = lines.get(str(mutant.file), {})
-            covering = {test for line in mutant.lines for test in by_line.get(line, [])}
-            if runs_at_import(mutant):  # coverage names whoever imported the file first: all that use it are meant
-                covering = {test for each in by_line.values() for test in each}
-            covering.discard("")
-            tests = sorted(covering, key=lambda test: (not test.startswith(own), seconds[test]))
-            place = places.get()
-            mutant.apply(place)
-            caught = bool(tests) and run_tests(place, ["-x", *left_out, *tests]) != pytest.ExitCode.OK
-            shutil.copy(ROOT / mutant.file, place / mutant.file)
-            places.put(place)
+            direct, every = measured.covering(mutant)
+            limit_s = STARTING_S + TIMES_LONGER * sum(measured.seconds[test] for test in every)
+            worker = idle.get()
+            caught = bool(every) and worker.is_caught(mutant, direct, every, limit_s)
+            idle.put(worker)
             print(f"{'caught  ' if caught else 'survived'} {mutant}", flush=True)
             return caught
 
         mutants = draw_mutants(options.mutants, seed, options.room)
         with ThreadPoolExecutor(options.workers) as pool:
             outcomes = list(zip(mutants, pool.map(is_caught, mutants), strict=True))
+        for worker in workers:
+            worker.stop()
     tried = [mutant for mutant, caught in outcomes if caught is not None]
     survivors = [str(mutant) for mutant, caught in outcomes if caught is False]
     print("\nSurvivors:", *survivors, sep="\n")
-    print("\nLeft out, failing without a break:", *failed, sep="\n")
+    print("\nLeft out, failing without a break:", *measured.failed, sep="\n")
     counts = {"seed": seed, "mutants": len(tried), "caught": len(tried) - len(survivors), "survivors": len(survivors)}
     print(json.dumps(counts))
     return int(len(survivors) > (1 - options.least) * len(tried))
