@@ -44,7 +44,7 @@ from vaiom.model.heads import state_log_probs
 from vaiom.model.horizons import load_horizons
 from vaiom.run import MODELS, Run, find_run
 from vaiom.training.devices import resolve_type
-from vaiom.training.windows import DeviceCorpus
+from vaiom.training.windows import hidden_states
 
 RUN_PREFIX = "run "
 """Begins what a run is called that forecasts of others are scored against."""
@@ -308,12 +308,11 @@ def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> Mixtu
     network = model.checkpoint.model.eval()
     if "state" not in network.heads.sizes:
         return None
-    data, rows = DeviceCorpus(model.read(corpus), network.config, model.device), stretches(rows)
+    some = stretches(rows).astype(np.int64)
+    hidden = hidden_states(network, model.read(corpus), some, model.device)
     with torch.no_grad():
-        batches = torch.from_numpy(rows).to(model.device).split(64)
-        states = [state_log_probs(network(*data.inputs(ends), last_only=True)) for ends in batches]
-    weights, components = (torch.cat(each)[:, -1].double().exp().cpu().numpy() for each in zip(*states, strict=True))
-    return mixture_report(weights, components, corpus.meta[rows, 0])
+        weights, components = (each.double().exp().cpu().numpy() for each in state_log_probs(network.heads(hidden)))
+    return mixture_report(weights, components, corpus.meta[some, 0])
 
 
 def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:
