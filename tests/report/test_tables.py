@@ -102,9 +102,9 @@ def test_html_shows_every_cell_and_nothing_of_it_as_markup(table: Table) -> None
     assert page.texts["caption"] == [table.caption]
     heads, firsts = page.texts["th"][: len(table.columns)], page.texts["th"][len(table.columns) :]
     assert heads == [column.name for column in table.columns]
-    spelled = table.spelled()
-    assert firsts == [row[0] for row in spelled]
-    assert page.texts["td"] == [cell for row in spelled for cell in row[1:]]
+    rows = table.formatted()
+    assert firsts == [row[0] for row in rows]
+    assert page.texts["td"] == [cell for row in rows for cell in row[1:]]
     known = {"div", "table", "caption", "span", "thead", "tbody", "tr", "th", "td", "button"}
     assert {tag for tag, _ in page.tags} <= known
     shown = [attributes.get("data-value") for tag, attributes in page.tags if tag in ("th", "td")][len(table.columns) :]
@@ -150,7 +150,7 @@ def test_latex_rows_have_their_cells(table: Table) -> None:
 
 def test_a_row_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="longer than argument 1"):
-        Table(caption="", columns=[Column("a")], rows=[["1", "2"]]).spelled()
+        Table(caption="", columns=[Column("a")], rows=[["1", "2"]]).formatted()
 
 
 @given(tables(), st.integers(20, 90))
@@ -160,8 +160,8 @@ def test_a_terminal_shows_every_number_whole_and_breaks_no_row(table: Table, wid
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     if any(column.show is prose for column in table.columns):
         return
-    for row, spelled in zip(table.rows, table.spelled(), strict=True):
-        for value, cell in zip(row, spelled, strict=True):
+    for row, texts in zip(table.rows, table.formatted(), strict=True):
+        for value, cell in zip(row, texts, strict=True):
             assert not isinstance(value, float) or any(cell.replace(MINUS, "-") in line for line in lines)
 
 
@@ -181,7 +181,7 @@ def test_what_is_too_wide_for_a_terminal_goes_on_below_beside_the_first_column()
 def test_a_table_of_items_takes_its_values_from_them() -> None:
     columns = [Column("name", text, lambda item: item[0]), Column("won", ratio, lambda item: (item[1], 4))]
     table = Table.of("Wins", columns, [("a", 1), ("b", 3)])
-    assert table.spelled() == [["a", "1/4"], ["b", "3/4"]]
+    assert table.formatted() == [["a", "1/4"], ["b", "3/4"]]
     assert 'data-value="3.0"' in table.to_html()
 
 

@@ -1,1 +1,1 @@
-"""Held-out bits per event, calibration, and what the true law would have scored."""
+"""Held-out bits per event with paired inference, calibration, risk backtests, and the ledger of test looks."""

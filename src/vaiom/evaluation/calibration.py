@@ -1,6 +1,6 @@
-"""Whether forecasts mean what they say: the PIT and its test, reliability, proper scores, tails, risk backtests.
+"""Calibration of forecasts: the PIT and its test, reliability, proper scores, tails, risk backtests.
 
-What each figure is, `docs/evaluation.md` says. The paper reports no calibration; NumPy alone.
+`docs/evaluation.md` defines each figure. The paper reports no calibration; NumPy alone.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def forecast_tails(served: ReturnDistributions, log_ret: Floats) -> dict[tuple[s
 
 
 def tail_tests(tails: dict[tuple[str, float], Floats], assets: Labels, groups: Labels) -> list[TailTest]:
-    """Test the events of each label in `groups` (n,); those of one asset must be in the order of time."""
+    """Test the events of each label in `groups` (n,); those of one asset must be in time order."""
     out = []
     for label in np.unique(groups):
         own = groups == label
@@ -239,7 +239,7 @@ def christoffersen(exceeded: Flags, assets: Labels) -> float | None:
 
 
 def chi_square_tail(value: float | None, degrees: int) -> float | None:
-    """P(chi-square > value) for one or two degrees of freedom, in closed form; None of nothing."""
+    """P(chi-square > value) for one or two degrees of freedom, in closed form; None for None."""
     if value is None:
         return None
     assert degrees in (1, 2)

@@ -47,14 +47,14 @@ from vaiom.training.devices import resolve_type
 from vaiom.training.windows import hidden_states
 
 RUN_PREFIX = "run "
-"""Begins what a run is called that forecasts of others are scored against."""
+"""Before the name of the run that forecasts are scored against, as a predictor."""
 NUM_STRETCHES = 16
 STRETCH_EVENTS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSize:
-    """How much a split holds: what the caveats rest on."""
+    """The size of a split, from which its caveats follow."""
 
     num_assets: int
     num_months: int
@@ -64,7 +64,7 @@ class SampleSize:
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureReport:
-    """What the latent states of a MoMS head do, whose numbers mean nothing across runs; lists are by state."""
+    """Use and separation of the latent states of a MoMS head, numbered differently in each run; lists are by state."""
 
     num_events: int
     mean_weight: list[float]
@@ -74,7 +74,7 @@ class MixtureReport:
     separation_bits: float
     pair_separation_bits: list[list[float]]
     persistence: float | None
-    """None where no two successive events are of one asset."""
+    """None where no two successive events belong to one asset."""
     persistence_if_independent: float
 
 
@@ -304,7 +304,7 @@ def stretches(rows: Rows) -> Rows:
 
 
 def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> MixtureReport | None:
-    """Diagnose a model on stretches of these events; None where its head is no mixture."""
+    """Diagnose the states of a model on stretches of these events; None where its head is no mixture."""
     network = model.checkpoint.model.eval()
     if "state" not in network.heads.sizes:
         return None
@@ -316,7 +316,7 @@ def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> Mixtu
 
 
 def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:
-    """Diagnose states (n, S), (n, S, K) of events (n,) in the order of time within each asset."""
+    """Diagnose state weights (n, S) and components (n, S, K) of events (n,) in time order within each asset."""
     num_states = weights.shape[1]
     heaviest = weights.argmax(axis=1)
     share = np.bincount(heaviest, minlength=num_states) / len(heaviest)

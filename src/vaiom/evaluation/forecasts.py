@@ -43,7 +43,7 @@ MOVES, FEW_MISSED = (1, -1, 2, -2, 3, -3), 3  # bars that stamps or clocks may b
 
 
 class ForecastSource(Protocol):
-    """For those who would rather compute forecasts than write a file."""
+    """An object that computes forecasts, instead of a file of them."""
 
     def forecast(self, corpus: Corpus, rows: Rows) -> Any:
         """A table with the columns of a file: the return after each of these rows, from the rows up to it."""
@@ -61,9 +61,9 @@ def score(
     unseal: str | None = None,
     save: bool = False,
 ) -> ForecastScore:
-    """Score a file, a table or a `ForecastSource` beside baselines and a run on the events that all of them have.
+    """Score a file, a table or a `ForecastSource` with baselines and a run on the events that all of them have.
 
-    A run brings its own context, and its report shows what was saved in it.
+    The context is that of the run, whose report shows forecasts saved in it.
     """
     corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
     run, run_sha256 = find_run(Path(against)) if against is not None else None, None
@@ -131,7 +131,7 @@ def quantile_buckets(levels: Sequence[float], quantiles: Floats, bounds: Floats,
 
 
 def _probabilities(lines: Rows, form: str, table: pl.DataFrame, corpus: Corpus, rows: Rows, context: int) -> Floats:
-    """(n, K) after these rows, from the lines of a table and the rows that they belong to."""
+    """Probabilities (n, K) after these rows, from the lines of a table and the row that each line belongs to."""
     used, edges, sigma = np.isin(lines, rows), corpus.edges["return"], corpus.sigma20[rows]
     at, values = np.searchsorted(rows, lines[used]), table.to_numpy()[used]
     if form == "samples":
@@ -167,7 +167,7 @@ def _read_table(source: Any) -> pl.DataFrame:
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:
     """The corpus row before each line's target, the form of the forecasts, and their values with a column per level."""
     matches = {form: [re.fullmatch(pattern, each) for each in frame.columns] for form, (pattern, _) in FORMS.items()}
-    named = {form: {match[1] or "": match[0] for match in found if match} for form, found in matches.items()}
+    named = {form: {match[1] or "": match[0] for match in own if match} for form, own in matches.items()}
     form = next((form for form, (_, fewest) in FORMS.items() if len(named[form]) >= fewest), "")
     known = {"time": corpus.timestamps, "target_time": corpus.target_timestamps}
     times = [each for each in known if each in frame.columns]
@@ -215,13 +215,13 @@ def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any], expected: str) ->
 
 
 def _require_in_place(stamps: Times, rows: Rows, moved: list[tuple[int, Rows]], usable: Rows) -> None:
-    """Refuse stamps whose rows are usable only if they are all moved alike; `moved` has the rows by bars moved."""
+    """Refuse stamps that fit the usable rows only after a common shift; `moved` has the rows by bars shifted."""
     hits = np.isin(rows, usable)
     # Before its first hit and after its last a table may just be longer than the split.
     inside = (stamps >= stamps[hits].min()) & (stamps <= stamps[hits].max()) if hits.any() else ~hits
     missed = int((inside & ~hits).sum())
-    for late, found in moved:
-        left = int((inside & ~np.isin(found, usable)).sum())
+    for late, shifted in moved:
+        left = int((inside & ~np.isin(shifted, usable)).sum())
         if missed >= FEW_MISSED and 10 * left <= missed:
             problem = f"the stamps are shifted: they fit {abs(late)} bar(s) {'earlier' if late > 0 else 'later'}"
             expected = "in time the start of the last known bar, in target_time that of the bar after it"

@@ -1,4 +1,4 @@
-"""A run's distributions of more bars than the next, judged in bits per event beside baselines on the same events.
+"""A run's distributions of the return over several bars, judged in bits per event against baselines.
 
 Enters: a model with horizons, a corpus, a split, stored fits of baselines. Leaves: a `HorizonScore` of each horizon and
 the losses of its events. Targets overlap: asset-months are the blocks of the first interval, months of the second.
@@ -85,7 +85,8 @@ def judge_horizons(
         one = return_log_probs(network.heads(hidden)).double().exp().cpu().numpy()
         seen = hidden.float().cpu().numpy()
     served = served_distributions(corpus, steps, one)
-    variance, narrower = served.std() ** 2, _width(served)
+    low, high = served.interval(0.9)
+    variance, narrower = served.std() ** 2, high - low
     inputs = corpus.inputs(config)
     for view, own in zip(views, rows, strict=True):
         if not len(own):
@@ -99,8 +100,8 @@ def judge_horizons(
         events = score_events(view, own, losses, probs)
         further = served_distributions(view, own, probs)
         along = variance[np.searchsorted(steps, own[:, None] + np.arange(view.horizon))].sum(axis=1)
-        widths = np.full(len(steps), np.nan)
-        widths[at] = _width(further)
+        widths, (low, high) = np.full(len(steps), np.nan), further.interval(0.9)
+        widths[at] = high - low
         both = np.isfinite(narrower[at])
         score = HorizonScore(
             **figures_of_horizon(view, own, events),
@@ -143,8 +144,3 @@ def served_distributions(corpus: Corpus, rows: Rows, probs: Floats, times: float
         sigma=corpus.sigma20[rows].astype(np.float64) * times,
         shape=corpus.return_shape,
     )
-
-
-def _width(served: ReturnDistributions) -> Floats:
-    low, high = served.interval(0.9)
-    return high - low

@@ -1,6 +1,6 @@
-"""How sure a paired comparison is: block bootstrap, Diebold-Mariano test, model confidence set, spread over seeds.
+"""Paired inference: block bootstrap, Diebold-Mariano test, model confidence set, spread over seeds.
 
-What each figure is, `docs/evaluation.md` says. NumPy alone, but for the model confidence set, which uses `arch`.
+`docs/evaluation.md` defines each figure. NumPy alone, but for the model confidence set, which uses `arch`.
 Paper: Methods, "Paired Test Uncertainty"; Appendix, "Asset-Month Block Bootstrap"; the two tests are additions.
 """
 
@@ -42,7 +42,7 @@ class BlockBootstrap:
 
     @property
     def wins(self) -> tuple[int, int]:
-        """How many of the blocks."""
+        """Blocks won, of all blocks."""
         return self.block_wins, self.num_blocks
 
 
@@ -142,7 +142,7 @@ class SeedSummary:
 
 
 def compare(events: ScoredEvents) -> list[PairedComparison]:
-    """The model with every baseline on the events."""
+    """Compare the model with every baseline on the events."""
     model = events.bits[MODEL]
     return [
         PairedComparison(
@@ -156,7 +156,7 @@ def compare(events: ScoredEvents) -> list[PairedComparison]:
 
 
 def paired_gain(events: ScoredEvents, baseline: str) -> PairedGain:
-    """Everything that the paper says of one model and one baseline, and month-clustered intervals."""
+    """The paper's figures for a model and one baseline, and month-clustered intervals."""
     if not len(events):
         raise DataError("there is no event to compare on", expected="at least one scored event")
     gains = events.bits[baseline] - events.bits[MODEL]
@@ -205,7 +205,7 @@ def block_sums(gains: Floats, blocks: Blocks) -> tuple[Floats, Floats]:
 
 
 def resample(sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: int = SEED) -> tuple[Floats, Floats]:
-    """(R,) resampled gains and win-rates, whose blocks are drawn: its sum and size are all that is needed of one."""
+    """Resampled mean gains and win-rates, (R,) each; of a drawn block only its sum and size are needed."""
     count = len(sums)
     rng = np.random.default_rng(seed)
     wins = (sums > 0).astype(np.float64)
@@ -220,7 +220,7 @@ def resample(sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: in
 
 
 def standard_error(gains: Floats, clusters: Blocks) -> float:
-    """Of the mean of `gains` (n,), where events of one cluster may depend on each other."""
+    """Standard error of the mean of `gains` (n,), where events of one cluster may be dependent."""
     sums, _ = block_sums(gains - gains.mean(), clusters)
     if len(sums) < 2:
         raise ValueError("a standard error needs at least two clusters")
@@ -235,7 +235,7 @@ def mean_by_time(losses: Floats, target_times: Times) -> Floats:
 
 
 def newey_west_variance(values: Floats, num_lags: int) -> float:
-    """Long-run variance with Bartlett weights; (T,) in the order of time."""
+    """Long-run variance of values (T,) in time order, with Bartlett weights."""
     centred = values - values.mean()
     total = float(centred @ centred)
     for lag in range(1, num_lags + 1):
@@ -259,7 +259,7 @@ def diebold_mariano(model_bits: Floats, baseline_bits: Floats, target_times: Tim
 
 
 def compare_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, SeedSummary] | None:
-    """Several runs on the same events, by baseline; `runs` are the model's bits in each."""
+    """Compare several runs with each baseline on the same events; `runs` has the model's bits in each."""
     blocks = asset_months(events.symbols, events.target_times)
     if len(np.unique(blocks)) < 2:
         return None

@@ -3,7 +3,7 @@
 Enters: a model, a corpus. Leaves: a `Dependence` for the run folder; a `JointEvaluation` with the log density of the
 copula at the PITs of each stamp, against other copulas on the same marginals. For portfolios it has the coverage of
 value at risk, and the loss of Fissler and Ziegel (in the form of Patton, Ziegel and Chen 2019) of it and the expected
-shortfall, beside that of historical simulation, an exponential covariance (RiskMetrics) and a GARCH-t of constant
+shortfall, against historical simulation, an exponential covariance (RiskMetrics) and a GARCH-t of constant
 correlation. A bar counts for the stamp at which it was the target; a missing or absurd return does not count.
 """
 
@@ -252,7 +252,7 @@ class CopulaGain:
 
 @dataclass(frozen=True, kw_only=True)
 class JointEvaluation:
-    """What a dependence is worth on one split."""
+    """The gain of a dependence on one split."""
 
     num_stamps: int
     bits: float
@@ -318,7 +318,7 @@ def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
 def _backtest(
     panel: Panel, correlations: dict[int, Floats], fit: Dependence, weeks: Ints, garch: tuple[Floats, float] | None
 ) -> list[PortfolioBacktest]:
-    """On the stamps at which every asset has a bar."""
+    """Backtest portfolios on the stamps at which every asset has a bar."""
     whole, dists = np.flatnonzero((panel.rows >= 0).all(axis=1)), panel.dists
     portfolios = portfolios_of(len(panel.symbols))
     shares, returns = np.stack(list(portfolios.values())), np.expm1(panel.log_ret[whole])
@@ -373,7 +373,7 @@ def _backtest(
 
 
 def _tails(losses: Floats) -> Floats:
-    """(portfolios, levels, 2): value at risk and expected shortfall of drawn or past losses (draws, portfolios)."""
+    """Value at risk and expected shortfall (portfolios, levels, 2) of drawn or past losses (draws, portfolios)."""
     ordered = np.sort(losses, axis=0)
     limits = np.quantile(ordered, LEVELS, axis=0)
     shortfalls = [ordered[len(ordered) - max(1, round((1 - level) * len(ordered))) :].mean(axis=0) for level in LEVELS]
@@ -381,7 +381,7 @@ def _tails(losses: Floats) -> Floats:
 
 
 def _elliptic(spread: Floats, degrees: float | None) -> Floats:
-    """(stamps, portfolios, levels, 2) of a Student-t or normal distribution of the losses with this scale."""
+    """Both risks (stamps, portfolios, levels, 2) of Student-t or normal losses with this scale."""
     levels = np.array(LEVELS)
     limits = scores_of(levels, degrees)
     if degrees is None:

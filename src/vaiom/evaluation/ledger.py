@@ -1,6 +1,6 @@
-"""Who looked at Test, and how often: every scoring of a test split leaves a line in the corpus before it is scored.
+"""The ledger of test looks: each scoring of a test split is recorded in the corpus before it happens.
 
-The lines are a hash chain: each names the SHA-256 of all before it, so that none can be taken out unnoticed.
+The lines are a hash chain: each has the SHA-256 of all before it, so that none can be removed unnoticed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Look:
 
 
 def is_recorded(corpus: Corpus, split: str) -> bool:
-    """Whether a look at the split is one that counts."""
+    """Whether looks at the split are recorded."""
     return split in (*corpus.splits.test_names, SEALED)
 
 
@@ -70,7 +70,7 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
 
 
 def ledger_heads(corpus: Corpus) -> list[str]:
-    """SHA-256 of the file before its first look and after each: the last is what `sha256sum` says of it."""
+    """SHA-256 of the file before its first look and after each: the last is that of the whole file."""
     digest = hashlib.sha256()
     heads = [digest.hexdigest()]
     for line in _ledger(corpus)[1]:

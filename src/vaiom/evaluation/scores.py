@@ -53,7 +53,7 @@ def class_ids(buckets: Buckets, num_buckets: int) -> npt.NDArray[np.int64]:
 
 
 def clip_probabilities(probs: Floats) -> Floats:
-    """Probabilities raised to the smallest one that is scored, and renormalised."""
+    """Probabilities raised to `MIN_PROBABILITY` at least, and renormalised."""
     raised = np.maximum(probs, MIN_PROBABILITY)
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
 

@@ -1,1 +1,1 @@
-"""The report of a run: what was found, how sure it is, and what it does not mean."""
+"""The report of a run: findings, their uncertainty, and their limits."""

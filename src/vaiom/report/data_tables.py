@@ -1,4 +1,4 @@
-"""The tables of where figures come from: bars, corpora, what was masked, looks at Test, hashes and commands."""
+"""Tables of data and provenance: bars, corpora, masked events, looks at Test, hashes and commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from vaiom.report.contents import RunContents
 
 BASELINES_FOLDER = "baselines"
-_KEY_LENGTH = 12
 _QUALITY = (
     Column("asset", text, "symbol"),
     Column("split", text, "split"),
@@ -34,7 +33,7 @@ _TAILS = (
 
 
 def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
-    """The bars of a folder, and what was left out or put right on the way there."""
+    """The bars of a folder, and what its import dropped or repaired."""
     entries = manifest["symbols"].items()
     changed = [
         [symbol, name.replace("_", " "), number]
@@ -52,7 +51,7 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
 
 
 def price_quality(report: QualityReport) -> list[Table]:
-    """What a check of prices found: facts, the clock, findings."""
+    """The result of a check of prices: bars, clock, findings."""
     from vaiom.market.timeframes import format_span
 
     def span(seconds: int | None) -> str:
@@ -73,7 +72,7 @@ def price_quality(report: QualityReport) -> list[Table]:
     clock = [Column("asset", text, "symbol"), Column("statement", prose, "clock.statement")]
     columns = [*map(Column, ("asset", "severity", "kind")), Column("rows", count)]
     columns.append(Column("what, and the first of them", prose))
-    found = [
+    findings = [
         [asset.symbol, each.severity, each.kind, each.count, "\n".join([each.summary, *each.examples[:1]])]
         for asset in report.assets
         for each in asset.findings
@@ -81,7 +80,7 @@ def price_quality(report: QualityReport) -> list[Table]:
     return [
         Table.of("Bars", bars, report.assets),
         Table.of("Clock, as the weekly opening and close show it", clock, report.assets),
-        Table("Findings" if found else "Findings: none", columns, found),
+        Table("Findings" if findings else "Findings: none", columns, findings),
     ]
 
 
@@ -121,7 +120,7 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
 
 
 def split_quality(quality: Sequence[SplitQuality]) -> Table:
-    """What was masked and dropped, by asset and split."""
+    """Shares of masked rows and dropped targets, by asset and split."""
 
     def masked(mask: str) -> Column:
         name = mask.removeprefix("mask_").replace("_", " ")
@@ -135,7 +134,7 @@ def looks_at_test(looks: Sequence[Look], own: str) -> Table:
     """The ledger: when a test split was scored, and by what; `own` is the checkpoint of the report."""
 
     def checkpoint(look: Look) -> str:
-        return look.checkpoint_sha256[:_KEY_LENGTH] + (" (this one)" if look.checkpoint_sha256 == own else "")
+        return look.checkpoint_sha256[:12] + (" (this one)" if look.checkpoint_sha256 == own else "")
 
     columns = [
         Column("when (UTC)", text, lambda look: look.when.replace("T", " ").removesuffix("+00:00")),
@@ -148,7 +147,7 @@ def looks_at_test(looks: Sequence[Look], own: str) -> Table:
 
 
 def provenance(contents: RunContents) -> Table:
-    """What the figures were made from, by hash."""
+    """The hashes and versions of everything that the figures depend on."""
     origin, tokenizer, now = contents.checkpoint.provenance, contents.checkpoint.tokenizer, contents.corpus
     problem, head = contents.inputs.corpus_problem, contents.inputs.ledger_sha256
     grown = " (the corpus has grown or changed since)" if now is not None and now.sha256 != origin.corpus_sha256 else ""

@@ -1,4 +1,4 @@
-"""The figures of the report as inline SVG, each with what is to be seen in words; the same figures, the same bytes.
+"""The figures of the report as inline SVG with a description in words; the same numbers give the same bytes.
 
 Blue-green favours the model and red the baseline throughout; the strongest baseline of a split is set apart.
 """
@@ -217,7 +217,7 @@ def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> str:
 
 
 def _drawing(height: float, **subplots: Any) -> tuple[Figure, Any]:
-    """An empty figure of that many inches, and its axes; no window, no global state."""
+    """An empty figure of this height in inches, and its axes; no window, no global state."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, height), layout="constrained")
@@ -256,7 +256,7 @@ def _folded(name: str) -> str:
 
 
 def _cells(axis: Any, values: Any, columns: list[str], rows: list[str], limit: float) -> None:
-    """A heat map as tinted cells with their numbers: strength of the tint is the size of the gain."""
+    """A heat map as tinted cells with their numbers; the tint grows with the gain."""
     from matplotlib.patches import Rectangle
 
     for (row, column), value in np.ndenumerate(values):

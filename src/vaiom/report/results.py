@@ -110,14 +110,14 @@ _PORTFOLIOS = (
 
 
 def headline_tables(contents: RunContents) -> list[Table]:
-    """What the report rests on: two tables per split, and all test splits together."""
+    """Two tables per split, and one of all test splits together."""
     tables = [tables_of(split.evaluation, split.label) for split in contents.splits]
     together = [table for parts in tables for table in parts["all_tests"]]
     return [table for parts in tables for table in parts["headline"]] + together[-1:]
 
 
 def tables_of(result: Evaluation, label: str, own: str = MODEL) -> dict[str, list[Table]]:
-    """Every table of an evaluation by the part that it belongs to; `label` says which split, `own` whose it is."""
+    """Every table of an evaluation by section of the report; `label` names the split, `own` the judged predictor."""
     together = sorted(result.all_tests or [], key=at("gain.gain_bits"))
     inside = [replace(column, source=f"gain.{column.source}") for column in (_EVENTS, *_GAIN, _BY_MONTHS)]
     all_tests = Table.of("All test splits together: paired gain", [_AGAINST, *inside], together)

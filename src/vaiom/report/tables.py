@@ -1,4 +1,4 @@
-"""One table, four spellings: terminal, HTML that sorts, Markdown, LaTeX; no cell is ever taken for markup."""
+"""Tables for terminal, sortable HTML, Markdown and LaTeX; no cell is ever taken for markup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prose(value: object) -> str:
 
 
 def number(spec: str) -> Callable[[float | None], str]:
-    """How numbers of a format are spelled, with a true minus sign."""
+    """A formatter of numbers, with a true minus sign."""
     return lambda value: NOTHING if value is None else format(value, spec).replace("-", MINUS)
 
 
@@ -45,7 +45,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def between(show: Callable[[float], str]) -> Callable[[Pair | None], str]:
-    """How an interval is spelled whose ends are spelled so."""
+    """A formatter of intervals whose ends are formatted by `show`."""
     return lambda pair: "undefined" if pair is None else f"[{show(pair[0])}, {show(pair[1])}]"
 
 
@@ -74,18 +74,18 @@ def side_of_zero(pair: Pair | None) -> int:
 
 @dataclass(frozen=True)
 class Column:
-    """A name and how its values are spelled."""
+    """A name, and the format of its values."""
 
     name: str
     show: Callable[[Any], str] = text
     source: str | Callable[[Any], Any] = lambda item: item
-    """In tables that have a row per item: the path of the item's attribute, or what makes a value of the item."""
+    """In tables with a row per item: the path of an attribute of the item, or a function of the item."""
     about: str = ""
-    """What it means, for whoever points at its header."""
+    """Its meaning, shown as a tooltip of its header."""
 
     @property
-    def words(self) -> bool:
-        """Set to the left and sorted as words; numbers stand to the right."""
+    def is_text(self) -> bool:
+        """Whether it is left-aligned and sorted as text; numbers are right-aligned."""
         return self.show in (text, prose)
 
     def take(self, item: Any) -> Any:
@@ -103,24 +103,24 @@ class Table:
 
     @classmethod
     def of(cls, caption: str, columns: Sequence[Column], items: Iterable[Any]) -> Table:
-        """A row per item, made of what the columns take from it."""
+        """A row per item, with the value that each column takes from it."""
         return cls(caption, columns, [[each.take(item) for each in columns] for item in items])
 
-    def spelled(self) -> list[list[str]]:
-        """The text of every cell, row by row; text stays as it is."""
+    def formatted(self) -> list[list[str]]:
+        """The text of every cell, row by row; strings stay as they are."""
         pairs = ([*zip(self.columns, row, strict=True)] for row in self.rows)
         return [[each if isinstance(each, str) else column.show(each) for column, each in row] for row in pairs]
 
     def to_terminal(self, width: int) -> Group:
-        """For a screen of so many columns; what is wider goes on below, each part with the first column."""
+        """For a screen of this width; a wider table continues below, each part with the first column."""
         from rich.cells import cell_len
         from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
         plain, gap = str.maketrans({MINUS: "-", NOTHING: "-"}), 2
-        heads = [column.name if column.words else column.name.replace(" ", "\n") for column in self.columns]
-        rows = [[cell.translate(plain) for cell in row] for row in self.spelled()]
+        heads = [column.name if column.is_text else column.name.replace(" ", "\n") for column in self.columns]
+        rows = [[cell.translate(plain) for cell in row] for row in self.formatted()]
         # Numbers are never cut, and prose is broken into lines.
         columns = zip(heads, *rows, strict=True)
         sizes = [max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in columns]
@@ -137,7 +137,7 @@ class Table:
             out = RichTable(header_style="bold", pad_edge=False, box=None, width=None if wraps else total)
             for each in part:
                 column = self.columns[each]
-                justify: Any = "left" if column.words else "right"
+                justify: Any = "left" if column.is_text else "right"
                 out.add_column(heads[each], justify=justify, no_wrap=column.show is not prose)
             for row in rows:
                 out.add_row(*(row[each] for each in part))
@@ -147,14 +147,14 @@ class Table:
     def to_html(self) -> str:
         """A table in a box of its own that scrolls; its headers are buttons that sort."""
         caption, heads, lines = html.escape(self.caption), [], []
-        css = [' class="words"' if column.words else "" for column in self.columns]
+        css = [' class="words"' if column.is_text else "" for column in self.columns]
         for column, style in zip(self.columns, css, strict=True):
             title = f' title="{html.escape(column.about)}"' if column.about else ""
             button = f'<button type="button"{title}>{html.escape(column.name)}</button>'
             heads.append(f'<th scope="col" aria-sort="none"{style}>{button}</th>')
-        for number, (row, spelled) in enumerate(zip(self.rows, self.spelled(), strict=True)):
+        for number, (row, texts) in enumerate(zip(self.rows, self.formatted(), strict=True)):
             cells: list[str] = []
-            for value, text, style in zip(row, spelled, css, strict=True):
+            for value, text, style in zip(row, texts, css, strict=True):
                 tag, scope = ("td", "") if cells else ("th", ' scope="row"')
                 # Pairs sort by their first number, what is no number as words.
                 key = value[0] if isinstance(value, tuple) else value
@@ -172,7 +172,7 @@ class Table:
     def to_markdown(self) -> str:
         lines = [
             "| " + " | ".join(escape_markdown(column.name) for column in self.columns) + " |",
-            "|" + "|".join(":---" if column.words else "---:" for column in self.columns) + "|",
+            "|" + "|".join(":---" if column.is_text else "---:" for column in self.columns) + "|",
         ]
         lines += ["| " + " | ".join(cells) + " |" for cells in self._escaped(escape_markdown, "**{}**")]
         return f"**{escape_markdown(self.caption)}**\n\n" + "\n".join(lines) + "\n"
@@ -183,7 +183,7 @@ class Table:
             r"\begin{table}[h]",
             r"\centering",
             rf"\caption{{{escape_latex(self.caption)}}}",
-            rf"\begin{{tabular}}{{{''.join('l' if column.words else 'r' for column in self.columns)}}}",
+            rf"\begin{{tabular}}{{{''.join('l' if column.is_text else 'r' for column in self.columns)}}}",
             r"\toprule",
             " & ".join(escape_latex(column.name) for column in self.columns) + r" \\",
             r"\midrule",
@@ -193,14 +193,14 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def _escaped(self, escape: Callable[[str], str], strong: str) -> Iterator[list[str]]:
-        """The cells of every row as another language spells them, and what is strong in its bold type."""
-        for number, row in enumerate(self.spelled()):
+        """The escaped cells of every row, those of strong rows in bold."""
+        for number, row in enumerate(self.formatted()):
             cells = [escape(cell) for cell in row]
             yield [strong.format(cell) if cell and number in self.strong else cell for cell in cells]
 
 
 def facts(caption: str, rows: Mapping[str, str]) -> Table:
-    """A table of two columns: what, and its value in words."""
+    """A table of two columns: a name and its value."""
     return Table(caption, [Column("what"), Column("value")], list(rows.items()))
 
 
