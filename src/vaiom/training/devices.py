@@ -1,4 +1,4 @@
-"""Where a run computes: its device, number formats, recorded CUDA graphs, and its group of `torchrun` processes."""
+"""Devices, number formats, recorded CUDA graphs, and groups of `torchrun` processes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ProcessGroup:
     size: int = 1
 
     def share(self, num_micro_batches: int) -> range:
-        """The micro-batches of this process, whole ones: every mean is then the one that a single process takes."""
+        """The micro-batches of this process; they are whole, so that means equal those of a single process."""
         if num_micro_batches % self.size:
             expected = f"a number of processes that divides {num_micro_batches}"
             fix = "choose another --nproc-per-node, or --set num_micro_batches"
@@ -105,13 +105,13 @@ ALONE = ProcessGroup()
 
 
 def is_rank_0() -> bool:
-    """Whether this process speaks for its group, before it joins and after it leaves."""
+    """Whether this is the first process of its group, also before it joins and after it leaves."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def join_process_group(device: torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
-    """Join the processes that `torchrun` started; alone, a group of one. Gives the device of this process."""
+    """Join the processes that `torchrun` started, or a group of one; yields the group and this process's device."""
     if "WORLD_SIZE" not in os.environ:
         yield ALONE, device
         return

@@ -20,9 +20,9 @@ from vaiom.run import Run
 
 SEED_LIMIT = 2**63
 LAST_RATE = 0.1
-"""Where a falling rate ends, as a share of the learning rate."""
+"""Last rate of the cosine schedule, as a share of the learning rate."""
 RENAMED_EXPERIMENT = ("best", "best-512")
-"""How the names of some experiments began in version 0.1, and how they begin now."""
+"""Prefix of some experiments' names in version 0.1, and their prefix now."""
 
 Count = Annotated[int, Interval("[1, inf)")]
 Natural = Annotated[int, Interval("[0, inf)")]
@@ -39,17 +39,17 @@ class TrainConfig:
     scope: Literal["full", "last"] = "full"
     learning_rate: Positive = 3e-4
     schedule: Literal["constant", "cosine"] = "constant"
-    """`cosine` falls from the learning rate to a tenth of it over the steps of the run."""
+    """`cosine` decays the learning rate over the steps of the run."""
     warmup_steps: Natural = 0
-    """The rate rises over this many steps first."""
+    """Steps of linear warm-up."""
     ema_decay: Share = 0.0
-    """Decay per step of the moving average of the weights, which is what is then validated and kept; 0 for none."""
+    """Decay per step of the moving average of the weights, which is then validated and saved; 0 for none."""
     mirror: Share = 0.0
-    """How often a window is shown upside down: an exchange rate read the other way round is an exchange rate."""
+    """Probability of mirroring a window: the inverse of an exchange rate is an exchange rate."""
     teachers: Natural = 0
-    """How many models are trained first, for this one to learn from their mean distribution beside the truth."""
+    """Number of models trained first, whose mean distribution this one is distilled from."""
     teacher_share: Annotated[float, Interval("[0, 1]")] = 0.0
-    """How much of the return's loss is towards the teachers."""
+    """Share of the return loss that is the cross-entropy to the teachers."""
     weight_decay: Weight = 0.01
     clip_norm: Positive = 1.0
     gap_weight: Weight = 0.1
@@ -77,7 +77,7 @@ class TrainConfig:
         return rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
 
     def has_ended(self, bits: Mapping[int, float]) -> bool:
-        """Whether a run with these Validation bits by step came to its end, or to that of its patience."""
+        """Whether a run with these Validation bits by step reached its last step or ran out of patience."""
         best = min(bits, key=lambda step: bits[step], default=0)
         return max(bits, default=0) >= self.steps or 0 < self.patience <= sum(step > best for step in bits)
 
@@ -134,24 +134,23 @@ class Experiment:
         return to_toml({"experiment": {"name": self.name}, "model": value["model"], "train": value["train"]})
 
     def identity(self) -> dict[str, Any]:
-        """Name and settings as version 0.1 spelled them: what hashes are over, so that new words change none."""
+        """Name and settings as version 0.1 spelled them, over which hashes are computed."""
         model, train = (spell_as_hashed(to_json(part)) for part in (self.model, self.train))
         return {"name": self.hashed_name, "model": {**model, **HASHED_DEFAULTS}, "train": train}
 
     @property
     def hashed_name(self) -> str:
-        """The name as version 0.1 had it."""
+        """The name in version 0.1."""
         return self.name.replace(RENAMED_EXPERIMENT[1], RENAMED_EXPERIMENT[0])
 
     @property
     def sha256(self) -> str:
-        """Of everything that decides what is learned; how long, what is kept and logged may change on resuming."""
+        """Hash of the settings that must not change on resuming."""
         value = self.identity()
-        free = ["patience", "keep_last", "log_every"]
-        # A falling rate depends on where it ends.
-        free += ["steps"] if self.train.schedule == "constant" else []
-        for key in free:
-            value["train"].pop(key)
+        free = {"patience", "keep_last", "log_every"}
+        if self.train.schedule == "constant":  # other schedules depend on the last step
+            free.add("steps")
+        value["train"] = {key: setting for key, setting in value["train"].items() if key not in free}
         return sha256_of(canonical_json(value))
 
     def _owner(self, key: str) -> str:
@@ -163,23 +162,23 @@ class Experiment:
 
 
 def changed(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, as they are and as they were."""
+    """New and old value of each setting that differs."""
     old, new = ({**to_json(each.model), **to_json(each.train)} for each in (before, after))
     return {name: (new[name], old[name]) for name in old if new[name] != old[name]}
 
 
 def experiment_of_run(run: Path) -> Experiment:
-    """What a run was trained with, as its `config.toml` says."""
+    """The experiment in a run's `config.toml`."""
     config = Run(run).read_config()
-    experiment = config.get("experiment")
-    name = experiment.get("name") if isinstance(experiment, dict) else None
+    table = config.get("experiment")
+    name = table.get("name") if isinstance(table, dict) else None
     value = {"name": name, "model": config.get("model"), "train": config.get("train")}
     problem = "the run does not say how it was trained"
     return decode(Experiment, value, problem, where=Run(run).config, error=ConfigError)
 
 
 def experiment_of_checkpoint(checkpoint: Checkpoint) -> Experiment:
-    """What a checkpoint was trained with."""
+    """The experiment that a checkpoint was trained with."""
     origin, problem = checkpoint.provenance, "the checkpoint does not say how it was trained"
     train = decode(TrainConfig, origin.train, problem, error=CheckpointError)
     return Experiment(name=origin.experiment, model=checkpoint.model.config, train=train)

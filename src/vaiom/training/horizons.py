@@ -1,4 +1,4 @@
-"""Heads for longer horizons, learned from the hidden states of a trunk that is not touched."""
+"""Training of the heads for longer horizons on a frozen trunk's hidden states."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from vaiom.model.horizons import LEAST_SPREAD, LEAST_USED, WIDTH, FittedHorizons
 from vaiom.training.windows import Rows, hidden_states
 
 EPOCHS, CHECKS = 3, 8
-"""Passes over Train, and how often in each Validation is looked at."""
+"""Passes over Train, and Validations in each."""
 STEPS, BATCHES = 800, (256, 4_096)
-"""How many steps there are about, and between which sizes batches are chosen for it."""
+"""Approximate number of steps, and the smallest and largest batch that it is reached with."""
 LEARNING_RATE, WEIGHT_DECAY, DROPOUT, EMA_DECAY = 2e-3, 0.05, 0.4, 0.99
 _NONE = -1
 
 
 class HorizonHeads(nn.Module):
-    """What `Horizons` computes, to learn from: log-probabilities (N, H, 16)."""
+    """The network of `Horizons` for training: log-probabilities (N, H, 16)."""
 
     def __init__(self, config: ModelConfig, num_horizons: int, rate: float = 0.0) -> None:
         super().__init__()
-        self.rate = rate
-        self.num_fields = config.num_continuous
+        self.rate, self.num_fields = rate, config.num_continuous
         self.first = nn.Linear(config.width + self.num_fields, WIDTH)
         self.second = nn.Linear(WIDTH, num_horizons * NUM_RETURN_BUCKETS)
         self.register_buffer("centre", torch.zeros(self.num_fields))
@@ -60,17 +59,17 @@ def train_horizons(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> Horizons:
-    """Fit scale, buckets and shape of each horizon on Train, then the heads, stopped where Validation was best."""
+    """Fit scale, buckets and shape of each horizon on Train, then the heads, selected on Validation."""
     device, config = torch.device(device), checkpoint.config
     views = [at_horizon(corpus, bars) for bars in sorted(set(horizons))]
     rows, targets = zip(*(_events(views, split, config.history) for split in (TRAIN, VALIDATION)), strict=True)
     inputs = corpus.inputs(config)
     hidden = hidden_states(checkpoint.model.to(device), corpus, np.concatenate(rows), device, progress)
-    known = [
-        (h, torch.from_numpy(inputs[at]).to(device), torch.from_numpy(wanted).to(device))
-        for h, at, wanted in zip(hidden.split([len(each) for each in rows]), rows, targets, strict=True)
-    ]
-    heads, bits = _learn(HorizonHeads(config, len(views), DROPOUT).to(device), known[0], known[1], seed)
+    train, held_out = (
+        (h, torch.from_numpy(inputs[at]).to(device), torch.from_numpy(classes).to(device))
+        for h, at, classes in zip(hidden.split([len(each) for each in rows]), rows, targets, strict=True)
+    )
+    heads, bits = _learn(HorizonHeads(config, len(views), DROPOUT).to(device), train, held_out, seed)
     fitted = FittedHorizons(
         checkpoint_sha256=checkpoint.sha256,
         corpus_sha256=corpus.sha256,
@@ -81,8 +80,8 @@ def train_horizons(
     return Horizons(fitted=fitted, tensors=arrays_of(heads.state_dict()))
 
 
-Known = tuple[Tensor, Tensor, Tensor]
-"""Hidden states (N, D), inputs (N, F) and classes (N, H), one negative where a row is no event of a horizon."""
+Events = tuple[Tensor, Tensor, Tensor]
+"""Hidden states (N, D), inputs (N, F) and classes (N, H), negative where a row is no event of a horizon."""
 
 
 def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[Rows, Rows]:
@@ -98,7 +97,7 @@ def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[R
     return rows, targets
 
 
-def _learn(heads: HorizonHeads, train: Known, held_out: Known, seed: int) -> tuple[HorizonHeads, list[float]]:
+def _learn(heads: HorizonHeads, train: Events, held_out: Events, seed: int) -> tuple[HorizonHeads, list[float]]:
     """The averaged weights that were best on the held-out rows, and their bits per event of each horizon."""
     hidden, inputs, classes = train
     draw = torch.Generator().manual_seed(seed)
@@ -108,8 +107,8 @@ def _learn(heads: HorizonHeads, train: Known, held_out: Known, seed: int) -> tup
         heads.second.weight.mul_(0.1)
         heads.first.bias.zero_()
         for place in range(classes.shape[1]):
-            seen = torch.bincount(classes[:, place] + 1, minlength=17)[1:] + 1.0
-            heads.second.bias.view(classes.shape[1], -1)[place] = (seen / seen.sum()).log()
+            counts = torch.bincount(classes[:, place] + 1, minlength=17)[1:] + 1.0
+            heads.second.bias.view(classes.shape[1], -1)[place] = (counts / counts.sum()).log()
         own = inputs[:, : heads.num_fields].float()
         heads.get_buffer("centre").copy_(own.mean(dim=0))
         heads.get_buffer("spread").copy_(own.std(dim=0) + LEAST_SPREAD)
@@ -136,9 +135,9 @@ def _learn(heads: HorizonHeads, train: Known, held_out: Known, seed: int) -> tup
     return best, _bits(best, held_out)
 
 
-def _bits(heads: HorizonHeads, known: Known) -> list[float]:
+def _bits(heads: HorizonHeads, events: Events) -> list[float]:
     """Mean bits per event of each horizon."""
-    hidden, inputs, classes = known
+    hidden, inputs, classes = events
     with torch.no_grad():
         log_probs = heads(hidden, inputs)
     nats = [nll_loss(log_probs[:, place], classes[:, place], ignore_index=_NONE) for place in range(classes.shape[1])]

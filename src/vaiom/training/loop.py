@@ -1,9 +1,9 @@
 """The training run: teachers if there are any, steps, Validation, checkpoints, selection, resumption.
 
 Enters: a corpus and an experiment. Leaves: a run folder with `config.toml`, `metrics.jsonl`, checkpoints and
-`best.safetensors`, the one with the fewest Validation bits per event. Anything that would make that choice a lie stops
-the run instead: an empty Validation split, a loss that is not finite, a corpus or configuration other than the run's.
-Paper: Methods, "Optimization and Reproducibility Settings". Teachers are Hinton, Vinyals and Dean's (2015).
+`best.safetensors`, the one with the fewest Validation bits per event. Anything that would invalidate that selection
+stops the run: an empty Validation split, a loss that is not finite, a corpus or configuration other than the run's.
+Paper: Methods, "Optimization and Reproducibility Settings". Distillation: Hinton, Vinyals and Dean (2015).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _BETWEEN_SEEDS = 1_000
 
 
 class TrainingError(UserError):
-    """The run cannot go on and has no best model to offer."""
+    """The run cannot continue and has no best model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What a finished run says of itself."""
+    """Summary of a finished run."""
 
     run: Path
     best_step: int
@@ -55,7 +55,7 @@ class TrainResult:
     last_step: int
     last_bits: float
     seconds: float
-    """Time of training and Validation over all sittings, teachers included, compilation apart."""
+    """Time of training and Validation, teachers and resumed parts included, compilation excluded."""
     peak_gpu_mib: float | None
 
 
@@ -71,11 +71,10 @@ def train(
     deadline: float = math.inf,
     start: Path | None = None,
 ) -> TrainResult:
-    """Train an experiment on a corpus into a run folder, its teachers first; with `resume`, go on where it stopped.
+    """Train an experiment on a corpus into a run folder, its teachers first; with `resume`, continue a stopped run.
 
-    A run whose next Validation would come after `deadline` (of `time.time`) stops before: what it has done is the
-    beginning of the whole run, and resuming goes on to the same end. Teachers are finished first. `start` is a
-    checkpoint whose weights are gone on from: where no step is better, it is what is selected.
+    A run whose next Validation would come after `deadline` (as of `time.time`) stops before it, and may be resumed;
+    teachers are always finished. `start` is a checkpoint with the initial weights, selected if no step is better.
     """
     with ExitStack() as stack:
         if is_rank_0():
@@ -84,9 +83,9 @@ def train(
         if Run(run).exists and not resume:
             fix = "pass --resume, or choose another --out"
             raise ConfigError("the run folder holds a run already", where=run, fix=fix)
-        began = load_checkpoint(start) if start else None
-        if began:
-            require_start(began, corpus, experiment)
+        initial = load_checkpoint(start) if start else None
+        if initial:
+            require_start(initial, corpus, experiment)
         group, own_device = stack.enter_context(join_process_group(resolve_device(device)))
         teachers, checkpoints, seconds = teachers_of(experiment), [], 0.0
         for number, teacher in enumerate(teachers, start=1):
@@ -96,13 +95,13 @@ def train(
         if start and is_rank_0() and not Run(run).start.exists():
             ensure_folder(run)
             write_bytes(Run(run).start, start.read_bytes())
-        student = _Run(corpus, experiment, Run(run), own_device, group, report, purpose, checkpoints, began)
+        student = _Run(corpus, experiment, Run(run), own_device, group, report, purpose, checkpoints, initial)
         result = student.go(deadline)
         return replace(result, seconds=result.seconds + seconds)
 
 
 def require_start(start: Checkpoint, corpus: Corpus, experiment: Experiment) -> None:
-    """Refuse weights of another network or of other buckets, and weights that have learned what is held out."""
+    """Refuse weights of another network or other buckets, and weights that have seen held-out events."""
     if start.config != experiment.model:
         fix = "leave the settings of the model as they are"
         raise ConfigError("the weights are of another network than the experiment", fix=fix)
@@ -110,43 +109,43 @@ def require_start(start: Checkpoint, corpus: Corpus, experiment: Experiment) -> 
         fix = "vaiom corpus build BARS_DIR --like the model, the same that --from names"
         raise CheckpointError("the weights are of other buckets than the corpus has", where=corpus.path, fix=fix)
     splits = SplitConfig.from_json(start.provenance.splits), corpus.splits
-    known, own = ((each.train_end, each.validation[1]) for each in splits)
-    if any(ours < theirs for ours, theirs in zip(own, known, strict=True)):
-        later, earlier = ("{:%Y-%m-%d} and {:%Y-%m-%d}".format(*each) for each in (known, own))
+    seen, own = ((each.train_end, each.validation[1]) for each in splits)
+    if own[0] < seen[0] or own[1] < seen[1]:
+        seen_ends, own_ends = ("{:%Y-%m-%d} and {:%Y-%m-%d}".format(*ends) for ends in (seen, own))
         problem = "the weights have learned from, or were selected on, what this corpus holds out"
-        expected = f"Train and Validation that end at {later} or later"
+        expected = f"Train and Validation that end at {seen_ends} or later"
         fix = "build the corpus with later boundaries, or begin with older weights (vaiom models lists some)"
-        raise DataError(problem, where=corpus.path, expected=expected, got=earlier, fix=fix)
+        raise DataError(problem, where=corpus.path, expected=expected, got=own_ends, fix=fix)
 
 
 def load_weights(model: Vaiom, start: Checkpoint, tokenizer: Tokenizer) -> None:
-    """Give a model of a corpus's tokenizer the weights of another; an asset that is new to them begins as unknown."""
+    """Copy weights into a model with another tokenizer; new assets start as the unknown one."""
     tensors, classes = start.model.state_dict(), start.tokenizer.class_names
     rows = {
         ASSET_TABLE: [start.tokenizer.asset_id(symbol) for symbol in ("", *tokenizer.symbols)],
-        # A new class begins as the one that its assets were read as.
+        # New classes start as the class that their assets were read as.
         CLASS_TABLE: [classes.index(name) if name in classes else 0 for name in tokenizer.class_names],
     }
     model.load_state_dict({name: each[rows[name]] if name in rows else each for name, each in tensors.items()})
 
 
 def teachers_of(experiment: Experiment) -> list[Experiment]:
-    """What a student's teachers are trained with: its own settings, from other seeds."""
+    """The experiments of a student's teachers: its own settings with other seeds."""
     seeds = [experiment.train.seed + _BETWEEN_SEEDS * number for number in range(1, experiment.train.teachers + 1)]
     alone = replace(experiment, name=f"{experiment.name}-teacher")
     return [alone.with_changes(teachers=0, teacher_share=0.0, seed=seed % SEED_LIMIT) for seed in seeds]
 
 
 def mean_probs(checkpoints: Sequence[Path], corpus: Corpus, data: DeviceCorpus, dtype: torch.dtype) -> torch.Tensor:
-    """(1 or 2, N, 16) of the corpus as it is and, where windows are mirrored, mirrored; rows outside Train are zero."""
+    """(1 or 2, N, 16) mean of the teachers on the corpus and, if windows are mirrored, mirrored; 0 outside Train."""
     rows = np.flatnonzero(corpus.valid_base & (corpus.split_codes == corpus.splits.code(TRAIN)))
     index = torch.from_numpy(rows).to(data.device)
     views = [data, data.mirrored()] if data.mirror else [data]
     table = torch.zeros(len(views), len(data.x), NUM_RETURN_BUCKETS, dtype=torch.float16, device=data.device)
     teachers = [load_checkpoint(path).model.to(data.device) for path in checkpoints]
     for view, out in zip(views, table, strict=True):
-        answers = [Scorer(teacher, view, dtype, record=False).answers(rows).exp() for teacher in teachers]
-        out[index] = torch.stack(answers).mean(dim=0).half()
+        probs = [Scorer(teacher, view, dtype, record=False).answers(rows).exp() for teacher in teachers]
+        out[index] = torch.stack(probs).mean(dim=0).half()
     return table
 
 
@@ -175,7 +174,7 @@ class _Run:
             fix = "build the corpus with boundaries that its bars cover (--train-end moves them all)"
             raise DataError("Validation has no event to select a model on", expected=expected, fix=fix)
         dtype = resolve_type(self.config.precision, device)
-        # Every process starts from the same parameters; only its dropout is its own.
+        # Every process starts from the same parameters; dropout differs.
         torch.manual_seed(self.config.seed)
         model = Vaiom(experiment.model, corpus.tokenizer.vocabulary_sizes).to(device)
         if start:
@@ -222,7 +221,7 @@ class _Run:
                 bits = self._validate(number) if validates else None
                 now = time.perf_counter()
                 self.record, clock = replace(self.record, seconds=self.record.seconds + now - clock), now
-                # The line comes before the state that a resumed run would go on from: none is lost, and none twice.
+                # Logged before the state is saved, so that resuming neither loses nor repeats a line.
                 self._log(number, loss, bits)
                 if validates:
                     if is_rank_0():
@@ -250,19 +249,19 @@ class _Run:
             if not self.folder.best.exists():
                 problem = "the run has no best model to go on from: its loss was not finite, or the file was removed"
                 raise TrainingError(problem, where=self.folder.best, fix="start a new run")
-        # All have looked before one writes.
+        # All processes have read before one writes.
         self.group.wait()
         if is_rank_0():
             ensure_folder(self.folder.checkpoints)
             path = str(self.corpus.path.resolve()) if self.corpus.path else None
             origin = to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})
             write_bytes(self.folder.config, f"{self.experiment.to_toml()}\n{origin}".encode())
-            # What was logged after the state that the run goes on from will be logged again.
+            # Later lines will be logged again.
             self.folder.trim_metrics(self.record.step)
         seed_dropout(self.config.seed, self.group.rank, self.record.step)
 
     def _validate(self, number: int) -> float:
-        """Bits per event of Validation, which the record takes over."""
+        """Bits per event of Validation, which also enter the record."""
         bits = self.scorer.mean_bits(self.validation, self.group)
         self._require_finite(bits, number)
         stale = self.record.stale_validations + 1
@@ -278,10 +277,10 @@ class _Run:
         if self.record.best_step == number:
             with atomic_file(self.folder.best) as staged:
                 shutil.copyfile(path, staged)
-        # The state comes last: where it is, everything that it stands for is there too.
+        # The state comes last: where it exists, all files of its step do.
         save_state(self.folder.state(number), self.step, self.record)
         for old in self.folder.saved_steps()[: -self.config.keep_last]:
-            # Steps are found by their states: a kill between the two leaves nothing that is not found again.
+            # Steps are found by their states, so a kill between the two leaves nothing behind for good.
             self.folder.checkpoint(old).unlink(missing_ok=True)
             self.folder.state(old).unlink()
 
@@ -304,7 +303,7 @@ class _Run:
 
     def _require_finite(self, value: float, number: int) -> None:
         if not math.isfinite(value):
-            # A run that diverged selects nothing, whatever looked best before.
+            # A run that diverged offers no model, however good an earlier one looked.
             self.folder.best.unlink(missing_ok=True)
             problem = "the loss is not finite: the run stops and offers no model"
             fix = "--set learning_rate=... lower, or --set precision=fp32"

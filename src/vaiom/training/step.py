@@ -1,4 +1,4 @@
-"""One optimizer step, exact and fast: gather, forward, loss, backward, clip, update; and the state to go on from.
+"""One optimizer step: gather, forward, loss, backward, clip, update; and the training state to resume from.
 
 Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settings".
 """
@@ -32,7 +32,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class TrainStep:
     """Owns the optimizer, the loss scaler and the moving average of the weights; call it with the rows of one step.
 
-    On a GPU the whole step is one CUDA graph; on a CPU micro-batches run one by one. Both give each its own means.
+    On a GPU the whole step is one CUDA graph; on a CPU micro-batches run one by one. Means are per micro-batch in both.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class TrainStep:
         return self._run(ends)
 
     def set_step(self, number: int) -> None:
-        """Take the learning rate and the weight in the moving average of a step, counted from 1."""
+        """Set the learning rate and the weight in the moving average for a step, counted from 1."""
         rate = self.config.rate_at(number)
         if self._rate is not None:
             self._rate.fill_(rate)
         else:
             self.optimizer.param_groups[0]["lr"] = rate
-        # With the bias corrected: nothing of the initial weights is left in the average.
+        # Bias-corrected: no initial weights are left in the average.
         decay = self.config.ema_decay
         self._ema_weight.fill_((1 - decay) / (1 - decay**number))
 
@@ -87,7 +87,7 @@ class TrainStep:
         return total, terms["return"].detach()
 
     def _update(self, batches: list[Tensor], groups_per_batch: int, loss: Any = None) -> Tensor:
-        """Accumulate the mean over all micro-batches of the step, then move once."""
+        """Accumulate the mean gradient over all micro-batches of the step, then update once."""
         share = groups_per_batch / self.config.num_micro_batches
         self.optimizer.zero_grad(set_to_none=True)
         reported = torch.zeros((), device=self.device)
@@ -109,7 +109,7 @@ class TrainStep:
         return reported
 
     def _prepare(self, ends: Tensor) -> OnRows:
-        """Compile the loss, and record the whole step as a graph where no other process has a share in it."""
+        """Compile the loss, and record the whole step as a graph if this is the only process."""
         loss = self.model.compiled(self.loss)
 
         def update(rows: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class TrainStep:
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Put all values back afterwards, in place: a recorded graph refers to these very tensors."""
+        """Restore all values afterwards, in place: a recorded graph refers to these tensors."""
         networks, parameters = (self.model, self.ema_model), list(self.model.parameters())
         models = [copy.deepcopy(network.state_dict()) for network in networks]
         moments = [copy.deepcopy(self.optimizer.state[parameter]) for parameter in parameters]
@@ -142,7 +142,7 @@ class TrainStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """How far a run is, what was best so far, and what it was started with."""
+    """Progress of a run, its best step so far, and hashes of what it was started with."""
 
     step: int = 0
     best_step: int = 0
@@ -167,7 +167,7 @@ def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
 
 
 def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
-    """Restore model, optimizer and scaler in place, if the run was started with what we have."""
+    """Restore model, optimizer and scaler in place, if the run's configuration and data are `ours`."""
     header, arrays = read_tensors(path, FORMAT, FORMAT_VERSION)
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
     try:
@@ -194,5 +194,5 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
 
 
 def seed_dropout(seed: int, rank: int, step: int) -> None:
-    """Start the random numbers of what follows a saved state; they differ between the processes of a group."""
+    """Seed the random numbers that follow a saved state, differently in each process of a group."""
     torch.manual_seed(int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0]))

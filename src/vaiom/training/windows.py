@@ -1,4 +1,4 @@
-"""A corpus on a device: windows of it to learn from, and a model's answers for any of its events, in batches.
+"""A corpus on a device: windows to train on, and a model's predictions for any of its events, in batches.
 
 Paper: Methods, "Supervision Scope", "Optimization" (seeded sampler) and "Evaluation and Ablation Protocol".
 """
@@ -27,15 +27,14 @@ from vaiom.training.devices import ALONE, OnRows, ProcessGroup, autocast, record
 
 Rows = npt.NDArray[np.int64]
 
-_WINDOWS = {"cpu": 64, "cuda": 512}
-_STRETCHES = {"cpu": 1, "cuda": 32}
-"""How many of each are scored at once."""
+_WINDOWS, _STRETCHES = {"cpu": 64, "cuda": 512}, {"cpu": 1, "cuda": 32}
+"""How many of each are scored in one batch."""
 _STRETCH_ROWS = 4_096
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A batch: events (B, T, F), metadata (B, 3), targets (B, T) by name, what teachers say (B, T, 16)."""
+    """A batch: events (B, T, F), metadata (B, 3), targets (B, T) by name, teachers' probabilities (B, T, 16)."""
 
     x_BTF: Tensor
     meta_BM: Tensor
@@ -49,7 +48,7 @@ class DeviceCorpus:
     def __init__(self, corpus: Corpus, model: ModelConfig, device: torch.device, mirror: float = 0.0) -> None:
         self.context, self.mirror, self.device = model.context, mirror, device
         self.teacher: Tensor | None = None
-        """(1 or 2, N, 16) what teachers say at each row as it is and, where one mirrors, mirrored."""
+        """(1 or 2, N, 16) teachers' probabilities at each row and, if windows are mirrored, at the mirrored row."""
         self.x = torch.from_numpy(corpus.inputs(model)).to(device)
         self.meta = torch.from_numpy(corpus.meta.astype(np.int64)).to(device)
         targets = {"return": corpus.target_return, "gap": corpus.target_gap, "vol_regime": corpus.target_vol_regime}
@@ -62,36 +61,35 @@ class DeviceCorpus:
         if mirror:
             signs = [-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]
             self._signs = torch.tensor(signs, device=device)
-            # The buckets that targets would have if the move were the other way round; where there is none, anything.
-            moves = {"return": corpus.columns["ret_z"], "gap": corpus.columns["gap_z"]}
-            opposite = {
-                name: torch.from_numpy(bucket_of(corpus.edges[name], -np.roll(z, -1).astype(np.float64))).to(device)
-                for name, z in moves.items()
-            }
-            self._mirrored = {name: opposite.get(name, target) * (target > 0) for name, target in self.targets.items()}
+            # The buckets of the opposite moves; invalid targets stay 0.
+            self._mirrored = dict(self.targets)
+            for name, column in (("return", "ret_z"), ("gap", "gap_z")):
+                opposite = -np.roll(corpus.columns[column], -1).astype(np.float64)
+                buckets = torch.from_numpy(bucket_of(corpus.edges[name], opposite)).to(device)
+                self._mirrored[name] = buckets * (self.targets[name] > 0)
 
     def windows(self, ends: Tensor) -> Windows:
-        """The windows that end at these rows, their last row included; some of them upside down where one mirrors."""
+        """The windows that end with these rows, some of them mirrored at random if the corpus is."""
         index = ends[:, None] + self._back
         x_BTF, targets = self.x[index], {name: target[index] for name, target in self.targets.items()}
         teacher = None if self.teacher is None else self.teacher[0][index]
         if self.mirror:
             flipped_B = torch.rand(len(ends), device=ends.device) < self.mirror
             x_BTF = torch.where(flipped_B[:, None, None], x_BTF * self._signs, x_BTF)
-            mirrored = {name: target[index] for name, target in self._mirrored.items()}
-            targets = {name: torch.where(flipped_B[:, None], mirrored[name], targets[name]) for name in targets}
+            for name, target in self._mirrored.items():
+                targets[name] = torch.where(flipped_B[:, None], target[index], targets[name])
             if self.teacher is not None:
                 teacher = torch.where(flipped_B[:, None, None], self.teacher[1][index], self.teacher[0][index])
         return Windows(x_BTF, self.meta[ends], targets, teacher)
 
     def mirrored(self) -> DeviceCorpus:
-        """The inputs upside down, for scoring."""
+        """The corpus with mirrored inputs, for scoring."""
         other = copy.copy(self)
         other.x = self.x * self._signs
         return other
 
     def stretches(self, firsts: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """The `length` rows from each of these on; past the corpus its last row is repeated, which nobody reads."""
+        """The `length` rows from each of these on; past the end of the corpus, unused copies of its last row."""
         index = (firsts[:, None] + torch.arange(length, device=firsts.device)).clamp(max=len(self.x) - 1)
         return self.x[index], self.meta[firsts]
 
@@ -128,7 +126,7 @@ def train_sampler(corpus: Corpus, context: int, seed: int, windows_per_step: int
 
 
 def plan_stretches(rows: Rows, asset_bounds: npt.NDArray[np.int64], run_up: int, length: int) -> Rows:
-    """Where the stretch begins that scores each of some sorted rows: `run_up` rows before its first, or its asset's."""
+    """First row of the stretch that scores each of the sorted rows: `run_up` rows before, or its asset's first row."""
     firsts = np.empty(len(rows), np.int64)
     bounds = asset_bounds[np.searchsorted(asset_bounds[:, 1], rows, side="right")]
     at = 0
@@ -149,7 +147,7 @@ def predict_probabilities(
     precision: str = "auto",
     progress: Progress | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Probabilities (n, 16) of the next return bucket of each row, from what the model sees up to there."""
+    """Probabilities (n, 16) of the next return bucket of each row, from rows up to it."""
     scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), resolve_type(precision, device))
     return np.asarray(scorer.answers(rows.astype(np.int64), progress).double().exp().cpu().numpy())
 
@@ -163,10 +161,10 @@ def hidden_states(
 
 
 class Scorer:
-    """Scores events with one model; on a GPU the forward pass is compiled once and replayed as a graph, unless told.
+    """Scores events with one model; on a GPU, `record` compiles the forward pass and replays it as a graph.
 
-    A model whose layers see a window of rows runs over stretches, in which each row is computed once. With `hidden` it
-    gives the trunk's last hidden states instead of log-probabilities.
+    A model with windowed attention runs over stretches, in which each row is computed once. With `hidden`, results are
+    the trunk's last hidden states instead of log-probabilities.
     """
 
     def __init__(
@@ -180,7 +178,7 @@ class Scorer:
         self._forward: OnRows | None = None if record and self.device.type == "cuda" else self._answers
 
     def compile(self) -> None:
-        """Do now what the first call would otherwise pay for; nothing on a CPU."""
+        """Compile now instead of in the first call; nothing on a CPU."""
         if self._forward is None:
             self.answers(np.full(1, self.data.context - 1))
 
@@ -203,7 +201,7 @@ class Scorer:
         with torch.no_grad():
             for start in range(0, len(begins), self.batch):
                 part = begins[start : start + self.batch]
-                # Every batch has one size: the last is filled up with its own first row.
+                # All batches have one size: the last is padded with its first row.
                 full = np.concatenate([part, np.repeat(part[:1], self.batch - len(part))])
                 starts = torch.from_numpy(full).to(self.device)
                 if self._forward is None:
@@ -218,7 +216,7 @@ class Scorer:
         return out
 
     def mean_bits(self, rows: Rows, group: ProcessGroup = ALONE) -> float:
-        """Bits per event over all rows; processes of a group share them."""
+        """Bits per event over all rows; processes of a group share the work."""
         own = rows[group.rank :: group.size]
         buckets = self.data.targets["return"][torch.from_numpy(own).to(self.device)]
         nats = -self.answers(own).gather(1, class_ids(buckets)[:, None]).double().sum()
