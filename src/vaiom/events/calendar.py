@@ -35,17 +35,17 @@ Seconds = npt.NDArray[np.integer]
 
 def calendar_fields(seconds: Seconds) -> npt.NDArray[np.int16]:
     """(N, 8): years since 2000, month, day of month, day of week, day of year, hour, minute, second."""
-    day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
-    return np.concatenate([_days()[0][day], _times()[0][of_day]], axis=1)
+    day, second = np.divmod(seconds, _SECONDS_PER_DAY)
+    return np.concatenate([_day_table()[0][day], _second_table()[0][second]], axis=1)
 
 
 def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     """Fill `out` (N, 15) with the normalised year and the sin and cos of each periodic field."""
-    day, of_day = np.divmod(seconds, _SECONDS_PER_DAY)
-    by_day, by_time = _days()[1], _times()[1]
+    day, second = np.divmod(seconds, _SECONDS_PER_DAY)
+    by_day, by_second = _day_table()[1], _second_table()[1]
     # Nothing is ever clipped; the mode skips the bounds check of every index.
     out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
-    out[:, by_day.shape[1] :] = by_time.take(of_day, axis=0, mode="clip")
+    out[:, by_day.shape[1] :] = by_second.take(second, axis=0, mode="clip")
 
 
 def place_in_week(seconds: npt.NDArray[np.int64], step: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -58,8 +58,7 @@ def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArr
     """ln of the bars of `step` seconds since the row before, for an asset's rows after `last`; 0 on the first."""
     stamps = seconds.astype(np.int64)
     before = np.concatenate([stamps[:1] - step if last is None else [last], stamps])[: len(stamps)]
-    waits: npt.NDArray[np.float64] = np.log((stamps - before) / step)
-    return waits.astype(np.float32)
+    return np.asarray(np.log((stamps - before) / step), np.float32)
 
 
 def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
@@ -76,14 +75,12 @@ def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
     for slots in (1, WEEK // step)[ahead > 1 :]:  # nearly always the first suffices
         coming = last + step * np.arange(1, slots + 1)
         same = coming[:, None] - before
-        found = stamps[np.minimum(stamps.searchsorted(same), len(stamps) - 1)] == same
-        usual = coming[2 * found.sum(axis=1) > weeks]
+        present = stamps[np.minimum(stamps.searchsorted(same), len(stamps) - 1)] == same
+        usual = coming[2 * present.sum(axis=1) > weeks]
         if len(usual):
-            break
-    if not len(usual):
-        return last + ahead * step
-    more, place = divmod(ahead - 1, len(usual))
-    return int(usual[place]) + more * WEEK
+            more, place = divmod(ahead - 1, len(usual))
+            return int(usual[place]) + more * WEEK
+    return last + ahead * step
 
 
 # Every storable day and every second of a day has a row in a table: look-ups replace the arithmetic.
@@ -92,7 +89,7 @@ Table = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
 
 
 @cache
-def _days() -> Table:
+def _day_table() -> Table:
     dates = np.arange(LAST_SECOND // _SECONDS_PER_DAY + 1).astype("datetime64[D]")
     months, years = dates.astype("datetime64[M]"), dates.astype("datetime64[Y]")
     columns = (
@@ -108,7 +105,7 @@ def _days() -> Table:
 
 
 @cache
-def _times() -> Table:
+def _second_table() -> Table:
     second = np.arange(_SECONDS_PER_DAY)
     fields = np.stack([second // 3600, second // 60 % 60, second % 60], axis=1).astype(np.int16)
     return fields, _waves(fields, PERIODIC_FIELDS[-_OF_DAY:]).astype(np.float32)

@@ -91,11 +91,11 @@ class Dependence:
     def read(cls, file: Path, checkpoint_sha256: str) -> Self:
         """Read what `vaiom dependence` wrote beside a checkpoint; a file of another checkpoint is refused."""
         fix = "fit it again: vaiom dependence"
-        found = decode(cls, read_json(file), "not a fitted dependence of assets", where=file, fix=fix)
-        if found.checkpoint_sha256 != checkpoint_sha256:
-            problem, got = "the dependence was fitted for another checkpoint", found.checkpoint_sha256
+        fit = decode(cls, read_json(file), "not a fitted dependence of assets", where=file, fix=fix)
+        if (got := fit.checkpoint_sha256) != checkpoint_sha256:
+            problem = "the dependence was fitted for another checkpoint"
             raise DataError(problem, where=file, expected=checkpoint_sha256, got=got, fix=fix)
-        return found
+        return fit
 
     @property
     def memory(self) -> int:
@@ -104,13 +104,8 @@ class Dependence:
 
     def begin(self) -> DependenceState:
         """The state before the first stamp."""
-        zeros = np.zeros(len(self.symbols), np.int64)
-        return DependenceState(
-            fit=self, symbols=self.symbols, covariance=self.covariance, target=self.covariance, counts=zeros
-        )
-
-    def class_of(self, symbol: str) -> str:
-        return self.classes[self.symbols.index(symbol)] if symbol in self.symbols else default_class(symbol)
+        start, counts = self.covariance, np.zeros(len(self.symbols), np.int64)
+        return DependenceState(fit=self, symbols=self.symbols, covariance=start, target=start, counts=counts)
 
     @cached_property
     def class_means(self) -> dict[tuple[str, str], float]:
@@ -149,8 +144,8 @@ class DependenceState:
         state = self
         yield state
         for score, scale in zip(scores, scales, strict=True):
-            there = np.flatnonzero(np.isfinite(score))
-            state = state.after([symbols[asset] for asset in there.tolist()], score[there], scale[there])
+            present = np.flatnonzero(np.isfinite(score))
+            state = state.after([symbols[asset] for asset in present.tolist()], score[present], scale[present])
             yield state
 
     def after_all(self, series: Mapping[str, Series]) -> DependenceState:
@@ -189,8 +184,9 @@ class DependenceState:
 
     def _with_asset(self, symbol: str, scale: float) -> DependenceState:
         """The state with one more asset, as correlated with each other one as their classes are on average."""
-        classes = [self.fit.class_of(each) for each in self.symbols]
-        means = np.array([self.fit.class_means.get((self.fit.class_of(symbol), each), 0.0) for each in classes])
+        known = dict(zip(self.fit.symbols, self.fit.classes, strict=True))
+        *others, own = (known.get(each) or default_class(each) for each in (*self.symbols, symbol))
+        means = np.array([self.fit.class_means.get((own, each), 0.0) for each in others])
 
         def grown(matrix: Floats) -> Floats:
             explained = float(means @ np.linalg.solve(correlation_of(matrix), means))
@@ -208,12 +204,11 @@ def average(matrix: Floats, values: Floats, decay: float) -> Floats:
     if not absent.any():
         return decay * matrix + (1 - decay) * np.outer(values, values)
     # Moments conditional on the present entries (an EM step), which keeps the matrix positive definite.
-    there = ~absent
-    slopes = np.linalg.solve(matrix[np.ix_(there, there)], matrix[np.ix_(there, absent)])
-    filled = values.copy()
-    filled[absent] = values[there] @ slopes
+    present, filled = ~absent, values.copy()
+    slopes = np.linalg.solve(matrix[np.ix_(present, present)], matrix[np.ix_(present, absent)])
+    filled[absent] = values[present] @ slopes
     products = np.outer(filled, filled)
-    products[np.ix_(absent, absent)] += matrix[np.ix_(absent, absent)] - matrix[np.ix_(absent, there)] @ slopes
+    products[np.ix_(absent, absent)] += matrix[np.ix_(absent, absent)] - matrix[np.ix_(absent, present)] @ slopes
     return decay * matrix + (1 - decay) * (products + products.T) / 2
 
 
@@ -226,15 +221,15 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
         # A distant start would crawl along the boundary of positive definiteness: begin where diagonals dominate.
         added = 1 - 2 * np.diag(precision) + np.abs(precision).sum(axis=1)
     for _ in range(_MOST_STEPS):
-        found = np.linalg.inv(precision + np.diag(added))
-        slope = 1 - np.diag(found)
-        step = -np.linalg.solve(found * found, slope)
+        inverse = np.linalg.inv(precision + np.diag(added))
+        slope = 1 - np.diag(inverse)
+        step = -np.linalg.solve(inverse * inverse, slope)
         gain = -float(slope @ step)
-        if not (gain >= 0 and np.diag(found).min() > 0):
+        if not (gain >= 0 and np.diag(inverse).min() > 0):
             break
         decrement = math.sqrt(gain)
         if decrement < _CLOSE * len(variances):
-            return np.asarray((found + found.T) / 2 * unit)
+            return np.asarray((inverse + inverse.T) / 2 * unit)
         # The dual is self-concordant: damped steps stay inside, without a line search.
         added += step if decrement < 0.25 else step / (1 + decrement)
     ratios = np.sqrt(variances / np.diag(covariance))
@@ -263,11 +258,11 @@ def scale_of(dists: BucketDistribution[Any]) -> Floats:
 
 def series_of(dists: BucketDistribution[Any], prob_zero: float, columns: Columns) -> Series:
     """Scores and scales of an asset's bars, each by the forecast from the row before it."""
-    came = columns["log_ret"][1:]
-    used = np.isfinite(came) & ~has_flag(columns["flags"][1:], UNUSABLE) & (columns["sigma20"][:-1] > 0)
-    made = replace(dists, probs=dists.probs[:-1][used], sigma=dists.sigma[:-1][used])
-    scores = scores_of(pit_of(made, prob_zero, came[used].astype(np.float64)))
-    return columns["timestamp"][1:][used], scores, scale_of(made)
+    log_ret = columns["log_ret"][1:]
+    usable = np.isfinite(log_ret) & ~has_flag(columns["flags"][1:], UNUSABLE) & (columns["sigma20"][:-1] > 0)
+    forecasts = replace(dists, probs=dists.probs[:-1][usable], sigma=dists.sigma[:-1][usable])
+    scores = scores_of(pit_of(forecasts, prob_zero, log_ret[usable].astype(np.float64)))
+    return columns["timestamp"][1:][usable], scores, scale_of(forecasts)
 
 
 def scores_of(pit: Floats, degrees: float | None = None) -> Floats:

@@ -147,9 +147,9 @@ class _Pieces:
     @staticmethod
     def _with_tails(inside: Floats, *tails: tuple[npt.NDArray[np.bool_], Callable[[], Floats]]) -> Floats:
         """The values inside, replaced in each tail where its mask is set; a tail without any is not computed."""
-        for there, answer in tails:
-            if there.any():
-                inside = np.where(there, answer(), inside)
+        for mask, values in tails:
+            if mask.any():
+                inside = np.where(mask, values(), inside)
         return inside
 
     def moment_below(self, levels: Floats, power: int = 1) -> Floats:
@@ -230,7 +230,7 @@ class BucketDistribution(Generic[Value]):
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
         every = np.ones_like(self._sigma) * levels.ravel()
-        return self._answer(self._pieces.quantile(every) * self._sigma, levels.shape)
+        return self._shaped(self._pieces.quantile(every) * self._sigma, levels.shape)
 
     def interval(self, level: float) -> tuple[Value, Value]:
         """The central interval of log returns with this probability."""
@@ -238,41 +238,41 @@ class BucketDistribution(Generic[Value]):
 
     def rvs(self, size: int = 1, seed: int | None = None) -> Floats:
         """Draw `size` log returns from each distribution, never zero ones."""
-        drawn = np.random.default_rng(seed).random((len(self._sigma), size))
-        return np.asarray(self._answer(self._pieces.quantile(drawn) * self._sigma, (size,)))
+        levels = np.random.default_rng(seed).random((len(self._sigma), size))
+        return np.asarray(self._shaped(self._pieces.quantile(levels) * self._sigma, (size,)))
 
     ppf, density, sample = quantile, pdf, rvs
 
     @property
     def prob_up(self) -> Value:
         """P(return > 0)."""
-        return self._answer(1 - self._pieces.cdf(0.0 / self._sigma))
+        return self._shaped(1 - self._pieces.cdf(0.0 / self._sigma))
 
     def prob_beyond(self, x: float) -> Value:
         """P(|return| > x), x a log return of either sign."""
         z = abs(x) / self._sigma
-        return self._answer(1 - self._pieces.cdf(z) + self._pieces.cdf(-z))
+        return self._shaped(1 - self._pieces.cdf(z) + self._pieces.cdf(-z))
 
     def mean(self) -> Value:
         """The mean log return."""
-        return self._answer(self._pieces.moment_below(np.ones(1)) * self._sigma)
+        return self._shaped(self._pieces.moment_below(np.ones(1)) * self._sigma)
 
     def std(self) -> Value:
         """The standard deviation of the log return."""
         mean, square = (self._pieces.moment_below(np.ones(1), power) for power in (1, 2))
-        return self._answer(np.sqrt(square - mean * mean) * self._sigma)
+        return self._shaped(np.sqrt(square - mean * mean) * self._sigma)
 
     def value_at_risk(self, level: npt.ArrayLike = 0.99, side: str = "long") -> Any:
         """The quantile of the loss at `level`; positive is a loss, in log returns."""
         levels = np.asarray(level, np.float64)
         quantiles = self._losses(levels, side).quantile(np.ones_like(self._sigma) * (1 - levels.ravel()))
-        return self._answer(-quantiles * self._sigma, levels.shape)
+        return self._shaped(-quantiles * self._sigma, levels.shape)
 
     def expected_shortfall(self, level: npt.ArrayLike = 0.99, side: str = "long", power: int = 1) -> Any:
         """The mean loss, or squared loss (power 2), over the worst 1 - level; positive is a loss, in log returns."""
         levels = np.asarray(level, np.float64)
         moments = self._losses(levels, side).moment_below(1 - levels.ravel(), power)
-        return self._answer(moments * (-self._sigma) ** power, levels.shape)
+        return self._shaped(moments * (-self._sigma) ** power, levels.shape)
 
     @cached_property
     def _sigma(self) -> Floats:
@@ -292,21 +292,20 @@ class BucketDistribution(Generic[Value]):
             raise ConfigError("a risk level is a probability", expected="between 0 and 1, as in 0.99", got=levels)
         return self._pieces if side == "long" else self._pieces.mirrored
 
-    def _at(self, x: npt.ArrayLike, answer: Callable[[Floats], Floats]) -> Any:
+    def _at(self, x: npt.ArrayLike, function: Callable[[Floats], Floats]) -> Any:
         """Evaluate at values: a number, or an array whose first axis is that of the events, if there is one."""
         values, events = np.asarray(x, np.float64), self.probs.shape[:-1]
         if values.ndim == 0:
             values = np.broadcast_to(values, events)
         if values.shape[: len(events)] != events:
             raise ConfigError("values belong to the events of the distributions", expected=events, got=values.shape)
-        asked = values.shape[len(events) :]
-        return self._answer(answer(values.reshape(len(self._sigma), math.prod(asked)) / self._sigma), asked)
+        axes = values.shape[len(events) :]
+        return self._shaped(function(values.reshape(len(self._sigma), math.prod(axes)) / self._sigma), axes)
 
-    def _answer(self, values: Floats, asked: tuple[int, ...] = ()) -> Value:
+    def _shaped(self, values: Floats, axes: tuple[int, ...] = ()) -> Value:
         """(N, M) values reshaped to the axes of events and arguments; a plain number if there are none."""
-        shaped: Any = values.reshape(self.probs.shape[:-1] + asked)
-        answer: Any = shaped if shaped.ndim else float(shaped)
-        return answer  # type: ignore[no-any-return]
+        shaped: Any = values.reshape(self.probs.shape[:-1] + axes)
+        return shaped if shaped.ndim else float(shaped)  # type: ignore[return-value]
 
 
 class ReturnDistributions(BucketDistribution[Floats]):

@@ -179,7 +179,7 @@ DISC_FIELDS = _names(field for field in FIELDS if field.kind == "disc")
 EXTRA_FIELDS = _names(field for field in FIELDS if field.kind == "extra")
 META_FIELDS = ("asset_id", "asset_class_id", "timeframe_id")
 SIGNED_FIELDS = _names(field for field in FIELDS if field.signed)
-_PAPER = tuple(field for field in FIELDS if field.kind == "cont" and field.formula)
+_PAPER = {field.column or field.name: field for field in FIELDS if field.kind == "cont" and field.formula}
 _OWN = tuple(field for field in FIELDS if field.kind == "extra" and field.formula)
 _CROSS = tuple(field for field in FIELDS if field.others)
 OWN_FIELDS, CROSS_FIELDS = _names(_OWN), _names(_CROSS)
@@ -188,12 +188,10 @@ CROSS_SOURCES = ("flags", "ret_z", "relative_log_vol")
 
 COLUMN_TYPES = {
     "timestamp": "<u4",  # seconds of the stored clock since 1970
-    **{field.column or field.name: field.stored for field in _PAPER if field.stored},
+    **{column: field.stored for column, field in _PAPER.items() if field.stored},
     "log_ret": "<f8",
     "flags": "|u1",
-    **{
-        field.name: field.stored for kind in ("disc", "extra") for field in FIELDS if field.kind == kind if field.stored
-    },
+    **{field.name: field.stored for field in FIELDS if field.kind != "cont" and field.stored},
 }
 """The stored columns of a corpus."""
 ROW_TYPES = {**COLUMN_TYPES, "log_wait": "<f4"}
@@ -228,7 +226,7 @@ def vocabulary_sizes(num_assets: int, num_classes: int, num_gap_buckets: int, nu
 
 def columns_of(series: Series) -> dict[str, npt.NDArray[Any]]:
     """The columns of rows: the paper's fields in float64, NaN where undefined; flags; the extra fields as stored."""
-    columns: dict[str, Any] = {field.column or field.name: field.formula(series) for field in _PAPER if field.formula}
+    columns: dict[str, Any] = {column: field.formula(series) for column, field in _PAPER.items() if field.formula}
     flags = ~series.clean * BAD_RETURN | ~series.clean_gap * BAD_GAP
     for name, bit in MASK_BITS.items():
         flags |= MASKS[name](series) * bit
@@ -242,7 +240,7 @@ def columns_of(series: Series) -> dict[str, npt.NDArray[Any]]:
 def stored(columns: Columns) -> dict[str, npt.NDArray[Any]]:
     """The paper's columns as stored: non-finite inputs become 0, an undefined return stays NaN."""
     out = dict(columns)
-    for name in (field.column or field.name for field in _PAPER):
+    for name in _PAPER:
         out[name] = where(np.isfinite(out[name]), out[name], 0.0).astype(COLUMN_TYPES[name])
     out["timestamp"] = out["timestamp"].astype(COLUMN_TYPES["timestamp"])
     return out
@@ -280,9 +278,9 @@ def read_others(
     # Always in symbol order: the order of a sum affects its bits. An asset without a bar there adds nothing.
     last = {symbol: rows["timestamp"][-1] for symbol, rows in assets.items() if len(rows["timestamp"])}
     symbols = sorted(symbol for symbol, stamp in last.items() if stamp >= stamps[0])
-    found = [(assets[symbol], assets[symbol]["timestamp"].searchsorted(stamps)) for symbol in symbols]
+    places = [(assets[symbol], assets[symbol]["timestamp"].searchsorted(stamps)) for symbol in symbols]
     times, flags, ret_z, relative_log_vol = (
-        np.array([rows[name].take(at, mode="clip") for rows, at in found]) for name in ("timestamp", *CROSS_SOURCES)
+        np.array([rows[name].take(at, mode="clip") for rows, at in places]) for name in ("timestamp", *CROSS_SOURCES)
     )
     # Masked, unknown and absent assets add nothing.
     counted = (~has_flag(flags, ANY_MASK) & (times == stamps)).astype(np.float64)
@@ -351,8 +349,8 @@ def continuous_inputs(columns: Columns) -> npt.NDArray[np.float32]:
 
 def fill_continuous(columns: Columns, out: npt.NDArray[np.float32]) -> None:
     """Fill `out` (N, 25); fastest for blocks of rows that fit a processor's cache."""
-    for index, field in enumerate(_PAPER):
-        out[:, index] = columns[field.column or field.name]
+    for index, name in enumerate(_PAPER):
+        out[:, index] = columns[name]
     calendar_channels(columns["timestamp"], out[:, len(_PAPER) : _FIRST_MASK])
     out[:, _FIRST_MASK:] = _MASK_CHANNELS.take(columns["flags"], axis=0, mode="clip")
 

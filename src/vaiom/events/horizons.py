@@ -139,10 +139,10 @@ def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int])
     counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
     sums = np.bincount(cells, weights=size, minlength=shape[0] * shape[1]).reshape(shape)
     counts[UNKNOWN_ASSET], sums[UNKNOWN_ASSET] = counts.sum(axis=0), sums.sum(axis=0)
-    whole = size.mean()
-    of_asset = (sums.sum(axis=1) + _SLOT_PRIOR * whole) / (counts.sum(axis=1) + _SLOT_PRIOR)
-    drawn = (sums + _SLOT_PRIOR * of_asset[:, None]) / (counts + _SLOT_PRIOR)
-    return np.asarray(np.round(drawn / whole, 4))  # rounded as stored
+    mean = size.mean()
+    of_asset = (sums.sum(axis=1) + _SLOT_PRIOR * mean) / (counts.sum(axis=1) + _SLOT_PRIOR)
+    of_slot = (sums + _SLOT_PRIOR * of_asset[:, None]) / (counts + _SLOT_PRIOR)
+    return np.asarray(np.round(of_slot / mean, 4))  # rounded as stored
 
 
 def _split_codes(corpus: Corpus, bars: int) -> npt.NDArray[np.uint8]:

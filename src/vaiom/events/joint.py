@@ -136,10 +136,10 @@ class JointDistribution:
         """Draw log returns, (n, assets)."""
         if n < 1:
             raise ConfigError("a number of draws is positive", got=n)
-        drawn = np.random.default_rng(seed)
-        scores = drawn.standard_normal((n, len(self.dists))) @ np.linalg.cholesky(self.scatter).T
+        rng = np.random.default_rng(seed)
+        scores = rng.standard_normal((n, len(self.dists))) @ np.linalg.cholesky(self.scatter).T
         if self.degrees is not None:
-            scores /= np.sqrt(drawn.chisquare(self.degrees, (n, 1)) / self.degrees)
+            scores /= np.sqrt(rng.chisquare(self.degrees, (n, 1)) / self.degrees)
         return self.returns_of(scores + self.location)
 
     def returns_of(self, scores: Floats) -> Floats:
@@ -148,11 +148,11 @@ class JointDistribution:
 
     def prob(self, event: Callable[[dict[str, Floats]], Any], n: int = DRAWS, seed: int = 0) -> Estimate:
         """The probability of an event, a condition on arrays of log returns: `lambda r: r["EURUSD"] < r["GBPUSD"]`."""
-        came = np.asarray(event(dict(zip(self.symbols, self.sample(n, seed).T, strict=True))))
-        if came.shape != (n,) or came.dtype != np.bool_:
-            got = f"{came.dtype} of shape {came.shape}"
+        hits = np.asarray(event(dict(zip(self.symbols, self.sample(n, seed).T, strict=True))))
+        if hits.shape != (n,) or hits.dtype != np.bool_:
+            got = f"{hits.dtype} of shape {hits.shape}"
             raise ConfigError("an event says yes or no to each draw", expected=f"{n} truth values", got=got)
-        share = float(came.mean())
+        share = float(hits.mean())
         return Estimate(share, math.sqrt(share * (1 - share) / n))
 
     def given(self, returns: Mapping[str, float]) -> JointDistribution:
@@ -213,10 +213,8 @@ class Portfolio:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        risk = self.value_at_risk(0.99)
-        return (
-            f"<Portfolio of {', '.join(self.positions)}: 99% value at risk {risk:,.2f} +- {risk.standard_error:,.2f}>"
-        )
+        symbols, risk = ", ".join(self.positions), self.value_at_risk(0.99)
+        return f"<Portfolio of {symbols}: 99% value at risk {risk:,.2f} +- {risk.standard_error:,.2f}>"
 
     @cached_property
     def profit(self) -> Floats:
@@ -233,24 +231,22 @@ class Portfolio:
 
     def value_at_risk(self, level: float = 0.99) -> Estimate:
         """The quantile of the loss at `level`."""
-        self._tail(level)
+        self._worst(level)
         profit = self.quantile(1 - level)
         return Estimate(-profit, profit.standard_error)
 
     def expected_shortfall(self, level: float = 0.99) -> Estimate:
         """The mean loss over the worst 1 - level."""
-        losses = -self.profit[self._tail(level)]
+        losses = -self.profit[self._worst(level)]
         mean, beyond = float(losses.mean()), float(losses.mean() - losses.min())
         return Estimate(mean, math.sqrt((float(losses.var()) + level * beyond**2) / len(losses)))
 
     def contributions(self, level: float = 0.99) -> dict[str, Contribution]:
         """Risk contributions by position, which add up to the total (Euler)."""
-        worst, number = self._tail(level), len(self.profit)
-        order, near = np.argsort(self.profit, kind="stable"), max(1, round(_NEAR * (1 - level) * number))
-        at = round((1 - level) * number)
-        limit = -self.profits[order[max(0, at - near) : at + near + 1]].mean(axis=0)
-        risk = float(self.value_at_risk(level))
-        limit = limit * risk / limit.sum() if limit.sum() else limit
+        worst = self._worst(level)
+        at, near = len(worst), max(1, round(_NEAR * (1 - level) * len(self.profit)))
+        limit = -self.profits[self._order[max(0, at - near) : at + near + 1]].mean(axis=0)
+        limit = limit * float(self.value_at_risk(level)) / limit.sum() if limit.sum() else limit
         shortfall = -self.profits[worst].mean(axis=0)
         parts = zip(self.positions.items(), limit.tolist(), shortfall.tolist(), strict=True)
         return {
@@ -287,12 +283,17 @@ class Portfolio:
         ax.set_ylabel(f"of {len(self.profit):,} draws")
         return ax
 
-    def _tail(self, level: float) -> npt.NDArray[np.int64]:
+    @cached_property
+    def _order(self) -> npt.NDArray[np.int64]:
+        """The draws, worst first."""
+        return np.argsort(self.profit, kind="stable")
+
+    def _worst(self, level: float) -> npt.NDArray[np.int64]:
         """The draws with the worst profits."""
         if not 0 < level < 1 or (1 - level) * len(self.profit) < 1:
             expected = f"between 0 and 1, as in 0.99, with a draw beyond it among {len(self.profit):,}"
             raise ConfigError("a risk level is a probability", expected=expected, got=level)
-        return np.argsort(self.profit, kind="stable")[: round((1 - level) * len(self.profit))]
+        return self._order[: round((1 - level) * len(self.profit))]
 
 
 def _levels_of(scores: Floats, degrees: float | None) -> Floats:
