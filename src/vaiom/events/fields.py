@@ -6,7 +6,7 @@ Methods, "Continuous dynamic features", "Data-quality masks", "Input Representat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -170,25 +170,21 @@ FIELDS = (
 )
 
 
-def _names(fields: Iterable[Field]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields)
-
-
-CONT_FIELDS = _names(field for field in FIELDS if field.kind == "cont")
-DISC_FIELDS = _names(field for field in FIELDS if field.kind == "disc")
-EXTRA_FIELDS = _names(field for field in FIELDS if field.kind == "extra")
+CONT_FIELDS = tuple(field.name for field in FIELDS if field.kind == "cont")
+DISC_FIELDS = tuple(field.name for field in FIELDS if field.kind == "disc")
+EXTRA_FIELDS = tuple(field.name for field in FIELDS if field.kind == "extra")
 META_FIELDS = ("asset_id", "asset_class_id", "timeframe_id")
-SIGNED_FIELDS = _names(field for field in FIELDS if field.signed)
-_PAPER = {field.column or field.name: field for field in FIELDS if field.kind == "cont" and field.formula}
-_OWN = tuple(field for field in FIELDS if field.kind == "extra" and field.formula)
-_CROSS = tuple(field for field in FIELDS if field.others)
-OWN_FIELDS, CROSS_FIELDS = _names(_OWN), _names(_CROSS)
+SIGNED_FIELDS = tuple(field.name for field in FIELDS if field.signed)
+_PAPER = {field.column or field.name: field.formula for field in FIELDS if field.kind == "cont" and field.formula}
+_OWN = {field.name: field.formula for field in FIELDS if field.kind == "extra" and field.formula}
+_CROSS = {field.name: field.others for field in FIELDS if field.others}
+OWN_FIELDS, CROSS_FIELDS = tuple(_OWN), tuple(_CROSS)
 CROSS_SOURCES = ("flags", "ret_z", "relative_log_vol")
 """Columns of an asset that other assets read."""
 
 COLUMN_TYPES = {
     "timestamp": "<u4",  # seconds of the stored clock since 1970
-    **{column: field.stored for column, field in _PAPER.items() if field.stored},
+    **{field.column or field.name: field.stored for field in FIELDS if field.kind == "cont" and field.stored},
     "log_ret": "<f8",
     "flags": "|u1",
     **{field.name: field.stored for field in FIELDS if field.kind != "cont" and field.stored},
@@ -226,14 +222,14 @@ def vocabulary_sizes(num_assets: int, num_classes: int, num_gap_buckets: int, nu
 
 def columns_of(series: Series) -> dict[str, npt.NDArray[Any]]:
     """The columns of rows: the paper's fields in float64, NaN where undefined; flags; the extra fields as stored."""
-    columns: dict[str, Any] = {column: field.formula(series) for column, field in _PAPER.items() if field.formula}
+    columns: dict[str, Any] = {column: formula(series) for column, formula in _PAPER.items()}
     flags = ~series.clean * BAD_RETURN | ~series.clean_gap * BAD_GAP
     for name, bit in MASK_BITS.items():
         flags |= MASKS[name](series) * bit
     columns |= {"timestamp": series.bars.seconds, "log_ret": series.log_ret, "flags": flags}
     if series.means:  # the inputs of the extra fields
-        values = [field.formula(series) for field in _OWN if field.formula]
-        columns |= zip(OWN_FIELDS, to_half(np.array(values)), strict=True)
+        values = to_half(np.array([formula(series) for formula in _OWN.values()]))
+        columns |= zip(OWN_FIELDS, values, strict=True)
     return columns
 
 
@@ -293,9 +289,8 @@ def read_others(
     dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
     # (assets, sums and weights, fields, stamps)
     sides = np.empty((len(symbols), 2, len(_CROSS), len(stamps)))
-    for index, field in enumerate(_CROSS):
-        assert field.others
-        values, weight = field.others(capped, vol, dollar)
+    for index, of_others in enumerate(_CROSS.values()):
+        values, weight = of_others(capped, vol, dollar)
         np.multiply(counted, values, out=sides[:, 0, index])
         np.multiply(counted, weight, out=sides[:, 1, index])
     sums, weights = np.subtract(sum(sides), sides, out=sides).swapaxes(0, 1)

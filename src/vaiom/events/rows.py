@@ -45,13 +45,10 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
     unstorable = (seconds * 1_000_000 != microseconds) | (seconds < 0) | (seconds > LAST_SECOND)
     if unstorable.any():
         row = int(unstorable.argmax())
-        raise DataError(
-            "a bar's stamp cannot be stored",
-            where=f"{where}, row {row + 1}",
-            expected="whole seconds between 1970 and 2106",
-            got=frame["Datetime"][row],
-            fix="resample the bars with `vaiom data resample`, or check how the stamps were parsed",
-        )
+        problem, where = "a bar's stamp cannot be stored", f"{where}, row {row + 1}"
+        expected, got = "whole seconds between 1970 and 2106", frame["Datetime"][row]
+        fix = "resample the bars with `vaiom data resample`, or check how the stamps were parsed"
+        raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
     return Bars(seconds, *(frame[name].cast(pl.Float64).to_numpy() for name in NUMBER_COLUMNS))
 
 
