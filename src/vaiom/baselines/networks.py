@@ -89,8 +89,7 @@ class Neural(Baseline):
                 problem = f"{self.name} was not fitted for events with less history"
                 where = f"{symbol}, {corpus.timestamps[rows[part][short][0]]}"
                 raise DataError(problem, where=where, expected=f"{context} bars of history")
-        model, precision = self.checkpoint_.model.to(device), self.experiment.train.precision
-        return predict_probabilities(model, corpus, rows, device, precision, self.progress)
+        return predict_probabilities(self.checkpoint_.model.to(device), corpus, rows, device, self.progress)
 
     def save(self, folder: Path) -> None:
         write_bytes(Run(folder).best, self._bytes)

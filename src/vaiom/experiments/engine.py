@@ -1,4 +1,4 @@
-"""Runs tasks in this process, in several processes of this machine, or on a Ray cluster; none stops the others."""
+"""Runs tasks in this process, in several processes of this machine, or on a Ray cluster; failures are isolated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 5
 
 
 class Task(Protocol):
-    """What an engine must know of a piece of work."""
+    """A piece of work."""
 
     @property
     def id(self) -> str: ...
@@ -34,11 +34,11 @@ class Task(Protocol):
 
     @property
     def runs(self) -> Sequence[str]:
-        """The tasks, by their ids, whose results this one reads."""
+        """Ids of the tasks whose results this one reads."""
 
 
 Perform = Callable[[Any, str], object]
-"""Does a task on a device; it is sent to other processes, so it must be picklable."""
+"""Performs a task on a device; must be picklable."""
 Report = Callable[[int, int, str], None]
 Outcome = tuple[Task, str | None]
 """A task and why it failed, if it did."""
@@ -46,7 +46,7 @@ Outcome = tuple[Task, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Where tasks are run: on this machine, some at a time, or on a Ray cluster, which fills itself."""
+    """Where tasks run: on this machine, `workers` at a time, or on a Ray cluster."""
 
     name: str = "local"
     workers: int = 1
@@ -59,7 +59,7 @@ class Engine:
     def run(
         self, tasks: Sequence[Task], perform: Perform, finished: int = 0, report: Report | None = None
     ) -> dict[str, str]:
-        """Do the tasks; why some failed, by their ids. `finished` others count as done in what is reported."""
+        """Run the tasks; returns reasons of failures by task id. `finished` other tasks are reported as done."""
         # Tasks that read the results of others come last and run here.
         first, last = [task for task in tasks if not task.runs], [task for task in tasks if task.runs]
         if self.name == "ray":
@@ -78,7 +78,7 @@ class Engine:
 
 
 def _attempt(task: Task, perform: Perform, device: str) -> str | None:
-    """None, or why it failed."""
+    """Run a task; returns the reason if it failed."""
     try:
         perform(task, device)
     except UserError as error:
@@ -94,7 +94,7 @@ def _here(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outc
 
 
 def _in_processes(tasks: Sequence[Task], perform: Perform, device: str, workers: int) -> Iterator[Outcome]:
-    """A process for every task, some at a time, spread over the GPUs: one that dies takes nothing else with it."""
+    """A process for every task, `workers` at a time, spread over the GPUs; one that dies affects no other."""
     gpus = 0
     if device == "auto":
         import torch
@@ -143,7 +143,7 @@ def _child(task: Task, perform: Perform, device: str, sender: Connection) -> Non
 
 
 def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outcome]:
-    """One Ray task each, as many at a time as the cluster holds; one whose worker dies goes on in another."""
+    """One Ray task each, as many at a time as the cluster holds; a task whose worker dies is retried."""
     require_installed("ray")
     import ray
 

@@ -1,4 +1,4 @@
-"""What a finished run leads to: a model for use, one adapted to other bars, heads for more bars than the next."""
+"""What follows a finished run: a model for use, a model adapted to other bars, heads for longer horizons."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from vaiom.training.horizons import train_horizons
 from vaiom.training.loop import TrainResult, train
 
 SELECTING = timedelta(weeks=26)
-"""Half a year, in whole weeks: markets have no half ones."""
+"""Half a year of Validation, in whole weeks, as markets have them."""
 AS_IT_WAS = "the weights as they were"
 SMALLER_STEPS = 0.2
 SHORT: dict[str, Any] = {
     **{"steps": 400, "validate_every": 25, "log_every": 25, "patience": 4, "warmup_steps": 20, "schedule": "cosine"},
     **{"ema_decay": 0.98, "teachers": 0, "teacher_share": 0.0},
 }
-"""Minutes on a CPU, stopped as soon as Validation says so."""
+"""Minutes on a CPU, with early stopping."""
 STEPS_A_PASS = 4
-"""Steps in which a history is gone through once, at least: whole batches would learn a short one by heart in a few."""
+"""Least number of steps per pass over Train: whole batches would overfit a short history within a few steps."""
 
 
 def refit(run: Path, corpus: Corpus, out: Path, *, until: datetime | None = None, **options: Any) -> TrainResult:
-    """Train what `run` was trained with on all bars, or on those before `until`; options are those of `train`."""
+    """Train the experiment of `run` on all bars, or on those before `until`; options are those of `train`."""
     checkpoint = load_checkpoint(Run(run).best)
     shifted = shifted_corpus(corpus, until)
-    # A folder that holds a run is resumed, its looks being recorded, or refused.
+    # An existing run is resumed, with its looks already recorded, or refused.
     if is_rank_0() and not Run(out).exists:
         _record_looks(corpus, shifted, checkpoint, out.name)
     return train(shifted, experiment_of_checkpoint(checkpoint), out, purpose=USE, **options)
@@ -51,7 +51,7 @@ def refit(run: Path, corpus: Corpus, out: Path, *, until: datetime | None = None
 def fit_horizons(
     run: Path, corpus: Corpus, horizons: Sequence[int] = HORIZONS, *, device: str = "auto", **options: Any
 ) -> FittedHorizons:
-    """Give a run heads for sums of the next bars, into its folder; options are those of `train_horizons`."""
+    """Train heads for sums of the next bars into a run's folder; options are those of `train_horizons`."""
     checkpoint = load_checkpoint(Run(run).best)
     own = seen_by(checkpoint, corpus) if checkpoint.provenance.purpose == USE else corpus
     if own is not corpus:
@@ -63,7 +63,7 @@ def fit_horizons(
 
 
 def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: str) -> None:
-    """Validation events of a shifted protocol that are held-out events of the corpus's own are looked at."""
+    """Record looks at the corpus's own held-out events that are Validation events of the shifted corpus."""
     codes = corpus.split_codes[shifted.endpoints(VALIDATION, checkpoint.model.config.history)]
     for code, split in enumerate(corpus.splits.names):
         if num_events := int((codes == code).sum()):
@@ -71,7 +71,7 @@ def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: 
 
 
 def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
-    """The corpus with the last half-year, or that before `until`, as Validation, all before as Train, and no test."""
+    """The corpus with its last half-year, or that before `until`, as Validation, all before as Train, and no test."""
     last: datetime = corpus.timestamps.max().astype("datetime64[us]").item()
     end = last + timedelta(seconds=step_seconds(corpus.tokenizer.timeframe))  # when the last bar has closed
     if until is not None and until > end:
@@ -83,13 +83,13 @@ def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted(TrainResult):
-    """A finished run, and what it gained on Validation over the models that it is compared with."""
+    """A finished run, and its gains on Validation over other models."""
 
     gains: dict[str, PairedGain]
 
     @property
     def verdict(self) -> list[str]:
-        """Whether it helped, in a sentence for each model; Validation selected the step too, so a test says more."""
+        """Whether it helped, a sentence for each model; Validation also selected the step, so a test says more."""
         sentences = []
         for name, gain in self.gains.items():
             if not gain.gain_bits:

@@ -13,7 +13,7 @@ from vaiom.training.experiment import Experiment
 SHOWN = ("main", "demo", "best")
 """The experiments that are listed first."""
 OURS = ("demo", "best")
-"""How the names of those begin that are not the paper's."""
+"""Prefixes of the experiments that are not the paper's."""
 PATIENCE = 4
 """Validations without a new best."""
 
@@ -26,7 +26,7 @@ def experiment(name: str) -> Experiment:
 
 
 def stopping_early(chosen: Experiment) -> Experiment:
-    """Ended where Validation has long been at its best, unless it is one of the paper's, whose lengths are set."""
+    """The experiment with early stopping, unless it is one of the paper's, whose lengths are fixed."""
     ours = chosen.name.startswith(OURS) and not chosen.train.patience
     return chosen.with_changes(patience=PATIENCE) if ours else chosen
 

@@ -1,4 +1,4 @@
-"""Walking forward: one test year proves little, so the protocol moves from year to year, and all is fitted anew."""
+"""Walk-forward evaluation: the splits move from year to year, and everything is fitted again for each."""
 
 from __future__ import annotations
 
@@ -24,19 +24,15 @@ TEST = "test-h1"
 
 
 def splits_of(year: int) -> SplitConfig:
-    """The boundaries whose test is the whole of `year`."""
-    start, end = datetime(year, 1, 1), datetime(year + 1, 1, 1)
-    return SplitConfig(
-        train_end=datetime(year - 1, 1, 1),
-        validation=(datetime(year - 1, 7, 1), start),
-        tests=((start, end),),
-        seal=end,
-    )
+    """The splits whose test is the whole of `year`."""
+    before, start, end = (datetime(each, 1, 1) for each in (year - 1, year, year + 1))
+    selection = (datetime(year - 1, 7, 1), start)
+    return SplitConfig(train_end=before, validation=selection, tests=((start, end),), seal=end)
 
 
 def years_of(corpus: Corpus) -> list[int]:
     """The last whole years before the corpus's own tests that have enough years of Train before them."""
-    # Most assets, not the oldest one, must be there from the start of Train.
+    # Most assets, not only the oldest, must exist from the start of Train.
     begins = sorted(corpus.timestamps[rows.start].item() for rows in corpus.asset_slices.values())
     usual: datetime = begins[len(begins) // 2]
     end = min(corpus.splits.validation[1], corpus.timestamps.max().item())
@@ -49,7 +45,7 @@ def years_of(corpus: Corpus) -> list[int]:
 
 
 def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None = None) -> ScoredEvents:
-    """The test year of a corpus under `splits_of` it: a run beside baselines; trees are kept in their folder."""
+    """The test year of a corpus under `splits_of`: a run and baselines; trees are stored in their folder."""
     model = ModelPredictor.load(Run(run).best, device)
     context = model.checkpoint.config.history
     predictors: list[Predictor] = [model, Frequency(), Markov()]

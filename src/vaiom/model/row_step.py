@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,16 +67,6 @@ class RowMemory:
 
 MoreRows = tuple[RowMemory | None, Array, npt.NDArray[np.int64]]
 """The memory so far, the asset's next events (R, F), and their metadata (3,)."""
-
-
-class _Place(NamedTuple):
-    """Where an asset's rows are written; rows from `low` on are visible."""
-
-    buffer: _Buffer
-    low: int
-    end: int
-    stop: int
-    position: int
 
 
 class RowStep:
@@ -166,7 +156,7 @@ class RowStep:
     def step_all(self, more: Sequence[MoreRows]) -> list[list[RowMemory]]:
         """A step of several assets, which read the weights once."""
         places = [self._place(memory, len(events_RF)) for memory, events_RF, _ in more]
-        positions = [place.position + row for place in places for row in range(place.stop - place.end)]
+        positions = [position + row for _, _, end, stop, position in places for row in range(stop - end)]
         turns = np.exp(np.array(positions)[:, None, None, None] * self.speeds).astype(np.complex64)
         number, hidden = len(positions), self._encode(more)
         # Rows end with 1, so that the bias is part of a product.
@@ -175,22 +165,13 @@ class RowStep:
         mixed_HRE = mixed[..., :-1].reshape(number, self.num_heads, self.size).swapaxes(0, 1)
         # Views of every layer are made once: there are many small calls.
         views, start = [], 0
-        for place in places:
-            count, length = place.stop - place.end, place.stop - place.low
-            rows, shape = slice(start, start := start + count), (self.num_heads, *_batching(count), self.size)
-            seen_L2H1NE = place.buffer.rows[:, :, :, None, place.low : place.stop]
-            views.append(
-                (
-                    rows,
-                    shape,
-                    place.buffer.rows[:, :, :, place.end : place.stop],
-                    seen_L2H1NE[:, 0].swapaxes(3, 4),
-                    seen_L2H1NE[:, 1],
-                    _unseen(length - count, count, self.window),
-                    self._ones[:length],
-                    mixed_HRE[:, rows].reshape(shape),
-                )
-            )
+        for buffer, low, end, stop, _ in places:
+            rows = slice(start, start := start + stop - end)
+            shape = (self.num_heads, *_batching(stop - end), self.size)
+            new, seen_L2H1NE = buffer.rows[:, :, :, end:stop], buffer.rows[:, :, :, None, low:stop]
+            keys, values = seen_L2H1NE[:, 0].swapaxes(3, 4), seen_L2H1NE[:, 1]
+            mask, ones = _unseen(end - low, stop - end, self.window), self._ones[: stop - low]
+            views.append((rows, shape, new, keys, values, mask, ones, mixed_HRE[:, rows].reshape(shape)))
         for layer, (to_qkv, from_mixed, to_feed, from_feed, bias) in enumerate(self.blocks):
             self._norm(hidden, inside)
             qkv = (normed @ to_qkv).reshape(number, 3, self.num_heads, self.size)
@@ -211,17 +192,17 @@ class RowStep:
             hidden += bias
         self._norm(hidden, inside)
         probs = self._probs((normed @ self.projection).reshape(number, -1))
-        seen = (inside * self.norm[0] + self.norm[1]).reshape(number, -1)
+        last_hidden = (inside * self.norm[0] + self.norm[1]).reshape(number, -1)
         memories, start = [], 0
         for buffer, _, end, stop, position in places:
             rows = slice(start, start := start + stop - end)
             buffer.answers[end:] = answers = [*probs[rows]]
-            outputs = enumerate(zip(answers, seen[rows], strict=True), start=1)
+            outputs = enumerate(zip(answers, last_hidden[rows], strict=True), start=1)
             memories.append([RowMemory(buffer, end + count, position + count, *output) for count, output in outputs])
         return memories
 
-    def _place(self, memory: RowMemory | None, number: int) -> _Place:
-        """Where new rows are written: a copy of the last window if the buffer is full."""
+    def _place(self, memory: RowMemory | None, number: int) -> tuple[_Buffer, int, int, int, int]:
+        """Buffer of new rows, a copy of the last window if it was full; first visible, first new, end; position."""
         assert 0 < number <= MOST_ROWS
         memory = memory or _without_output(self._buffer(), 0, 0)
         assert memory.intact
@@ -232,7 +213,7 @@ class RowStep:
             buffer.rows[:, :, :, : end - low] = full.rows[:, :, :, low:end]
             buffer.answers += full.answers[low:end]
             low, end = 0, end - low
-        return _Place(buffer, low, end, end + number, memory.position)
+        return buffer, low, end, end + number, memory.position
 
     def _buffer(self) -> _Buffer:
         shape = (len(self.blocks), 2, self.num_heads, self.window + MOST_ROWS, self.size)

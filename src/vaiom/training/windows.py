@@ -140,15 +140,10 @@ def plan_stretches(rows: Rows, asset_bounds: npt.NDArray[np.int64], run_up: int,
 
 
 def predict_probabilities(
-    model: Vaiom,
-    corpus: Corpus,
-    rows: npt.NDArray[np.integer],
-    device: torch.device,
-    precision: str = "auto",
-    progress: Progress | None = None,
+    model: Vaiom, corpus: Corpus, rows: npt.NDArray[np.integer], device: torch.device, progress: Progress | None = None
 ) -> npt.NDArray[np.float64]:
     """Probabilities (n, 16) of the next return bucket of each row, from rows up to it."""
-    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), resolve_type(precision, device))
+    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), resolve_type("auto", device))
     return np.asarray(scorer.answers(rows.astype(np.int64), progress).double().exp().cpu().numpy())
 
 
