@@ -70,6 +70,11 @@ def text(judged: Judged, tmp_path_factory: pytest.TempPathFactory) -> str:
     return file.read_text()
 
 
+def test_the_pit_is_that_of_the_served_distribution_and_no_draw(text: str) -> None:
+    assert "PIT uniform (Kuiper)" in text
+    assert "randomised" not in text
+
+
 def test_the_page_has_its_parts_in_order(text: str, judged: Judged) -> None:
     page = Page(text)
     assert page.texts["h2"] == SECTIONS

@@ -138,7 +138,7 @@ def calibration(split: Split) -> str:
     spread = 1.96 * np.sqrt((1 - 1 / len(heights)) * len(heights) / measured.pit.num_events)
     axes[0].axhspan(1 - spread, 1 + spread, color=RULE, linewidth=0)
     axes[0].stairs(heights, np.linspace(0, 1, len(heights) + 1), baseline=None, color=ACCENT, linewidth=1.2)
-    axes[0].set(title="randomised PIT", ylim=(0, max(1.5, float(heights.max()) * 1.1)))
+    axes[0].set(title="PIT", ylim=(0, max(1.5, float(heights.max()) * 1.1)))
     axes[0].set(xlabel="forecast probability of less", ylabel="share of events, 1 is even")
     _reliability(axes[1], measured.buckets, "buckets")
     _reliability(axes[2], measured.cumulative, "up to an edge")

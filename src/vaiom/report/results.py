@@ -200,7 +200,7 @@ def _groups(result: Evaluation, label: str, own: str) -> list[Table]:
 def _calibration(result: Evaluation, label: str) -> Table:
     model, scores = result.calibration, result.calibration.overall
     rows = {
-        "randomised PIT uniform (Kuiper)": f"p {p_value(model.pit.p_value)}",
+        "PIT uniform (Kuiper)": f"p {p_value(model.pit.p_value)}",
         "largest mean error of a bucket": percent2(max(each.error for each in model.buckets)),
         "largest mean error up to an edge": percent2(max(each.error for each in model.cumulative)),
     }
