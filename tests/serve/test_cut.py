@@ -165,7 +165,7 @@ def live(tiny: TinyRun, state: Path) -> LiveAssets:
 
 def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: TinyRun, tmp_path: Path) -> None:
     assets = live(tiny, tmp_path)
-    assets.bring_in(tiny.bars, 0)
+    assets.load_folder(tiny.bars, 0)
     last = tiny.history["EURUSD"]["Datetime"][-1]
     with pytest.raises(RefusalError, match="no longer stored"):
         assets.cut("EURUSD", last - timedelta(hours=3))
@@ -176,7 +176,7 @@ def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: Tiny
     assets.store.close()
     again = live(tiny, tmp_path)
     assert [*again.online.streams] == ["XAUUSD"]
-    again.bring_in(tiny.bars, 0)
+    again.load_folder(tiny.bars, 0)
     assert again.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"])
     again.store.close()
 
@@ -184,7 +184,7 @@ def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: Tiny
 def test_what_comes_after_an_asset_was_forgotten_is_kept(tiny: TinyRun, tmp_path: Path) -> None:
     """Also where the bars that were removed had been the last to arrive."""
     assets = live(tiny, tmp_path)
-    assets.bring_in(tiny.bars, 0)
+    assets.load_folder(tiny.bars, 0)
     assets.cut("XAUUSD", datetime(1970, 1, 1))
     bars = [bar_row(**each) for each in tiny.later["EURUSD"][:3]]
     assets.push("EURUSD", bars)
@@ -202,11 +202,11 @@ def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(ti
             aside.append(shutil.copytree(tmp_path / "whole", tmp_path / str(len(aside))))
 
     whole.store._db.set_trace_callback(keep)
-    whole.bring_in(tiny.bars, 0)
+    whole.load_folder(tiny.bars, 0)
     assert len(aside) >= 4
     for state in aside:
         again = live(tiny, state)
-        again.bring_in(tiny.bars, 0)
+        again.load_folder(tiny.bars, 0)
         assert (again.online.to_json() == whole.online.to_json()) is True  # not shown: they are long
         again.store.close()
     whole.store.close()
@@ -215,7 +215,7 @@ def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(ti
 def test_a_cut_that_fails_removes_nothing(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the disk fails only when what is left is read again."""
     assets = live(tiny, tmp_path)
-    assets.bring_in(tiny.bars, 0)
+    assets.load_folder(tiny.bars, 0)
     assets.push("EURUSD", [bar_row(**each) for each in tiny.later["EURUSD"][:3]])
     before = assets.store.last_bars("EURUSD", 9_999)
 
@@ -257,10 +257,10 @@ def test_a_cut_that_was_made_is_not_refused(tiny: TinyRun, tmp_path: Path, monke
 def test_forecasts_of_the_past_are_not_kept_of_what_was_forgotten_meanwhile(tiny: TinyRun, tmp_path: Path) -> None:
     """Also where bars have come again since."""
     assets = live(tiny, tmp_path)
-    replays = assets.bring_in(tiny.bars, 4)
+    replays = assets.load_folder(tiny.bars, 4)
     assets.cut("XAUUSD", datetime(1970, 1, 1))
     assets.push("XAUUSD", [bar_row(**each) for each in tiny.later["XAUUSD"][:3]])
-    assets.settle_replays(replays, assets.forecaster.forecast_in_turn([window for window, _ in replays]))
+    assets.settle_replays(replays, assets.forecaster.forecast_consecutive([window for window, _ in replays]))
     assert {symbol: len(settled) for symbol, settled in assets.settled.items() if settled} == {"EURUSD": 4}
     assets.store.close()
 
@@ -288,7 +288,7 @@ def test_the_command_looks_cuts_and_rebuilds(
     assert "no such state" in vaiom(state)[2]
     assert not state.exists()
     assets = live(tiny, state)
-    assets.bring_in(tiny.bars, 0)
+    assets.load_folder(tiny.bars, 0)
     assets.push("EURUSD", bars[:2])
     whole = assets.online.to_json()
     assets.push("EURUSD", bars[2:])

@@ -137,13 +137,13 @@ def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path
 def test_past_bars_are_forecast_in_one_pass_of_their_asset(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, number, passes, counted = windowed(tiny, tmp_path, TOGETHER), 20, [], TorchEngine.probs_of_beginnings
+    run, number, passes, counted = windowed(tiny, tmp_path, TOGETHER), 20, [], TorchEngine.probs_of_prefixes
 
     def count(self: TorchEngine, events: Any, *more: Any) -> Any:
         passes.append(len(events))
         return counted(self, events, *more)
 
-    monkeypatch.setattr(TorchEngine, "probs_of_beginnings", count)
+    monkeypatch.setattr(TorchEngine, "probs_of_prefixes", count)
     monkeypatch.setattr(TorchEngine, "probs", None)  # a window for each is not asked for
 
     async def serve() -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
         if where == "disk":
             self.live.settle_replays = failing(self.live.settle_replays, 3, busy)  # type: ignore[method-assign]
         else:
-            make, left = self.run, 12
+            make, left = self._in_model_thread, 12
 
             async def run(*values: Any) -> Any:
                 nonlocal left
@@ -55,7 +55,7 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
                     raise busy
                 return await make(*values)
 
-            self.run = run  # type: ignore[assignment,method-assign]
+            self._in_model_thread = run  # type: ignore[assignment,method-assign]
 
     monkeypatch.setattr(Service, "start", start)
 

@@ -64,7 +64,7 @@ BUGS: dict[str, list[Change]] = {
     "readers see what is not stored": [
         (LiveAssets, "push_all", {"computed = time": "self.online = after\n    computed = time"}),
     ],
-    "a torn line stays": [(ForecastLedger, "_cut_off_rest", {"self._stream.truncate(self._size)": "pass"})],
+    "a torn line stays": [(ForecastLedger, "_truncate", {"self._stream.truncate(self._size)": "pass"})],
     "the ledger's name is not flushed": [(ForecastLedger, "__init__", {"flush(file.parent)": "pass"})],
     "what is open is left open": [(Service, "stop", {"self.store.close()": "pass"})],
 }

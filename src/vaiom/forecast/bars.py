@@ -58,9 +58,9 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
         expected = f"{min_bars} at least; as many as the model's context, or more, are better"
         fix = "bring in a longer history"
         raise DataError("too few bars for a forecast", where=where, expected=expected, got=len(bars), fix=fix)
-    seen, wanted = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
+    seen, step = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
     # A few bars may span a weekend: too far apart proves nothing then, too close always does.
-    if seen is not None and (seen < wanted or (seen > wanted and len(bars) >= MIN_BARS)):
+    if seen is not None and (seen < step or (seen > step and len(bars) >= MIN_BARS)):
         raise wrong_timeframe(where, timeframe, seen)
     return bars
 

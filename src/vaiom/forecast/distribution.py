@@ -27,8 +27,6 @@ BASIS_POINTS = 1e4
 _SHORT_LEVELS = (0.05, 0.5, 0.95)
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _BAR_WIDTH = 30
-_DRAWN_RANGE = (0.002, 0.998)
-_DRAWN_POINTS = 800
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -123,8 +121,7 @@ class ReturnDistribution(BucketDistribution[float]):
             from matplotlib import pyplot
 
             ax = pyplot.subplots()[1]
-        low, high = (self.quantile(level) for level in _DRAWN_RANGE)
-        x = np.linspace(low, high, _DRAWN_POINTS)
+        x = np.linspace(self.quantile(0.002), self.quantile(0.998), 800)
         ax.fill_between(BASIS_POINTS * x, np.asarray(self.pdf(x)) / BASIS_POINTS, alpha=0.4, step="mid")
         for level, style in zip(_SHORT_LEVELS, (":", "-", ":"), strict=True):
             ax.axvline(BASIS_POINTS * self.quantile(level), linestyle=style, linewidth=1, color="black")
@@ -134,9 +131,9 @@ class ReturnDistribution(BucketDistribution[float]):
         return ax
 
     def _headline(self) -> str:
-        made = f"from {self.context} bars through {self.as_of:%Y-%m-%d %H:%M}"
+        origin = f"from {self.context} bars through {self.as_of:%Y-%m-%d %H:%M}"
         through = "bar of" if self.horizon == 1 else f"{self._span()} through"
-        return f"{self.symbol}, {through} {self.target_time:%Y-%m-%d %H:%M}, {made}"
+        return f"{self.symbol}, {through} {self.target_time:%Y-%m-%d %H:%M}, {origin}"
 
     def _span(self) -> str:
         return "bar" if self.horizon == 1 else f"{self.horizon} bars"
@@ -241,11 +238,11 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
 
 def notes_of(dists: Iterable[ReturnDistribution]) -> list[str]:
     """The cautions of forecasts, each once, with the assets concerned."""
-    said: dict[str, list[str]] = {}
+    symbols: dict[str, list[str]] = {}
     for dist in dists:
-        for words in dist.notes:
-            said.setdefault(words, []).append(dist.symbol)
-    return [f"{', '.join(who)}: {words}" for words, who in said.items()]
+        for note in dist.notes:
+            symbols.setdefault(note, []).append(dist.symbol)
+    return [f"{', '.join(concerned)}: {note}" for note, concerned in symbols.items()]
 
 
 def as_csv(dists: Sequence[ReturnDistribution]) -> str:

@@ -53,14 +53,14 @@ class Engine(ABC):
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         """(B, 16) for what follows each window (B, T, F)."""
 
-    def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
+    def probs_of_prefixes(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         """(T, 16) for what follows each prefix of one window (T, F)."""
-        beginnings = (events[None, :stop] for stop in range(1, len(events) + 1))
-        return np.concatenate([self.probs(beginning, meta[None], horizon) for beginning in beginnings])
+        prefixes = (events[None, :stop] for stop in range(1, len(events) + 1))
+        return np.concatenate([self.probs(prefix, meta[None], horizon) for prefix in prefixes])
 
     def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
         """(T, 16) for what follows each row of a history (T, F), from it and at most `context` - 1 rows before it."""
-        probs = [self.probs_of_beginnings(events[:context], meta, horizon)]
+        probs = [self.probs_of_prefixes(events[:context], meta, horizon)]
         windows = np.lib.stride_tricks.sliding_window_view(events, min(context, len(events)), axis=0)
         for start in range(1, len(windows), BATCH):
             batch = windows[start : start + BATCH].swapaxes(1, 2).copy()
@@ -79,12 +79,12 @@ class NumpyEngine(Engine):
 
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         memories = [self.row_step.begin(*each) for each in zip(events, meta, strict=True)]
-        return self._answers(memories, events[:, -1], horizon)
+        return self._probs(memories, events[:, -1], horizon)
 
-    def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        return self._answers([*self.row_step.walk(events, meta)], events, horizon)
+    def probs_of_prefixes(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
+        return self._probs([*self.row_step.walk(events, meta)], events, horizon)
 
-    def _answers(self, memories: Sequence[RowMemory], events: Events, horizon: int) -> Probabilities:
+    def _probs(self, memories: Sequence[RowMemory], events: Events, horizon: int) -> Probabilities:
         if horizon == 1:
             return np.stack([memory.probs for memory in memories])
         assert self.horizons
@@ -92,7 +92,7 @@ class NumpyEngine(Engine):
 
     def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
         # No output depends on more rows than a context has.
-        return self.probs_of_beginnings(events, meta, horizon)
+        return self.probs_of_prefixes(events, meta, horizon)
 
 
 class OnnxEngine(Engine):
@@ -125,7 +125,7 @@ def open_checkpoint(path: Path, device: str | None = "cpu", threads: int | None 
 
     def make(card: ModelCard, tensors: Tensors) -> RowStep | Vaiom:
         if (device is None or not find_spec("torch")) and card.config.attention_window:
-            step, (events, meta) = RowStep(card.config, tensors), made_up_windows(card, 1, PROBE_SEED)
+            step, (events, meta) = RowStep(card.config, tensors), random_windows(card, 1, PROBE_SEED)
             step.step(None, events[0, :1], meta[0])  # tensors that do not fit fail here
             return step
         require_installed("torch")
@@ -164,7 +164,7 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
         expected, got = f"{FORMAT} version {FORMAT_VERSION}", str(error).splitlines()[0]
         problem, fix = "a file of another kind or schema", "export the run again with this version of vaiom"
         raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix) from error
-    difference = np.abs(engine.probs(*made_up_windows(card, 1, PROBE_SEED)) - probe).max()
+    difference = np.abs(engine.probs(*random_windows(card, 1, PROBE_SEED)) - probe).max()
     if not difference <= TOLERANCE:
         problem, fix = "the model does not answer as it did when it was exported", "export it again"
         expected, got = f"probabilities within {TOLERANCE:g}", f"a difference of {difference:.2g}"
@@ -172,7 +172,7 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
     return engine, card
 
 
-def made_up_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:
+def random_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:
     """Random windows of full context with valid values for the model's inputs."""
     draw, config = np.random.default_rng(seed), card.config
     shape = (count, config.context, len(config.input_fields))

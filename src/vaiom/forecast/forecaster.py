@@ -78,7 +78,17 @@ class Forecaster:
 
         With `device=None` a few forecasts are faster: if the model allows it, PyTorch is not imported.
         """
-        file = _model_file(find_run(Path(path)))
+        file = find_run(Path(path))
+        if not file.is_file():
+            best = Run(file).best
+            files = [best] if best.is_file() else [*file.glob(f"*{EXPORTED_SUFFIX}")]
+            if len(files) != 1:
+                expected = f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file"
+                got = f"{len(files)} exported files" if files else "neither"
+                fix = "`vaiom train` makes a run, `vaiom models` lists packaged ones"
+                fix += "; name the file where there are several"
+                raise CheckpointError("no model to load here", where=file, expected=expected, got=got, fix=fix)
+            [file] = files
         if file.suffix == EXPORTED_SUFFIX:
             if device not in (None, "cpu", "auto"):
                 raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
@@ -267,16 +277,16 @@ class Forecaster:
         for index, window in enumerate(windows):
             by_length.setdefault(len(window), []).append(index)
             window.require_scale()
-        answers: dict[int, Probabilities] = {}
+        probs: dict[int, Probabilities] = {}
         for indices in by_length.values():
             for start in range(0, len(indices), BATCH):
                 part = indices[start : start + BATCH]
                 metas = [self.meta(windows[index].symbol) for index in part]
                 events = [inputs_of(self.config, windows[i].columns, meta) for i, meta in zip(part, metas, strict=True)]
-                answers |= zip(part, self.engine.probs(np.stack(events), np.stack(metas), horizon), strict=True)
-        return [self.distribution(each, answers[index], now, horizon=horizon) for index, each in enumerate(windows)]
+                probs |= zip(part, self.engine.probs(np.stack(events), np.stack(metas), horizon), strict=True)
+        return [self.distribution(each, probs[index], now, horizon=horizon) for index, each in enumerate(windows)]
 
-    def forecast_in_turn(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
+    def forecast_consecutive(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
         """Forecasts of consecutive windows of one asset; each row is computed once."""
         meta = self.meta(windows[0].symbol)
         last = [{name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]]
@@ -348,25 +358,10 @@ class Forecaster:
             raise ConfigError("no bars of this asset", expected=", ".join(bars), got=f"symbol={symbol!r}")
         assets = {}
         for each in [symbol] if symbol and not self.reads_other_assets else bars:
-            wanted = MIN_BARS if symbol in (None, each) else 1
-            frame = check_bars(bars[each], each, self.tokenizer.timeframe, wanted)
+            min_bars = MIN_BARS if symbol in (None, each) else 1
+            frame = check_bars(bars[each], each, self.tokenizer.timeframe, min_bars)
             assets[each], _ = self.rows(bars_of(frame, f"bars of {each}"))
         if self.reads_other_assets:  # of the assets that the model was trained on
             for each, fields in cross_columns(assets, self.symbols).items():
                 assets[each] |= fields
         return assets
-
-
-def _model_file(path: Path) -> Path:
-    """Resolve a path to its model file: itself, a run's selected checkpoint, or a folder's only exported file."""
-    if path.is_file():
-        return path
-    if (best := Run(path).best).is_file():
-        return best
-    exported = sorted(path.glob(f"*{EXPORTED_SUFFIX}")) if path.is_dir() else []
-    if len(exported) == 1:
-        return exported[0]
-    expected = f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file"
-    got = f"{len(exported)} exported files" if exported else "neither"
-    fix = "`vaiom train` makes a run, `vaiom models` lists packaged ones; name the file where there are several"
-    raise CheckpointError("no model to load here", where=path, expected=expected, got=got, fix=fix)

@@ -91,10 +91,10 @@ class ForecastLedger:
                     raise DataError("the ledger was changed", where=file, got=got, fix=fix)
                 self._take(line, entry)
             rest = file.read_bytes()[self._size :]
-            if any(got not in (0, wanted) for got, wanted in zip(rest, _BEGINNING, strict=False)):
+            if any(got not in (0, expected) for got, expected in zip(rest, _BEGINNING, strict=False)):
                 fix = "name a file that is not there yet"
                 raise DataError("no ledger of forecasts", where=file, got=rest[:80].decode(errors="replace"), fix=fix)
-            self._cut_off_rest()
+            self._truncate()
             flush(file.parent)
             self._held = stack.pop_all()
 
@@ -137,7 +137,7 @@ class ForecastLedger:
         if not os.path.samestat(self.file.stat(), os.fstat(self._stream.fileno())):
             raise OSError(errno.ESTALE, "another file is in its place", str(self.file))
         if self._torn:
-            self._cut_off_rest()
+            self._truncate()
         self._torn = True
         try:
             if self._stream.write(line) != len(line):
@@ -145,12 +145,12 @@ class ForecastLedger:
             os.fsync(self._stream.fileno())
         except OSError:
             with suppress(OSError):
-                self._cut_off_rest()
+                self._truncate()
             raise
         self._torn = False
         self._take(line, entry)
 
-    def _cut_off_rest(self) -> None:
+    def _truncate(self) -> None:
         """Truncate on disk before writing: a power cut may keep parts of both."""
         self._stream.truncate(self._size)
         os.fsync(self._stream.fileno())
@@ -189,9 +189,9 @@ def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bi
 
     The assets of a stamp share one bet, because their returns are not independent.
     """
-    ours, theirs = np.array(model_bits), np.array(baseline_bits)
-    gains = theirs + np.logaddexp2(np.log2(1 - _HEDGE) - ours, np.log2(_HEDGE) - theirs)
-    _, which = np.unique(np.array(stamps, "datetime64[s]"), return_inverse=True)
-    by_stamp = np.bincount(which, gains) / np.bincount(which)
+    model, baseline = np.array(model_bits), np.array(baseline_bits)
+    gains = baseline + np.logaddexp2(np.log2(1 - _HEDGE) - model, np.log2(_HEDGE) - baseline)
+    _, group = np.unique(np.array(stamps, "datetime64[s]"), return_inverse=True)
+    by_stamp = np.bincount(group, gains) / np.bincount(group)
     log_wealth = np.log1p(_STAKES[:, None] * by_stamp / -np.log2(_HEDGE)).sum(axis=1)
     return float(np.exp(min(np.logaddexp.reduce(log_wealth) - np.log(len(_STAKES)), _MOST_LOG)))

@@ -33,10 +33,6 @@ from vaiom.model.row_step import MOST_ROWS, MoreRows, RowMemory, RowStep
 
 STATE_VERSION = 3
 _OLDER_VERSIONS = (2,)
-
-# The same number of bars reaches further back in an asset that trades fewer hours: if assets read each other, rows are
-# kept beyond the window for its sake.
-_KEPT_CONTEXTS = 2
 _ROOM = 512
 """Spare rows that are kept before the needed ones are copied."""
 
@@ -61,7 +57,7 @@ class AssetStream:
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
 
-    def followed_by(self, recursion: AssetState, new: Columns) -> AssetStream:
+    def extended(self, recursion: AssetState, new: Columns) -> AssetStream:
         """The stream with more rows."""
         room, end = self.room, len(self)
         stop = end + len(new["timestamp"])
@@ -132,7 +128,9 @@ class OnlineForecaster:
         """The first stamp of each asset whose cross fields are out of date."""
         self.dependence: tuple[DependenceState, int] | None = None
         """The dependence between assets after a stamp, if computed."""
-        self._kept = forecaster.context * (_KEPT_CONTEXTS if forecaster.reads_other_assets else 1)
+        # The same number of bars reaches further back in an asset that trades fewer hours: if assets read each other,
+        # rows are kept beyond the window for its sake.
+        self._kept = forecaster.context * (2 if forecaster.reads_other_assets else 1)
 
     def push(
         self, symbol: str, bar: Mapping[str, Any], *, forecast: bool = True, now: datetime | None = None
@@ -271,14 +269,19 @@ class OnlineForecaster:
 
     def _advance(self, bars: Mapping[str, Bars], first: Mapping[str, datetime]) -> None:
         """Append the rows of bars that begin at these stamps, for all assets or none."""
-        for symbol, stamp in first.items():
-            self._require_next(symbol, stamp)
+        for symbol in (each for each in first if each in self.streams):
+            stamp, last, where = first[symbol], self.streams[symbol].last, f"bars of {symbol}"
+            if stamp <= last:
+                problem = "a stamp is repeated" if stamp == last else "a stamp goes back in time"
+                raise DataError(problem, where=where, expected=f"a bar after {last}", got=stamp)
+            if stamp - last < self.forecaster.timeframe:
+                raise wrong_timeframe(where, self.forecaster.tokenizer.timeframe, stamp - last)
         streams, stale = dict(self.streams), dict(self._stale)
         for symbol, each in bars.items():
             old = streams.get(symbol)
             columns, recursion = self.forecaster.rows(each, *((old.recursion, old.seconds) if old else ()))
             if old:
-                streams[symbol] = old.followed_by(recursion, columns)
+                streams[symbol] = old.extended(recursion, columns)
             else:
                 number, end = len(columns["timestamp"]), int(columns["timestamp"][-1])
                 streams[symbol] = AssetStream(recursion=recursion, columns=columns, num_bars=number, seconds=end)
@@ -349,13 +352,3 @@ class OnlineForecaster:
         if num_bars < MIN_BARS:
             expected = f"{MIN_BARS} moving bars at least"
             raise DataError("too few bars for a forecast", where=symbol, expected=expected, got=num_bars)
-
-    def _require_next(self, symbol: str, stamp: datetime) -> None:
-        if symbol not in self.streams:
-            return
-        last, where = self.streams[symbol].last, f"bars of {symbol}"
-        if stamp <= last:
-            kind = "is repeated" if stamp == last else "goes back in time"
-            raise DataError(f"a stamp {kind}", where=where, expected=f"a bar after {last}", got=stamp)
-        if stamp - last < self.forecaster.timeframe:
-            raise wrong_timeframe(where, self.forecaster.tokenizer.timeframe, stamp - last)

@@ -84,12 +84,12 @@ def read_positions(file: Path) -> dict[str, float]:
         raise DataError("the positions cannot be read", where=file, got=error) from error
     positions: dict[str, float] = {}
     for number, line in enumerate(lines, start=1):
-        words = [word.strip() for word in line]
-        if number == 1 and words == ["symbol", "amount"]:
+        cells = [cell.strip() for cell in line]
+        if number == 1 and cells == ["symbol", "amount"]:
             continue
         try:
-            symbol, amount = words[0], float(words[1])
-            if len(words) != 2 or not math.isfinite(amount) or symbol in positions:
+            symbol, amount = cells[0], float(cells[1])
+            if len(cells) != 2 or not math.isfinite(amount) or symbol in positions:
                 raise ValueError
         except (ValueError, IndexError) as error:
             expected = "symbol,amount with a finite amount of money, each symbol once"

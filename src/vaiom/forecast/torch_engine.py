@@ -37,10 +37,7 @@ from vaiom.training.devices import resolve_device
 
 _STRETCH = 4_096
 """Rows of a history per pass through a model with windowed attention, beside their run-up."""
-_CHECK_SEED = 1
-_RANDOM_WINDOWS = 8
 _REAL_WINDOWS = 32
-_OPSET = 18
 
 
 class TorchEngine(Engine):
@@ -58,11 +55,11 @@ class TorchEngine(Engine):
         self.row_step = RowStep.of(model) if model.config.attention_window else None
 
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        return np.asarray(self._answers(events, meta, horizon, last_only=True)[:, -1])
+        return np.asarray(self._probs(events, meta, horizon, last_only=True)[:, -1])
 
-    def probs_of_beginnings(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        # The decoder is causal, so one pass answers for every prefix.
-        return np.asarray(self._answers(events[None], meta[None], horizon, last_only=False)[0])
+    def probs_of_prefixes(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
+        # The decoder is causal, so one pass covers every prefix.
+        return np.asarray(self._probs(events[None], meta[None], horizon, last_only=False)[0])
 
     def probs_after_each(self, events: Events, meta: Meta, context: int, horizon: int = 1) -> Probabilities:
         if not self.model.config.attention_window:
@@ -70,10 +67,10 @@ class TorchEngine(Engine):
         probs, run_up = [], self.model.config.receptive_field - 1
         for start in range(0, len(events), _STRETCH):
             first = max(0, start - run_up)
-            probs.append(self.probs_of_beginnings(events[first : start + _STRETCH], meta, horizon)[start - first :])
+            probs.append(self.probs_of_prefixes(events[first : start + _STRETCH], meta, horizon)[start - first :])
         return np.concatenate(probs)
 
-    def _answers(self, events: Events, meta: Meta, horizon: int, *, last_only: bool) -> Probabilities:
+    def _probs(self, events: Events, meta: Meta, horizon: int, *, last_only: bool) -> Probabilities:
         """(B, T, 16), or (B, 1, 16) of the last position."""
         with torch.inference_mode(), _threads(self.threads):
             x_BTF, meta_BM = (torch.from_numpy(each).to(self.device) for each in (events, meta))
@@ -126,7 +123,7 @@ def export_onnx(checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events,
         raise ConfigError("an exported file must be recognisable", expected=f"*{engines.EXPORTED_SUFFIX}", got=file)
     data = exported_bytes(checkpoint)
     engine, reference = engines.OnnxEngine(data), TorchEngine(checkpoint.model)
-    events, meta = engines.made_up_windows(checkpoint, _RANDOM_WINDOWS, _CHECK_SEED)
+    events, meta = engines.random_windows(checkpoint, 8, engines.PROBE_SEED + 1)
     short = np.ascontiguousarray(events[:, : max(1, events.shape[1] // 3)])
     made_up = [(events, meta), (events[:1], meta[:1]), (short, meta)]
     worst = max(float(np.abs(engine.probs(*window) - reference.probs(*window)).max()) for window in [*made_up, *real])
@@ -149,7 +146,7 @@ def exported_bytes(checkpoint: Checkpoint) -> bytes:
         got = f"backbone={checkpoint.config.backbone}"
         raise ConfigError(problem, got=got, fix="load the run folder itself")
     proto = _convert(checkpoint.model)
-    [probe] = TorchEngine(checkpoint.model).probs(*engines.made_up_windows(checkpoint, 1, engines.PROBE_SEED))
+    [probe] = TorchEngine(checkpoint.model).probs(*engines.random_windows(checkpoint, 1, engines.PROBE_SEED))
     header = {
         "format": engines.FORMAT,
         "format_version": engines.FORMAT_VERSION,
@@ -201,7 +198,7 @@ def _convert(model: Vaiom) -> Any:
                 (events, torch.zeros(2, 3, dtype=torch.int64)),
                 dynamo=True,
                 verbose=False,
-                opset_version=_OPSET,
+                opset_version=18,
                 input_names=["events", "meta"],
                 output_names=["log_probs"],
                 dynamic_shapes={"events": {0: batch, 1: time}, "meta": {0: batch}},

@@ -63,7 +63,6 @@ _ROUTES = (
     ("GET", "/metrics", "page", "operation", _KEYS),
 )
 _PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("vaiom.serve")
 
 Result = TypeVar("Result")
@@ -87,7 +86,7 @@ class Service:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             fix = "have it computed again from the stored bars (vaiom state DIR --rebuild), or choose another --state"
             raise DataError("the stored state is damaged", where=self.store.path, got=repr(error), fix=fix) from error
-        self.replays = self.live.bring_in(config.bars, config.backfill) if config.bars else []
+        self.replays = self.live.load_folder(config.bars, config.backfill) if config.bars else []
         """Bars from a folder whose forecasts are still to be replayed, oldest first."""
         self.posted = PostedHistories(self.forecaster)
         self.metrics = Metrics()
@@ -134,7 +133,7 @@ class Service:
         self.forecaster.at(horizon)
         bars = {**body.others, body.symbol: body.bars}
         now = body.now or self.live.clock()
-        dist = await self.run(partial(self.posted.forecast, bars, body.symbol, now, horizon))
+        dist = await self._in_model_thread(partial(self.posted.forecast, bars, body.symbol, now, horizon))
         return schemas.ForecastAnswer.of(dist, body.beyond)
 
     async def every(self, horizon: schemas.Horizon = 1, now: schemas.Now = None) -> schemas.ForecastsAnswer:
@@ -173,7 +172,9 @@ class Service:
             self.metrics.batches.observe(len(pushes))
             results: Sequence[Pushed | Exception]
             try:
-                results = await self._in_turn(self.live.push_all, [(symbol, bars) for symbol, bars, _ in pushes])
+                results = await self._in_state_thread(
+                    self.live.push_all, [(symbol, bars) for symbol, bars, _ in pushes]
+                )
             except Exception as error:
                 results = [error] * len(pushes)
             for (*_, future), result in zip(pushes, results, strict=True):
@@ -193,9 +194,9 @@ class Service:
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
-            removed = await self._in_turn(self.live.cut, symbol, after)
+            removed = await self._in_state_thread(self.live.cut, symbol, after)
             stream = self.live.online.streams.get(symbol)
-        await self._make_newest()
+        await self._update_forecasts()
         num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
         return schemas.CutAnswer(symbol=symbol, removed=removed, num_bars=num_bars, as_of=as_of)
 
@@ -212,7 +213,7 @@ class Service:
         self.forecaster.at(horizon)
         self.live.require(symbol)
         async with self._locks[symbol]:
-            dist = await self._in_turn(self.live.seen_at, symbol, now, horizon)
+            dist = await self._in_state_thread(self.live.forecast_at, symbol, now, horizon)
         return schemas.ForecastAnswer.of(dist, beyond, whole=law)
 
     async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
@@ -221,7 +222,7 @@ class Service:
         symbols = list(dict.fromkeys((*body.positions, *body.given)))
         for symbol in symbols:
             self.live.require(symbol)
-        joint = await self._in_turn(self.live.joint, symbols, body.horizon)
+        joint = await self._in_state_thread(self.live.joint, symbols, body.horizon)
         rest = joint.given(body.given) if body.given else joint
         positions = {symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given}
         risk = await asyncio.to_thread(lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level))
@@ -252,17 +253,18 @@ class Service:
             self.metrics.show(symbol, self.live.drift(symbol))
         for symbol, health in self.follower.health().items() if self.follower else ():
             self.metrics.show(symbol, health)
-        return PlainTextResponse(generate_latest(self.metrics.registry), media_type=_METRICS_TYPE)
+        content, kind = generate_latest(self.metrics.registry), "text/plain; version=0.0.4; charset=utf-8"
+        return PlainTextResponse(content, media_type=kind)
 
     def _require_ready(self) -> None:
         if not self.is_ready:
             raise RefusalError(503, "the service is starting", retry_after=1, fix="ask again when GET /readyz says 200")
 
-    async def _in_turn(self, function: Callable[..., Result], *inputs: Any) -> Result:
+    async def _in_state_thread(self, function: Callable[..., Result], *inputs: Any) -> Result:
         """Run a function of the live assets in the worker thread, one at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._state, function, *inputs)
 
-    async def run(self, make: Callable[[], Result]) -> Result:
+    async def _in_model_thread(self, make: Callable[[], Result]) -> Result:
         """Run `make` in the model's thread, one at a time, unless too many are waiting."""
         if self._num_waiting >= self.config.max_waiting:
             raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
@@ -272,18 +274,18 @@ class Service:
         finally:
             self._num_waiting -= 1
 
-    async def _make_newest(self) -> None:
+    async def _update_forecasts(self) -> None:
         """Make the latest forecasts of all live assets that are ready."""
         for symbol in self.live.online.streams:
             try:
-                await self._in_turn(self.live.newest, symbol)
+                await self._in_state_thread(self.live.newest, symbol)
             except UserError as error:  # a request for it raises again
                 _log.warning("no forecast of %s: %s", symbol, error)
 
     async def _warm_up(self) -> None:
         """Make the first, slow forecasts; then replay those of bars from a folder while serving."""
         try:
-            await self._make_newest()
+            await self._update_forecasts()
         except Exception as error:
             _log.exception("the first forecasts failed")
             self.failure = error
@@ -298,8 +300,10 @@ class Service:
             last = self.replays[-1][0].symbol
             part = [each for each in self.replays if each[0].symbol == last]
             try:
-                dists = await self.run(partial(self.forecaster.forecast_in_turn, [window for window, _ in part]))
-                await self._in_turn(self.live.settle_replays, part, dists)
+                dists = await self._in_model_thread(
+                    partial(self.forecaster.forecast_consecutive, [window for window, _ in part])
+                )
+                await self._in_state_thread(self.live.settle_replays, part, dists)
             except RefusalError as busy:  # clients come first, and a full disk may recover
                 await asyncio.sleep(busy.retry_after or 0)
                 continue
@@ -348,9 +352,9 @@ def make_app(service: Service) -> FastAPI:
         refusals: dict[int | str, Any] = {
             status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in sorted(statuses)
         }
-        answer = attrgetter(name)(service)
-        answer = answer if kind else _as_json(answer)
-        app.router.add_api_route(path, answer, methods=[method], tags=[group], responses=refusals, **kind)
+        handler = attrgetter(name)(service)
+        handler = handler if kind else _as_json(handler)
+        app.router.add_api_route(path, handler, methods=[method], tags=[group], responses=refusals, **kind)
     shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
     pages = {each.name: each.read_bytes() for each in (*own, *shared)}
@@ -365,12 +369,12 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
-def _as_json(answer: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[Response]]:
+def _as_json(handler: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[Response]]:
     """The same route without a second validation of its response."""
 
-    @wraps(answer)
+    @wraps(handler)
     async def respond(*inputs: Any, **named: Any) -> Response:
-        content = await answer(*inputs, **named)
+        content = await handler(*inputs, **named)
         headers = {"Server-Timing": content._timing} if isinstance(content, schemas.PushAnswer) else None
         return Response(content.model_dump_json(), headers=headers, media_type="application/json")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -196,7 +196,13 @@ class Follower:
             raise wrong_timeframe(f"bars of {asset.symbol}", self.sink.timeframe, usual)
         stamp, own = pl.col("Datetime"), min(own or step, step)
         bars = bars.with_columns(stamp + moved).filter(stamp >= since).unique("Datetime", keep="last").sort("Datetime")
-        end = self._present(asset, bars["Datetime"].max()) - FINAL_AFTER
+        now, newest = self._now(), cast(datetime | None, bars["Datetime"].max())
+        source_now = self.feed.date + self.utc_offset if self.feed.date else now
+        drift = (max(source_now, newest or source_now) - now).total_seconds()
+        if abs(drift) > MOST_DRIFT_S >= abs(asset.health.clock_drift_seconds):
+            _log.warning("%s: the source's clock is %+.0f s ahead of that of this machine", asset.symbol, drift)
+        asset.health.clock_drift_seconds = drift
+        end = min(now, source_now) - FINAL_AFTER  # a bar must be complete by both clocks
         bars = bars.filter(stamp <= end - own)
         if own == step or bars.is_empty():
             return [*map(BarRow._make, bars.iter_rows())], []
@@ -204,16 +210,6 @@ class Follower:
         bars = resample(bars, self.sink.timeframe, where=where, step=own).filter(stamp <= end - step)
         rows = [*map(BarRow._make, bars.iter_rows())]
         return rows, [(bar.datetime, newest) for bar in rows[-1:] if newest + own < bar.datetime + step]
-
-    def _present(self, asset: _Asset, newest: Any) -> datetime:
-        """The earlier of our clock and the source's: a bar must be complete by both."""
-        now, date = self._now(), self.feed.date
-        theirs = date + self.utc_offset if date else now
-        drift = (max(theirs, newest or theirs) - now).total_seconds()
-        if abs(drift) > MOST_DRIFT_S >= abs(asset.health.clock_drift_seconds):
-            _log.warning("%s: the source's clock is %+.0f s ahead of that of this machine", asset.symbol, drift)
-        asset.health.clock_drift_seconds = drift
-        return min(now, theirs)
 
     def _compare(self, asset: _Asset, bars: Sequence[BarRow], stored: Sequence[BarRow]) -> None:
         """Report bars that differ from the stored ones or came too late; nothing is changed."""

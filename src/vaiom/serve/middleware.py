@@ -77,7 +77,7 @@ class LimitMiddleware:
             return
         start, status = time.perf_counter(), 0
 
-        async def answer(message: Message) -> None:
+        async def respond(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -89,14 +89,14 @@ class LimitMiddleware:
             if scope["path"].startswith(GUARDED):
                 self._admit(scope)
                 receive = await self._receive_body(scope, receive)
-            await self.app(scope, receive, answer)
+            await self.app(scope, receive, respond)
         except UserError as error:
-            await error_response(error)(scope, receive, answer)
+            await error_response(error)(scope, receive, respond)
         except Exception:
             _log.exception("a request failed: %s %s", scope["method"], scope["path"])
             if not status:
-                ours = RefusalError(500, "an error of the service, not of the request; it was logged")
-                await error_response(ours)(scope, receive, answer)
+                failure = RefusalError(500, "an error of the service, not of the request; it was logged")
+                await error_response(failure)(scope, receive, respond)
         route = getattr(scope.get("route"), "path", "none")
         self.metrics.requests.labels(route, status).inc()
         self.metrics.seconds.labels(route).observe(time.perf_counter() - start)

@@ -7,18 +7,16 @@ with Laplace smoothing. Paper: Methods, "Baselines" and "Evaluation and Ablation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from vaiom.baselines.base import smooth
-from vaiom.events.fields import ANY_MASK, BAD_RETURN, has_flag
-from vaiom.forecast.bars import moment_of, seconds_of
+from vaiom.events.fields import ANY_MASK, BAD_RETURN
+from vaiom.events.rows import Columns
+from vaiom.forecast.bars import moment_of
 from vaiom.forecast.distribution import ReturnDistribution, stack
 from vaiom.model.config import class_of
 from vaiom.serve.follow import FeedHealth
@@ -45,10 +43,8 @@ _ASSET_GAUGES = {
     "lag_seconds": ("feed_lag_seconds", "Since the end of the last bar, where a source is followed."),
     "failures": ("feed_failures", "Times in a row that the source had no usable answer."),
     "corrections": ("feed_corrections", "Stored bars of which the source says something else now."),
-    "clock_drift_seconds": ("feed_clock_drift_seconds", "How far the source's clock is ahead of ours."),
+    "clock_drift_seconds": ("feed_clock_drift_seconds", "How far the source's clock is ahead of model_bits."),
 }
-
-Columns = Mapping[str, npt.NDArray[Any]]
 
 
 class FrequencyBaseline:
@@ -67,15 +63,6 @@ class FrequencyBaseline:
         for each in settled:
             if not self._of_train and each.model_bits is not None:
                 self.counts[class_of(each.bucket)] += 1
-
-
-def count_train(columns: Columns, train_end: datetime, context: int, num_buckets: int) -> npt.NDArray[np.int64]:
-    """Bucket counts of one asset's Train events: full context, an unmasked row, a valid next return."""
-    flags, stamps = columns["flags"], columns["timestamp"]
-    event = ~has_flag(flags[:-1], ANY_MASK) & ~has_flag(flags[1:], BAD_RETURN)
-    event &= stamps[1:].astype(np.int64) < seconds_of(train_end)
-    event[: context - 1] = False
-    return np.bincount(columns["return_bucket"][1:][event], minlength=num_buckets + 1)[1:]
 
 
 def settle(
@@ -110,19 +97,19 @@ def settle(
 
 def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drift:
     """Mean losses, and whether the model's is too large."""
-    ours = [each.model_bits for each in settled if each.model_bits is not None]
-    theirs = [each.frequency_bits for each in settled if each.frequency_bits is not None]
-    if not ours:
+    model_bits = [each.model_bits for each in settled if each.model_bits is not None]
+    frequency_bits = [each.frequency_bits for each in settled if each.frequency_bits is not None]
+    if not model_bits:
         return Drift(scored=0, model_bits=None, frequency_bits=None, gain_bits=None, alert=False)
-    model, frequency = sum(ours) / len(ours), sum(theirs) / len(theirs)
-    error = float(np.subtract(ours, theirs).std()) / math.sqrt(len(ours))
+    model, frequency = sum(model_bits) / len(model_bits), sum(frequency_bits) / len(frequency_bits)
+    error = float(np.subtract(model_bits, frequency_bits).std()) / math.sqrt(len(model_bits))
     return Drift(
-        scored=len(ours),
+        scored=len(model_bits),
         model_bits=model,
         frequency_bits=frequency,
         gain_bits=frequency - model,
-        gain_error=error if len(ours) > 1 else None,
-        alert=len(ours) >= MIN_SCORED and model - frequency - alert_bits > ALERT_ERRORS * error,
+        gain_error=error if len(model_bits) > 1 else None,
+        alert=len(model_bits) >= MIN_SCORED and model - frequency - alert_bits > ALERT_ERRORS * error,
     )
 
 
@@ -156,8 +143,8 @@ class Metrics:
         self.last_bar = gauge("last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"])
         self.of_asset = {field: gauge(name, words, ["asset"]) for field, (name, words) in _ASSET_GAUGES.items()}
 
-    def show(self, symbol: str, found: Drift | FeedHealth) -> None:
+    def show(self, symbol: str, state: Drift | FeedHealth) -> None:
         """Update the gauges of an asset's drift or feed."""
-        for field, value in vars(found).items():
+        for field, value in vars(state).items():
             if field in self.of_asset and value is not None:
                 self.of_asset[field].labels(symbol).set(value)

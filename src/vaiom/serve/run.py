@@ -6,8 +6,8 @@ import gc
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -58,11 +58,8 @@ class ServeConfig:
     """Bars of each asset of `bars` whose forecasts are replayed at the start."""
 
     def __post_init__(self) -> None:
-        for name in ("max_body", "body_seconds", "max_waiting"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be positive", got=getattr(self, name))
-        if self.backfill < 0:
-            raise ConfigError("backfill counts bars", expected="0 or more", got=self.backfill)
+        if not self.body_seconds > 0:
+            raise ConfigError("body_seconds must be positive", got=self.body_seconds)
 
 
 def parse_rate(text: str) -> int:
@@ -92,8 +89,7 @@ def default_state(run: Path) -> Path:
     return run / "live" if run.is_dir() else run.with_name(f"{run.stem}-live")
 
 
-@contextmanager
-def open_state(folder: Path) -> Iterator[Store]:
+def open_state(folder: Path) -> closing[Store]:
     """The store of a service that is not running."""
     require_installed(*EXTRAS["serve"])
     from vaiom.serve.store import FILE_NAME, Store
@@ -101,11 +97,7 @@ def open_state(folder: Path) -> Iterator[Store]:
     if not (folder / FILE_NAME).is_file():
         fix = "name the --state of the service; by default RUN/live"
         raise DataError("no such state folder", where=folder, expected=f"a folder with {FILE_NAME}", fix=fix)
-    store = Store(folder, "")
-    try:
-        yield store
-    finally:
-        store.close()
+    return closing(Store(folder, ""))
 
 
 def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], None]) -> None:

@@ -322,7 +322,7 @@ class ModelCard(BaseModel):
     @classmethod
     def of(cls, forecaster: Forecaster) -> Self:
         origin = forecaster.card.provenance
-        versions = {name: found.version for name in _PACKAGES for found in distributions(name=name)}
+        versions = {name: package.version for name in _PACKAGES for package in distributions(name=name)}
         more = {"trained_with": origin.vaiom_version, "train": origin.train, "inputs": origin.inputs}
         return cls(
             **forecaster.describe() | more | {"model": to_json(forecaster.config)},

@@ -22,9 +22,9 @@ import polars as pl
 from fastapi import Query
 
 from vaiom.errors import DataError, UserError
-from vaiom.events.fields import MASK_BITS
+from vaiom.events.fields import ANY_MASK, BAD_RETURN, MASK_BITS, has_flag
 from vaiom.events.joint import JointDistribution
-from vaiom.events.rows import bars_of
+from vaiom.events.rows import Columns, bars_of
 from vaiom.forecast.bars import CLOCK_ALLOWANCE, seconds_of, utc_now
 from vaiom.forecast.distribution import ReturnDistribution, to_dicts
 from vaiom.forecast.forecaster import Forecaster
@@ -34,7 +34,6 @@ from vaiom.forecast.rows import Window
 from vaiom.market.folder import read_bars
 from vaiom.serve import monitor, schemas
 from vaiom.serve.follow import BarRow
-from vaiom.serve.monitor import Columns
 from vaiom.serve.schemas import RefusalError, SettledForecast, details_of
 from vaiom.serve.store import Store
 
@@ -85,7 +84,7 @@ class LiveAssets:
         """Assets whose history has just come from a bar folder."""
         self.online = self._restored()
         for symbol in self.online.streams:
-            self._show(symbol, self.online, store.last_bars(symbol, forecaster.context))
+            self._publish(symbol, self.online, store.last_bars(symbol, forecaster.context))
             self._remember(symbol, store.last_settled(symbol, monitor.WINDOW))
 
     @property
@@ -121,7 +120,7 @@ class LiveAssets:
             self.keep(online.streams[symbol], known)
         return known
 
-    def seen_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
+    def forecast_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
         """The latest forecast as of a moment on the bars' clock, or for a horizon of bars."""
         dist, now = self.newest(symbol), now or self.clock()
         fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
@@ -129,22 +128,22 @@ class LiveAssets:
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> Pushed:
         """Take an asset's next bars, durably."""
-        [answer] = self.push_all([(symbol, bars)])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        [result] = self.push_all([(symbol, bars)])
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def push_all(self, pushes: Sequence[tuple[str, Sequence[BarRow]]]) -> list[Pushed | UserError]:
         """Take the next bars of different assets, durably, or return why not; they share one batch and one commit."""
         start, step = time.perf_counter(), self.forecaster.engine.row_step
-        after, answers, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
+        after, results, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
         for symbol, bars in pushes:
             try:
                 if self.ledger or len(bars) > 1 or not step or symbol not in self._forecasts:
                     self.newest(symbol)
                 after, rows[symbol] = self._advanced(after, symbol, bars)
             except UserError as error:
-                answers[symbol] = error
+                results[symbol] = error
         taken = [(symbol, bars) for symbol, bars in pushes if symbol in rows]
         advanced = time.perf_counter()
         dists = after.forecast_many([symbol for symbol in rows if after.ready(symbol)])
@@ -154,10 +153,10 @@ class LiveAssets:
         try:
             self.store.append([(symbol, bar) for symbol, bars in taken for bar in bars], [*settled.items()])
         except RefusalError as error:
-            return [answers.get(symbol, error) for symbol, _ in pushes]
+            return [results.get(symbol, error) for symbol, _ in pushes]
         flushed = time.perf_counter()
         for symbol, bars in taken:
-            self._show(symbol, after, bars)
+            self._publish(symbol, after, bars)
             if symbol in settled:
                 self._record(symbol, settled[symbol])
                 self._remember(symbol, [settled[symbol]])
@@ -168,10 +167,10 @@ class LiveAssets:
                     del shown[symbol]
             seconds = {"bar": advanced - start, "model": computed - advanced, "disk": flushed - computed}
             num_bars = after.streams[symbol].num_bars
-            answers[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
+            results[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
         if self.store.num_since_snapshot >= self._next_snapshot:
             self.try_snapshot()
-        return [answers[symbol] for symbol, _ in pushes]
+        return [results[symbol] for symbol, _ in pushes]
 
     def joint(self, symbols: Sequence[str], horizon: int) -> JointDistribution:
         """The joint forecast of assets; what is learned of their dependence is kept."""
@@ -266,7 +265,7 @@ class LiveAssets:
             quality=schemas.Quality(bars=len(bars), masked=masked, by_mask=dict(sorted(counts.items()))),
         )
 
-    def bring_in(self, folder: Path, backfill: int) -> list[Replay]:
+    def load_folder(self, folder: Path, backfill: int) -> list[Replay]:
         """Load whole histories of new assets and missing bars of live ones; returns the forecasts to replay."""
         frames = read_bars(folder)
         self._count_train(frames)
@@ -284,7 +283,7 @@ class LiveAssets:
         bars = {symbol: [*map(BarRow._make, frame.tail(context).iter_rows())] for symbol, frame in new.items()}
         self.store.put_snapshot(after.to_json()["assets"], [(symbol, bar) for symbol in bars for bar in bars[symbol]])
         for symbol, last in bars.items():
-            self._show(symbol, after, last)
+            self._publish(symbol, after, last)
         self._imported = {*new}
         return replays
 
@@ -309,18 +308,21 @@ class LiveAssets:
         return after, replays
 
     def _count_train(self, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Count the buckets of all Train events of the model's assets, once."""
+        """Count the buckets of all Train events, once: full context, an unmasked row, a valid next return."""
         if self.train_end is None or self.store.fact("train_counts") is not None:
             return
         counts = np.zeros(self.num_buckets, np.int64)
         for symbol in frames.keys() & {*self.forecaster.symbols}:
             rows, _ = self.forecaster.rows(bars_of(frames[symbol], f"bars of {symbol}"))
-            counts += monitor.count_train(rows, self.train_end, self.forecaster.context, self.num_buckets)
+            event = ~has_flag(rows["flags"][:-1], ANY_MASK) & ~has_flag(rows["flags"][1:], BAD_RETURN)
+            event &= rows["timestamp"][1:].astype(np.int64) < seconds_of(self.train_end)
+            event[: self.forecaster.context - 1] = False
+            counts += np.bincount(rows["return_bucket"][1:][event], minlength=self.num_buckets + 1)[1:]
         if counts.any():
             self.store.set_fact("train_counts", counts.tolist())
             self.frequency = monitor.FrequencyBaseline(self.num_buckets, counts.tolist())
 
-    def _show(self, symbol: str, after: OnlineForecaster, bars: Sequence[BarRow]) -> None:
+    def _publish(self, symbol: str, after: OnlineForecaster, bars: Sequence[BarRow]) -> None:
         """Publish committed bars to readers."""
         self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
         self.online = after
