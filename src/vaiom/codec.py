@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass, is_dataclass
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from vaiom.errors import ConfigError, DataError, UserError
 
@@ -98,8 +98,7 @@ def to_json(value: Any) -> Any:
 
 def from_json(cls: type[T], value: Any) -> T:
     """A dataclass, or anything that its fields are made of, from its JSON value; raises `ValueError`."""
-    out: T = _build(cls, value, "")
-    return out
+    return cast(T, _build(cls, value, ""))
 
 
 def decode(cls: type[T], value: Any, problem: str, *, error: type[UserError] = DataError, **details: Any) -> T:
@@ -124,7 +123,12 @@ def _build(hint: Any, value: Any, path: str) -> Any:
     if isinstance(hint, type) and is_dataclass(hint):
         return _build_dataclass(hint, value, path)
     if origin in (list, tuple):
-        return _build_sequence(origin, inside, value, path)
+        if not isinstance(value, list | tuple):
+            _refuse(path, "a list", value)
+        fixed = origin is tuple and inside[-1:] != (...,)
+        if fixed and len(value) != len(inside):
+            _refuse(path, f"{len(inside)} values", value)
+        return origin(_build(inside[n if fixed else 0], each, f"{path}[{n}]") for n, each in enumerate(value))
     if origin is dict:
         if not isinstance(value, dict):
             _refuse(path, "an object", value)
@@ -158,16 +162,6 @@ def _build_dataclass(cls: type, value: Any, path: str) -> Any:
         elif required:
             raise ValueError(f"{_join(path, key)} is missing")
     return _attempt(lambda given: cls(**given), parts, path)
-
-
-def _build_sequence(origin: Any, inside: tuple[Any, ...], value: Any, path: str) -> Any:
-    if not isinstance(value, list | tuple):
-        _refuse(path, "a list", value)
-    fixed = origin is tuple and inside[-1:] != (...,)
-    if fixed and len(value) != len(inside):
-        _refuse(path, f"{len(inside)} values", value)
-    items = [_build(inside[n if fixed else 0], each, f"{path}[{n}]") for n, each in enumerate(value)]
-    return tuple(items) if origin is tuple else items
 
 
 def _build_array(inside: tuple[Any, ...], value: Any, path: str) -> Any:

@@ -157,7 +157,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     if timeframe is None or timeframe > DAY or WEEK % timeframe:
         return Gaps(), []
     bin_seconds = max(timeframe, 60)
-    seconds = findings.epoch_seconds(stamps)
+    seconds = stamps.dt.epoch("s").to_numpy()
     origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
     bins = np.unique((seconds - origin) // bin_seconds)
     if len(bins) < (bins[-1] - bins[0]) / 100:

@@ -82,10 +82,6 @@ def find_runs(flags: Rows) -> tuple[Numbers, Numbers]:
     return np.flatnonzero(edge == 1), np.flatnonzero(edge == -1) - 1
 
 
-def epoch_seconds(stamps: pl.Series) -> NDArray[np.int64]:
-    return stamps.dt.epoch("us").to_numpy().astype(np.int64) // 1_000_000
-
-
 def show_stamp(stamp: datetime) -> str:
     """A stamp in minutes, or in seconds if it has any."""
     return f"{stamp:%Y-%m-%d %H:%M:%S}" if stamp.second else f"{stamp:%Y-%m-%d %H:%M}"
@@ -207,8 +203,8 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
     """
     certain, suspicious = np.zeros(len(bars), dtype=bool), np.zeros(len(bars), dtype=bool)
     places: list[str] = []
-    seconds = pl.Series("seconds", epoch_seconds(bars["Datetime"]))
-    rows = bars.select("High", "Low", "Volume", pl.int_range(pl.len()).alias("row")).with_columns(seconds)
+    seconds = pl.col("Datetime").dt.epoch("s")
+    rows = bars.select("High", "Low", "Volume", row=pl.int_range(pl.len()), seconds=seconds)
     rows = rows.filter(pl.col("High") >= pl.col("Low"))
     # Polars looks back over time, so what follows a row is found by running the clock backwards.
     backwards = rows.reverse().with_columns(-pl.col("seconds"))
@@ -217,11 +213,11 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
             continue
         for side, ordered in (("following", backwards), ("preceding", rows)):
             judged = _judge(_compare(ordered, period))
-            found = judged.filter("certain")["row"].to_numpy()
+            recurring = judged.filter("certain")["row"].to_numpy()
             suspicious[judged.filter("suspicious")["row"].to_numpy()] = True
-            certain[found] = True
-            if len(found):
-                times = bars["Datetime"].gather(found).dt.strftime("%H:%M" if period <= DAY else "%A %H:%M")
+            certain[recurring] = True
+            if len(recurring):
+                times = bars["Datetime"].gather(recurring).dt.strftime("%H:%M" if period <= DAY else "%A %H:%M")
                 places.append(f"the whole {side} {name}, mostly at {times.mode().sort()[0]}")
     held = f"rows that hold the range of {' and '.join(places)}"
     wide = "rows as wide and heavy as their whole period, a few times close together at one clock time"

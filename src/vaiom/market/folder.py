@@ -140,17 +140,17 @@ def symbols_in(folder: Path) -> list[str]:
 @contextmanager
 def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
     """Turn what readers raise for damaged files, panics included, into an error that names the file."""
-    damage: tuple[type[BaseException], ...] = (UnicodeDecodeError, OSError, MemoryError)
-    damage += (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+    errors: list[type[BaseException]] = [UnicodeDecodeError, OSError, MemoryError]
+    errors += [pl.exceptions.PolarsError, pl.exceptions.PanicException]
     if find_spec("pyarrow"):
         import pyarrow as pa
 
-        damage += (pa.ArrowException,)
+        errors.append(pa.ArrowException)
     try:
         yield
     except FileNotFoundError as error:
         raise DataError("no such file", where=where, expected=f"a {kind} file") from error
-    except damage as error:
+    except tuple(errors) as error:
         got = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"not readable as {kind}", where=where, got=got) from error
 

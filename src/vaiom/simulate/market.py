@@ -235,8 +235,15 @@ def _simulate_parts(
         for row in np.flatnonzero(faulty):
             faulty[row] = not (faulty[row - 1] if row else failed)
         failed = bool(faulty[-1])
-        shocks = UNIT_VARIANCE * _share(noise(count), factor, stamps, config)
-        close = walk.onward(profile, faulty, chances(count), shocks) / asset.ticks_per_unit
+        shocks = noise(count)
+        if config.correlation:
+            from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
+
+            # Normal noise is mixed with the common factor of the bar, and becomes Student-t noise.
+            ago = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
+            scores = sqrt(config.correlation) * factor[ago] + sqrt(1 - config.correlation) * shocks
+            shocks = np.asarray(stdtrit(4, ndtr(scores)))
+        close = walk.onward(profile, faulty, chances(count), UNIT_VARIANCE * shocks) / asset.ticks_per_unit
         close[faulty] = np.nan
         truth = seen.observe(stamps.astype("datetime64[us]"), close, profile)
         bars = _bars_around(truth, last or truth.rows(slice(1)), asset, opening, around_closes)
@@ -254,17 +261,6 @@ def _draw_in_parts(rng: np.random.Generator, bars: int, kind: str, *values: floa
     for start in range(0, bars, PART_ROWS):
         getattr(rng, kind)(*values, size=min(PART_ROWS, bars - start))
     return lambda size: getattr(own, kind)(*values, size=size)
-
-
-def _share(noise: FloatArray, factor: FloatArray, stamps: Stamps, config: MarketConfig) -> FloatArray:
-    """Student-t noise unchanged, or for correlated assets, normal noise mixed with the common factor of the bar."""
-    if not config.correlation:
-        return noise
-    from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
-
-    ago = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
-    scores = sqrt(config.correlation) * factor[ago] + sqrt(1 - config.correlation) * noise
-    return np.asarray(stdtrit(4, ndtr(scores)))
 
 
 class _Walk:

@@ -326,8 +326,18 @@ def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
             layout = layout.replace(_SLASHES, _order_of_slashes(values) or "no order")
         if zoned and not utc:
             raise _zoned(place(first), values[first])
-        if layout is not None:
-            parsed = _convert(values, layout).zip_with(waiting, parsed)
+        if layout is None:
+            break
+        if layout in _UNIX_TIMES:
+            others = ~values.str.contains(layout).fill_null(value=False)
+            # A double holds microseconds exactly until the year 2255.
+            numbers = values.set(others, None).cast(pl.Float64, strict=False)
+            stamps = (numbers * _UNIX_TIMES[layout]).round().cast(pl.Int64).cast(STAMP)
+        elif "%H" in layout or "%I" in layout:
+            stamps = values.str.to_datetime(layout, time_unit="us", strict=False).dt.replace_time_zone(None)
+        else:
+            stamps = values.str.to_date(layout, strict=False).cast(STAMP)
+        parsed = stamps.zip_with(waiting, parsed)
         if parsed[first] is None:
             break
     return parsed
@@ -359,19 +369,6 @@ def _order_of_slashes(texts: pl.Series) -> str | None:
     if bool(first.any()) == bool(second.any()):
         return None
     return _SLASHES if first.any() else "%m/%d/%Y"
-
-
-def _convert(texts: pl.Series, layout: str) -> pl.Series:
-    """The stamps of the texts with this layout, null for others."""
-    if layout in _UNIX_TIMES:
-        others = ~texts.str.contains(layout).fill_null(value=False)
-        # A double holds microseconds exactly until the year 2255.
-        numbers = texts.set(others, None).cast(pl.Float64, strict=False)
-        return (numbers * _UNIX_TIMES[layout]).round().cast(pl.Int64).cast(STAMP)
-    if "%H" not in layout and "%I" not in layout:
-        return texts.str.to_date(layout, strict=False).cast(STAMP)
-    parsed = texts.str.to_datetime(layout, time_unit="us", strict=False)
-    return parsed.dt.replace_time_zone(None) if parsed.dtype != STAMP else parsed
 
 
 def _zoned(where: object, got: str) -> DataError:
