@@ -1,7 +1,8 @@
-"""Dataclasses as JSON and back, as TOML, and changed by `key=value` texts. Plain Python, used by every room.
+"""Dataclasses to and from JSON, to TOML, and with fields changed. Plain Python, used by every room.
 
 An annotation may say how its field is stored, `Annotated[Edges, Stored("inner_edges", encode=..., decode=...)]`, and
-what it takes, by a `Literal` or an `Interval`. A classmethod `__upgrade__` is given what an earlier version stored.
+which values are allowed, by a `Literal` or an `Interval`. A classmethod `__upgrade__` converts what earlier versions
+stored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stored:
-    """How a field is stored: under another key than its name, not at all, as another value; put into `Annotated`."""
+    """How a field is stored: under another key than its name, not at all (None), or as another value."""
 
     key: str | None = ""
     encode: Callable[[Any], Any] = lambda value: value
@@ -33,32 +34,33 @@ class Stored:
 
 @dataclass(frozen=True)
 class Interval:
-    """Where a number must lie, as in `[0, 1)`; put into `Annotated`."""
+    """The interval in which a number must lie, as in `[0, 1)`."""
 
     ends: str
 
     def __contains__(self, value: float) -> bool:
         low, high = map(float, self.ends[1:-1].split(","))
-        left_out = (value == low and self.ends[0] == "(") or (value == high and self.ends[-1] == ")")
-        return low <= value <= high and not left_out
+        above = value > low or (value == low and self.ends[0] == "[")
+        return above and (value < high or (value == high and self.ends[-1] == "]"))
 
 
 Share = Annotated[float, Interval("[0, 1)")]
 
 
 def check_fields(config: object) -> None:
-    """Refuse, from `__post_init__`, a value that is none of its field's choices or outside of its interval."""
+    """Raise a `ValueError` for a field outside of its choices or its interval; for `__post_init__`."""
     for name, hint, _ in _fields(type(config)).values():  # type: ignore[arg-type]
-        value, inside = getattr(config, name), get_args(hint)
-        if get_origin(hint) is Literal and value not in inside:
-            raise ValueError(f"{name} must be one of {', '.join(inside)}, got {value!r}")
-        for interval in (each for each in inside if isinstance(each, Interval) and value not in each):
-            raise ValueError(f"{name} must lie in {interval.ends}, got {value!r}")
+        value, args = getattr(config, name), get_args(hint)
+        if get_origin(hint) is Literal and value not in args:
+            raise ValueError(f"{name} must be one of {', '.join(args)}, got {value!r}")
+        for interval in args:
+            if isinstance(interval, Interval) and value not in interval:
+                raise ValueError(f"{name} must lie in {interval.ends}, got {value!r}")
 
 
 @cache
 def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
-    """By key of the JSON object: the field's name, its annotation, and whether it must be there."""
+    """For each key of the JSON object, the field's name, its annotation, and whether it is required."""
     hints, fields = get_type_hints(cls, include_extras=True), {}
     for field in dataclasses.fields(cls):
         key = _how_stored(hints[field.name]).key
@@ -69,11 +71,11 @@ def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
 
 
 def _how_stored(hint: Any) -> Stored:
-    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Stored)), Stored())
+    return next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Stored)), Stored())
 
 
 def to_json(value: Any) -> Any:
-    """A value made of dataclasses as what `json.dumps` takes; keys in the order of the fields."""
+    """A value made of dataclasses as an argument of `json.dumps`; keys in the order of the fields."""
     if isinstance(value, enum.Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
@@ -84,9 +86,9 @@ def to_json(value: Any) -> Any:
             for key, (name, hint, _) in _fields(type(value)).items()
         }
     if isinstance(value, Mapping):
-        return {str(key): to_json(each) for key, each in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(each) for each in value]
+        return [to_json(item) for item in value]
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Path):
@@ -97,12 +99,12 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[T], value: Any) -> T:
-    """A dataclass, or anything that its fields are made of, from its JSON value; raises `ValueError`."""
+    """A dataclass, or any type that its fields may have, from its JSON value; raises `ValueError`."""
     return cast(T, _build(cls, value, ""))
 
 
 def decode(cls: type[T], value: Any, problem: str, *, error: type[UserError] = DataError, **details: Any) -> T:
-    """`from_json`, whose failure is an error that a user can read; `details` are the rest of it, as where and fix."""
+    """`from_json` that raises an error for users; `details` are its other parts, such as where and fix."""
     try:
         return from_json(cls, value)
     except ValueError as reason:
@@ -110,30 +112,30 @@ def decode(cls: type[T], value: Any, problem: str, *, error: type[UserError] = D
 
 
 def _build(hint: Any, value: Any, path: str) -> Any:
-    origin, inside = get_origin(hint), get_args(hint)
+    origin, args = get_origin(hint), get_args(hint)
     if hasattr(origin, "__value__"):  # a `type` alias, as NumPy's NDArray is from 2.5 on
-        return _build(origin.__value__[inside], value, path)
+        return _build(origin.__value__[args], value, path)
     if origin is Annotated:
-        return _build(inside[0], _attempt(_how_stored(hint).decode, value, path), path)
+        return _build(args[0], _attempt(_how_stored(hint).decode, value, path), path)
     if hint is Any or hint is object or origin is Literal:  # `check_fields` knows the choices
         return value
     if origin in (Union, types.UnionType):  # of one type and None: others are not stored
-        [choice] = (each for each in inside if each is not type(None))
+        [choice] = (arg for arg in args if arg is not type(None))
         return None if value is None else _build(choice, value, path)
     if isinstance(hint, type) and is_dataclass(hint):
         return _build_dataclass(hint, value, path)
     if origin in (list, tuple):
         if not isinstance(value, list | tuple):
             _refuse(path, "a list", value)
-        fixed = origin is tuple and inside[-1:] != (...,)
-        if fixed and len(value) != len(inside):
-            _refuse(path, f"{len(inside)} values", value)
-        return origin(_build(inside[n if fixed else 0], each, f"{path}[{n}]") for n, each in enumerate(value))
+        fixed = origin is tuple and args[-1:] != (...,)
+        if fixed and len(value) != len(args):
+            _refuse(path, f"{len(args)} values", value)
+        return origin(_build(args[n if fixed else 0], item, f"{path}[{n}]") for n, item in enumerate(value))
     if origin is dict:
         if not isinstance(value, dict):
             _refuse(path, "an object", value)
-        make_key = int if inside[0] is int else str
-        return {_attempt(make_key, k, path): _build(inside[1], each, _join(path, k)) for k, each in value.items()}
+        make_key = int if args[0] is int else str
+        return {_attempt(make_key, k, path): _build(args[1], item, _join(path, k)) for k, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return _attempt(float, value, path)
     if hint in (datetime, date):
@@ -141,7 +143,7 @@ def _build(hint: Any, value: Any, path: str) -> Any:
             _refuse(path, f"the text of a {hint.__name__}", value)
         return _attempt(hint.fromisoformat, value, path)
     if (origin or hint).__module__ == "numpy":
-        return _build_array(inside, value, path)
+        return _build_array(args, value, path)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         _refuse(path, f"a value of type {hint.__name__}", value)
     return value
@@ -164,10 +166,10 @@ def _build_dataclass(cls: type, value: Any, path: str) -> Any:
     return _attempt(lambda given: cls(**given), parts, path)
 
 
-def _build_array(inside: tuple[Any, ...], value: Any, path: str) -> Any:
+def _build_array(args: tuple[Any, ...], value: Any, path: str) -> Any:
     import numpy as np
 
-    dtype = np.dtype(get_args(inside[1])[0])
+    dtype = np.dtype(get_args(args[1])[0])
     if not isinstance(value, list):
         _refuse(path, "a list of values", value)
     plain = _attempt(np.array, value, path)
@@ -178,7 +180,7 @@ def _build_array(inside: tuple[Any, ...], value: Any, path: str) -> Any:
 
 
 def _attempt(make: Callable[[Any], Any], value: Any, path: str) -> Any:
-    """Call a constructor or conversion; what it cannot take is a `ValueError` that says where."""
+    """Call a constructor or conversion; its failure is a `ValueError` that says where."""
     try:
         return make(value)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
@@ -195,7 +197,7 @@ def _refuse(path: str, expected: str, value: Any) -> None:
 
 
 def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML of plain tables: strings, numbers, booleans and lists of them, whose JSON spelling is TOML's too."""
+    """TOML of plain tables: strings, numbers, booleans and lists of them, which JSON and TOML spell alike."""
     blocks = []
     for name, table in tables.items():
         lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
@@ -212,7 +214,7 @@ def override(config: T, changes: Mapping[str, Any]) -> T:
 
 
 def parse_value(key: str, text: str, example: Any) -> Any:
-    """A command-line value read as the type of the field's present value."""
+    """A command-line value, parsed as the type of the field's present value."""
     try:
         if isinstance(example, bool):
             return {"true": True, "false": False}[text.lower()]

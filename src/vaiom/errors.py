@@ -1,4 +1,4 @@
-"""The package's errors; those a user can fix say what was expected, what came, where, and the way out."""
+"""The package's errors; those a user can fix say what was expected, what was found, where, and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of other tools become a bar folder, all of it or none, whose manifest says where every bar came from."""
+"""Import files of other tools into a bar folder, all or none; its manifest records the source of every bar."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _require_compatible(sources: Sequence[FileBars], *, repair: bool) -> timedel
 
 
 def list_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, and those below the folders named that can hold bars; each once."""
+    """These files, and those below these folders that may hold bars, without repetitions."""
     files: dict[Path, None] = {}
     for path in paths:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]

@@ -1,4 +1,4 @@
-"""What the letters of a symbol tell: its pair, its asset class, its side of the dollar, roughly its price."""
+"""What the letters of a symbol say: its pair, asset class, side of the dollar and rough price."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ _DOLLARS = {
     **{"USD": 1.0, "EUR": 1.15, "GBP": 1.45, "AUD": 0.75, "NZD": 0.65, "CAD": 0.78, "CHF": 0.95, "JPY": 0.0085},
     **{"SGD": 0.7, "HKD": 0.128, "CNY": 0.145, "CNH": 0.145, "SEK": 0.12, "NOK": 0.12, "DKK": 0.15},
 }
-"""What currencies cost that have stayed within a factor of three of it for decades."""
+"""Rough prices in dollars of currencies that have stayed within a factor of three of them for decades."""
 
 
 def find_pair(text: str) -> str | None:
-    """The pair that a name or a cell spells (EURUSD, eur_usd, EUR/USD, BTCUSDT), if it spells exactly one."""
-    found = [[part.upper() for part in parts] for parts in _PAIR.findall(text)]
-    pairs = {a + b + c + d for a, b, c, d in found if b or {c, d} <= CURRENCIES | COINS}
+    """The pair in a name or a cell (EURUSD, eur_usd, EUR/USD, BTCUSDT), if there is exactly one."""
+    matches = [[part.upper() for part in parts] for parts in _PAIR.findall(text)]
+    pairs = {a + b + c + d for a, b, c, d in matches if b or {c, d} <= CURRENCIES | COINS}
     return pairs.pop() if len(pairs) == 1 else None
 
 
 def find_symbol(pattern: str, name: str) -> str | None:
-    """What a file name has in place of the first `*` of a pattern: `BATS_*, *` finds AAPL in `BATS_AAPL, 60.csv`."""
+    """The part of a file name at the first `*` of a pattern: `BATS_*, *` finds AAPL in `BATS_AAPL, 60.csv`."""
     first, *rest = map(re.escape, pattern.split("*"))
     match = re.fullmatch(rf"{first}(.+?){'.*'.join(rest)}(\.\w+)*", name)
     return (find_pair(match[1]) or match[1]) if match else None
 
 
 def default_class(symbol: str) -> str:
-    """The class of an asset for which nobody names one; that of currency pairs where nothing else fits."""
+    """The class of an asset by its symbol; that of currency pairs if nothing else fits."""
     return next((name for name, pattern in _CLASS_PATTERNS.items() if re.match(pattern, symbol.upper())), "FX")
 
 
 @cache
 def dollar_sign(symbol: str) -> int:
-    """1 where the quote rises with the dollar, -1 where it falls, 0 where there is no dollar in it."""
+    """1 if the quote rises with the dollar, -1 if it falls, 0 if the dollar is not part of it."""
     name = symbol.upper()
     return int(name[:3] == "USD") - int(name[3:6] == "USD" or name.endswith(("USDC", "USDT")))
 
 
 def usual_price(symbol: str) -> float | None:
-    """What a currency pair costs, within an order of magnitude; None where that is not known."""
+    """The price of a currency pair, within an order of magnitude; None if not known."""
     base, quote = (_DOLLARS.get(leg) for leg in (symbol[:3].upper(), symbol[3:].upper()))
     return base / quote if base and quote else None

@@ -26,7 +26,7 @@ def timeframe_of(name: str) -> timedelta:
 
 
 def step_seconds(name: str) -> int:
-    """The same in seconds."""
+    """The length of a named timeframe in seconds."""
     return timeframe_of(name) // _UNITS["s"]
 
 

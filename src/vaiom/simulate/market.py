@@ -46,7 +46,6 @@ _WEEKLY_NEWS = ((2, 18), (4, 12))  # (weekday, hour) at which every asset moves 
 _NEWS_FACTOR = 1.35
 _OPENING_FACTOR = 2.2
 _DAY_LEVEL = np.array([0.90, 0.98, 1.03, 1.03, 1.04, 1.0, 1.0])
-_DECIMAL_SLIP = 10.0
 _ROW_GROUP = 100_000  # as Polars writes a whole frame
 
 
@@ -222,19 +221,19 @@ def _simulate_parts(
     own = ("standard_normal",) if config.correlation else ("standard_t", 4)
     around = (("standard_normal",), ("standard_t", 3), ("random",), ("random",), ("standard_normal",))
     kinds = (("random",), own, ("random",), *around, ("integers", 0, 3))
-    fails, noise, chances, *around_closes, slips = [_draw_in_parts(rng, config.bars, *kind) for kind in kinds]
-    walk, seen = _Walk(asset, config.dynamics), Filter(asset.ticks_per_unit, config.dynamics)
-    failed, last = True, None
+    faults, noise, chances, *around_closes, slips = [_draw_in_parts(rng, config.bars, *kind) for kind in kinds]
+    walk, state_filter = _Walk(asset, config.dynamics), Filter(asset.ticks_per_unit, config.dynamics)
+    was_faulty, last = True, None
     for start in range(0, config.bars, PART_ROWS):
         count, lead = min(PART_ROWS, config.bars - start), min(start, 1)
         stamps = trading_stamps(asset.metal, config, start - lead, start + count + 1)
         profile = calendar_profile(asset, stamps)[lead:] * sqrt(step_seconds(config.timeframe) / 3600)
         opening, stamps = _follows_closure(stamps)[lead:-1], stamps[lead:-1]
         # Rows with feed failures: never the first, never two in a row, which could hide each other.
-        faulty = fails(count) < config.faults_per_bar
+        faulty = faults(count) < config.faults_per_bar
         for row in np.flatnonzero(faulty):
-            faulty[row] = not (faulty[row - 1] if row else failed)
-        failed = bool(faulty[-1])
+            faulty[row] = not (faulty[row - 1] if row else was_faulty)
+        was_faulty = bool(faulty[-1])
         shocks = noise(count)
         if config.correlation:
             from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
@@ -243,16 +242,16 @@ def _simulate_parts(
             ago = (np.datetime64(config.end, "h") - stamps) // np.timedelta64(step_seconds(config.timeframe), "s")
             scores = sqrt(config.correlation) * factor[ago] + sqrt(1 - config.correlation) * shocks
             shocks = np.asarray(stdtrit(4, ndtr(scores)))
-        close = walk.onward(profile, faulty, chances(count), UNIT_VARIANCE * shocks) / asset.ticks_per_unit
+        close = walk.advance(profile, faulty, chances(count), UNIT_VARIANCE * shocks) / asset.ticks_per_unit
         close[faulty] = np.nan
-        truth = seen.observe(stamps.astype("datetime64[us]"), close, profile)
+        truth = state_filter.observe(stamps.astype("datetime64[us]"), close, profile)
         bars = _bars_around(truth, last or truth.rows(slice(1)), asset, opening, around_closes)
         # Faulty rows have no prices, or a misplaced decimal point.
         slip = slips(count)
-        spoil = np.select([~faulty, slip == 1, slip == 2], [1.0, _DECIMAL_SLIP, 1 / _DECIMAL_SLIP], default=np.nan)
-        spoiled = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(spoil))).fill_nan(None)
+        error = np.select([~faulty, slip == 1, slip == 2], [1.0, 10.0, 0.1], default=np.nan)
+        printed = (pl.col(PRICE_COLUMNS) * pl.lit(pl.Series(error))).fill_nan(None)
         last = truth.rows(slice(-1, None))
-        yield SimulatedAsset(asset, bars.with_columns(spoiled), truth)
+        yield SimulatedAsset(asset, bars.with_columns(printed), truth)
 
 
 def _draw_in_parts(rng: np.random.Generator, bars: int, kind: str, *values: float) -> Draw:
@@ -270,7 +269,7 @@ class _Walk:
         self.dynamics, self.state, self.variance = dynamics, -1, 1.0
         self.start = self.ticks = round(asset.start * asset.ticks_per_unit)
 
-    def onward(self, profile: FloatArray, faulty: BoolArray, chances: FloatArray, noise: FloatArray) -> IntArray:
+    def advance(self, profile: FloatArray, faulty: BoolArray, chances: FloatArray, noise: FloatArray) -> IntArray:
         """The next closes: each latent move starts from the last rounded price; the first price is given."""
         dynamics, start, last, variance = self.dynamics, self.start, self.ticks, self.variance
         still = faulty.copy()
