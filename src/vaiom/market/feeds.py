@@ -15,7 +15,7 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError, require_installed
 from vaiom.market.download import DUKASCOPY_URL, FeedFile, FileServer
-from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, infer_timeframe
+from vaiom.market.folder import BAR_SCHEMA, STAMP, infer_timeframe
 from vaiom.market.formats.dukascopy import price_scale_of
 from vaiom.market.formats.table import FileBars, Options, drop_flat
 from vaiom.market.imports import combine, given_symbol, list_files, read_one
@@ -138,10 +138,8 @@ class Exchange:
                 break
             rows += newer
             last = max(row[0] for row in newer)
-        stamps = pl.Series([row[0] for row in rows], dtype=pl.Int64).cast(pl.Datetime("ms"))
-        numbers = [pl.Series([row[at] for row in rows], dtype=pl.Float64, strict=True) for at in range(1, 6)]
-        columns = dict(zip(BAR_COLUMNS, [stamps, *numbers], strict=True))
-        return pl.DataFrame(columns).cast(BAR_SCHEMA), self.step  # type: ignore[arg-type]
+        bars = pl.DataFrame(rows, {**BAR_SCHEMA, "Datetime": pl.Datetime("ms")}, orient="row")
+        return bars.cast({"Datetime": STAMP}), self.step
 
 
 class Files:

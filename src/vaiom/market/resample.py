@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import Progress, read_json, sha256_file, staged_folder, write_json
@@ -24,7 +25,6 @@ _MICROSECOND = timedelta(microseconds=1)
 _MONDAY = datetime(1970, 1, 5)  # where bins of a week begin; shorter ones are at midnight all the same
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def resample(bars: pl.DataFrame, to: str, *, where: Path = Path("bars"), step: timedelta | None = None) -> pl.DataFrame:
@@ -123,7 +123,7 @@ def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path)
     return frame.cast(folder.BAR_SCHEMA).with_columns(pl.col(folder.BAR_COLUMNS[1:]).fill_nan(None))  # type: ignore[arg-type]
 
 
-def _earliest(values: Floats, starts: Rows, stops: Rows) -> Floats:
+def _earliest(values: Floats, starts: NDArray[np.intp], stops: NDArray[np.intp]) -> Floats:
     """The first value of each bin that is not NaN, or NaN."""
     first = values[starts]
     if np.isnan(first).any():

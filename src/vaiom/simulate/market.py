@@ -27,8 +27,7 @@ from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, Filter,
 
 Stamps = NDArray[np.datetime64]
 BoolArray = NDArray[np.bool_]
-Draw = Callable[[int], NDArray[Any]]
-"""Gives this many random numbers, continuing a sequence."""
+Draw = Callable[[int], NDArray[Any]]  # the next random numbers of a sequence, this many
 
 PART_ROWS = 1 << 15
 """Rows of an asset in memory at a time."""
@@ -36,7 +35,6 @@ PART_ROWS = 1 << 15
 _FACTOR = 64  # the place of the shared factor among the assets' random numbers
 
 _METALS = (("XAUSIM", 1_500.0, 10), ("XAGSIM", 20.0, 1_000), ("XPTSIM", 900.0, 10), ("XPDSIM", 1_200.0, 10))
-_HOLIDAYS = ((12, 25), (1, 1))
 _FORTNIGHT = 14 * 24
 _WEEK_OPENS, _WEEK_CLOSES = 6 * 24 + 22, 4 * 24 + 22  # hours since Monday midnight: Sunday evening, Friday evening
 _SESSION_HOURS = np.array([1.0, 8.0, 14.0])  # Asia, London, New York
@@ -46,7 +44,6 @@ _WEEKLY_NEWS = ((2, 18), (4, 12))  # (weekday, hour) at which every asset moves 
 _NEWS_FACTOR = 1.35
 _OPENING_FACTOR = 2.2
 _DAY_LEVEL = np.array([0.90, 0.98, 1.03, 1.03, 1.04, 1.0, 1.0])
-_ROW_GROUP = 100_000  # as Polars writes a whole frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,21 +135,22 @@ def write_market(
 
 
 def _write_asset(folder: Path, symbol: str, parts: Iterator[SimulatedAsset]) -> dict[str, Any]:
-    """Write parts to temporary files and join them, as Polars writes no file in steps; returns the manifest entry."""
-    waiting: dict[Path, dict[str, Any]] = {}
+    """Write parts to temporary files and join them, as Polars cannot append to a file; returns the manifest entry."""
+    described: dict[Path, dict[str, Any]] = {}
     with staging_folder(folder) as staging:
 
         def staged_truths() -> Iterator[Truth]:
             for number, part in enumerate(parts):
                 part.bars.write_parquet(file := staging / f"{number}.parquet", compression="uncompressed")
-                waiting[file] = describe(part.bars)
+                described[file] = describe(part.bars)
                 yield part.truth
 
         save_truth(folder / TRUTH_FOLDER / f"{symbol}.npz", staged_truths())
         with atomic_file(folder / f"{symbol}.parquet") as staged:
-            pl.scan_parquet([*waiting], glob=False).sink_parquet(staged, row_group_size=_ROW_GROUP)
-    described = [*waiting.values()]
-    return {**described[0], "rows": sum(part["rows"] for part in described), "last": described[-1]["last"]}
+            # Row groups have the size that they have in a frame written at once.
+            pl.scan_parquet([*described], glob=False).sink_parquet(staged, row_group_size=100_000)
+    facts = [*described.values()]
+    return {**facts[0], "rows": sum(part["rows"] for part in facts), "last": facts[-1]["last"]}
 
 
 def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
@@ -190,7 +188,7 @@ def _trading_hours(metal: bool, config: MarketConfig) -> tuple[IntArray, IntArra
     months = days.astype("datetime64[M]")
     week_hour = _week_hour(stamps)
     closed = (week_hour >= _WEEK_CLOSES) & (week_hour < _WEEK_OPENS)
-    for month, day in _HOLIDAYS:
+    for month, day in ((12, 25), (1, 1)):
         closed |= (months.astype(np.int64) % 12 + 1 == month) & ((days - months).astype(np.int64) + 1 == day)
     if metal:
         closed |= week_hour % 24 == 21  # a daily pause
