@@ -1,4 +1,4 @@
-"""The data-quality report of bars: facts, gaps, the clock, and findings; bad data raises no errors here."""
+"""The data-quality report of bars: facts, gaps, the clock and findings; bad rows are findings, never errors."""
 
 from __future__ import annotations
 

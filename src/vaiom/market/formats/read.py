@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import Any
 
 import polars as pl
@@ -109,10 +108,9 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
     """The only `.csv` member of a zip file, or without one its only `.txt` member, and its bytes."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            by_suffix: dict[str, list[zipfile.ZipInfo]] = {end: [] for end in (".csv", ".txt")}
-            for info in archive.infolist():
-                by_suffix.setdefault(PurePosixPath(info.filename).suffix.lower(), []).append(info)
-            tables = by_suffix[".csv"] or by_suffix[".txt"]
+            members, ends = archive.infolist(), (".csv", ".txt")
+            csvs, texts = ([info for info in members if info.filename.lower().endswith(end)] for end in ends)
+            tables = csvs or texts
             if len(tables) != 1:
                 expected, fix = "one .csv member, or one .txt member", "unpack it and import the files you want"
                 got = ", ".join(archive.namelist()[:8]) or "an empty archive"
