@@ -1,23 +1,21 @@
-"""What commands share: options, output as tables or JSON, errors as exit codes, progress, dates and time spans."""
+"""What commands print: tables or JSON, errors as exit codes, progress."""
 
 from __future__ import annotations
 
 import errno
 import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
-from vaiom.errors import EXTRAS, ConfigError, UserError, not_installed
+from vaiom.cli.options import Json
+from vaiom.errors import EXTRAS, UserError, not_installed
 
 if TYPE_CHECKING:
     from vaiom.files import Progress
@@ -25,29 +23,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, as `vaiom train` writes it.")]
-ModelPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, name of a packaged model, or model file.")]
-CorpusPath = Annotated[Path, typer.Argument(metavar="CORPUS", help="Corpus folder.")]
-RunCorpus = Annotated[Path | None, typer.Option("--corpus", help="Corpus of the run, if it has moved or grown.")]
-Split = Annotated[str, typer.Option(help="validation, test-h1 or test-h2; each look at a test is recorded.")]
-Unseal = Annotated[str | None, typer.Option(help="Write `sealed` here to allow --split sealed.")]
-Every = Annotated[bool, typer.Option("--all", help="Show everything, even if it is long or wide.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Symbol = Annotated[str | None, typer.Option(help="Name of the asset, if the files do not say it.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue where the run stopped.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
-
 # A full disk, a folder without write permission or an impossible file name is not a bug.
 _USERS_ERRNOS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR),
 )
-
-
-def date(help_text: str, *names: str) -> Any:
-    """An option that is a date."""
-    return typer.Option(*names, metavar="DATE", parser=parse_date, help=help_text)
 
 
 @contextmanager
@@ -159,25 +139,3 @@ def progress_bar(title: str) -> Iterator[Progress]:
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None, what="")
         yield lambda done, total, what: bar.update(task, completed=done, total=total, what=what)
-
-
-def parse_date(text: str) -> datetime:
-    """A date or time without a zone, as bars have it."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        expected = "YYYY-MM-DD, or YYYY-MM-DDTHH:MM"
-        raise ConfigError("not a date", expected=expected, got=repr(text)) from error
-    if moment.tzinfo is not None:
-        raise ConfigError("dates are written without an offset", expected="YYYY-MM-DD", got=repr(text))
-    return moment
-
-
-def parse_span(text: str) -> timedelta:
-    """A signed time span: 2h, -30min, 1d."""
-    match = re.fullmatch(r"([+-]?\d{1,8})\s*(min|m|h|d)", text.strip())
-    if not match:
-        expected = "a number of at most 8 digits and min, h or d, as in 2h or -30min"
-        raise ConfigError("not a time span", expected=expected, got=repr(text))
-    unit = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
-    return timedelta(**{unit: int(match[1])})

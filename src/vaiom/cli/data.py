@@ -10,30 +10,29 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 import vaiom
-from vaiom.cli.console import Answer, CorpusPath, Overwrite, answers, date, parse_date, parse_span, progress_bar
+from vaiom.cli.console import Answer, answers, progress_bar
+from vaiom.cli.options import CorpusPath, Overwrite, argument, date, option, parse_date, parse_span
 from vaiom.codec import from_json, override, to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import parse_json
 from vaiom.report import data_tables
 
-Out = Annotated[Path, typer.Option(help="Bar folder to write: one <SYMBOL>.parquet per asset.")]
-BarsDir = Annotated[Path, typer.Argument(metavar="DIR", help="Bar folder.")]
-NewBars = Annotated[Path, typer.Argument(metavar="BARS_DIR", help="Bar folder with the new bars.")]
-Timeframe = Annotated[str, typer.Option(help="Length of a bar: 15min, 1h, 4h, 1d, 1w and the like.")]
-PackedFile = Annotated[Path, typer.Argument(metavar="FILE", help="The packed corpus, a zip file.")]
+Out = Annotated[Path, option("Bar folder to write: one <SYMBOL>.parquet per asset.")]
+BarsDir = Annotated[Path, argument("DIR", "Bar folder.")]
+NewBars = Annotated[Path, argument("BARS_DIR", "Bar folder with the new bars.")]
+Timeframe = Annotated[str, option("Length of a bar: 15min, 1h, 4h, 1d, 1w and the like.")]
+PackedFile = Annotated[Path, argument("FILE", "The packed corpus, a zip file.")]
 
 
 @answers
 def download(
-    symbols: Annotated[list[str], typer.Argument(metavar="SYMBOL", help="Assets, for example EURUSD XAUUSD.")],
+    symbols: Annotated[list[str], argument("SYMBOL", "Assets, for example EURUSD XAUUSD.")],
     first: Annotated[datetime, date("First day, YYYY-MM-DD.", "--from")],
     last: Annotated[datetime, date("Day after the last, YYYY-MM-DD.", "--to")],
     out: Out,
-    workers: Annotated[int, typer.Option(min=1, max=16, help="Number of parallel requests.")] = 4,
-    base_url: Annotated[str, typer.Option(help="Another server with the same file layout.")] = "",
+    workers: Annotated[int, option("Number of parallel requests.", min=1, max=16)] = 4,
+    base_url: Annotated[str, option("Another server with the same file layout.")] = "",
 ) -> Answer:
     """Download 1-minute candles from Dukascopy; run it again to continue after an interruption."""
     from vaiom.market import download
@@ -47,17 +46,17 @@ def download(
 
 @answers
 def import_(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")],
+    paths: Annotated[list[Path], argument("PATH", "Files, or folders of files.")],
     out: Out,
-    format_: Annotated[str, typer.Option("--format", help="Detected by content, or name it.")] = "auto",
-    symbol: Annotated[str, typer.Option(help="Name of the asset, or * to take it from file names.")] = "",
+    format_: Annotated[str, option("auto, dukascopy, histdata, metatrader or table.", "--format")] = "auto",
+    symbol: Annotated[str, option("Name of the asset, or * to take it from file names.")] = "",
     start: Annotated[datetime | None, date("Start of a .bi5 file's period, if its path does not say it.")] = None,
-    shift: Annotated[str, typer.Option(help="Move all timestamps, for example 2h or -30min.")] = "0h",
-    utc: Annotated[bool, typer.Option("--utc", help="Convert timestamps with an offset to UTC.")] = False,
-    column: Annotated[list[str], typer.Option(help="Column name in a table, as Close=last; repeatable.")] = [],  # noqa: B006
-    price_scale: Annotated[float | None, typer.Option(help="Price units per 1.0 in .bi5 files.")] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Sort rows; drop repeated and unusable ones.")] = False,
-    overwrite: Annotated[bool, typer.Option("--replace", help="Replace assets that the folder already has.")] = False,
+    shift: Annotated[str, option("Move all timestamps, for example 2h or -30min.")] = "0h",
+    utc: Annotated[bool, option("Convert timestamps with an offset to UTC.", "--utc")] = False,
+    column: Annotated[list[str], option("Column name in a table, as Close=last; repeatable.")] = [],  # noqa: B006
+    price_scale: Annotated[float | None, option("Price units per 1.0 in .bi5 files.")] = None,
+    repair: Annotated[bool, option("Sort rows; drop repeated and unusable ones.", "--repair")] = False,
+    overwrite: Annotated[bool, option("Replace assets that the folder already has.", "--replace")] = False,
 ) -> Answer:
     """Import files of other tools into a bar folder; timestamps stay as they are without --shift or --utc."""
     from vaiom.market.imports import import_files
@@ -81,11 +80,11 @@ def resample(bars: BarsDir, to: Timeframe, out: Out, overwrite: Overwrite = Fals
 @answers
 def simulate(
     out: Out,
-    assets: Annotated[int | None, typer.Option(min=1, help="Number of assets.")] = None,
-    bars: Annotated[int | None, typer.Option(min=1, help="Bars per asset.")] = None,
-    timeframe: Annotated[str | None, typer.Option(help="Length of a bar: 1h, or a part of it such as 1min.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same market.")] = None,
-    correlation: Annotated[float | None, typer.Option(help="Between assets in the same hour; 0 by default.")] = None,
+    assets: Annotated[int | None, option("Number of assets.", min=1)] = None,
+    bars: Annotated[int | None, option("Bars per asset.", min=1)] = None,
+    timeframe: Annotated[str | None, option("Length of a bar: 1h, or a part of it such as 1min.")] = None,
+    seed: Annotated[int | None, option("The same seed gives the same market.", min=0)] = None,
+    correlation: Annotated[float | None, option("Between assets in the same hour; 0 by default.")] = None,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Simulate a market whose true distributions are known; its oracle has the best score a model can reach."""
@@ -130,17 +129,17 @@ def _bars(title: str, out: Path, make: Callable[..., dict[str, Any]], *args: Any
 
 @answers
 def build(
-    bars: Annotated[Path, typer.Argument(metavar="BARS_DIR", help="Bar folder: one <SYMBOL>.parquet per asset.")],
-    out: Annotated[Path, typer.Option(help="Corpus folder to write.")],
-    timeframe: Annotated[str, typer.Option(help="Length that the bars must have, such as 1h.")] = "",
-    train_end: Annotated[str, typer.Option(help="End of Train; alone, it moves all other dates too.")] = "",
-    validation: Annotated[str, typer.Option(help="Validation as START:END; the end is excluded.")] = "",
-    test: Annotated[str, typer.Option(help="Tests as START:END,START:END: test-h1, test-h2, ...")] = "",
-    seal: Annotated[str, typer.Option(help="From this date on, events are scored only with --unseal.")] = "",
-    like: Annotated[Path | None, typer.Option(help="Use the buckets, and the dates, of this model.")] = None,
-    classes: Annotated[Path | None, typer.Option(help="TOML or JSON table of asset classes: symbol = class.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray for a cluster started by `ray start`.")] = "local",
-    workers: Annotated[int, typer.Option(min=1, help="Local processes; each holds an asset in memory.")] = 1,
+    bars: Annotated[Path, argument("BARS_DIR", "Bar folder: one <SYMBOL>.parquet per asset.")],
+    out: Annotated[Path, option("Corpus folder to write.")],
+    timeframe: Annotated[str, option("Length of a bar, such as 1h, as a check; by default, that of the bars.")] = "",
+    train_end: Annotated[str, option("End of Train; alone, it moves all other dates too.")] = "",
+    validation: Annotated[str, option("Validation as START:END; the end is excluded.")] = "",
+    test: Annotated[str, option("Tests as START:END,START:END; they are named test-h1, test-h2, ...")] = "",
+    seal: Annotated[str, option("From this date on, events are scored only with --unseal.")] = "",
+    like: Annotated[Path | None, option("Use the buckets of this model, and its dates if none are given.")] = None,
+    classes: Annotated[Path | None, option('TOML or JSON file of asset classes, as in EURUSD = "FX".')] = None,
+    engine: Annotated[str, option("local, or ray for the cluster that `ray start` began.")] = "local",
+    workers: Annotated[int, option("Number of local processes; each holds an asset in memory.", min=1)] = 1,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
@@ -149,7 +148,11 @@ def build(
     from vaiom.experiments.engine import Engine
 
     runner = Engine(name=engine, workers=workers, device="cpu")
-    options: dict[str, Any] = {"timeframe": timeframe.lower(), "classes": _class_table(classes), "like": like}
+    options: dict[str, Any] = {
+        "timeframe": timeframe.lower(),
+        "classes": classes and _class_table(classes),
+        "like": like,
+    }
     options["engine"] = None if runner == Engine(device="cpu") else runner
     if any((train_end, validation, test, seal)):
         options["splits"] = _splits(train_end, validation, test, seal)
@@ -224,9 +227,7 @@ def _interval(text: str) -> tuple[datetime, datetime]:
     return parse_date(start), parse_date(end)
 
 
-def _class_table(file: Path | None) -> dict[str, str]:
-    if file is None:
-        return {}
+def _class_table(file: Path) -> dict[str, str]:
     try:
         text = file.read_text(encoding="utf-8")
         table = from_json(dict[str, str], parse_json(text) if file.suffix == ".json" else tomllib.loads(text))

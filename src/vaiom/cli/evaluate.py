@@ -7,12 +7,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import vaiom
 from vaiom.audit.proof import QUICK_BASELINES, AuditConfig
 from vaiom.cli import console
-from vaiom.cli.console import Answer, CorpusPath, Device, Every, RunCorpus, RunPath, Split, Unseal, answers
+from vaiom.cli.console import Answer, answers
+from vaiom.cli.options import CorpusPath, Device, Every, RunCorpus, RunPath, Split, Unseal, argument, option
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run, find_run
@@ -21,20 +20,20 @@ if TYPE_CHECKING:
     from vaiom.evaluation.evaluate import Evaluation
 
 _WIDTH, _NARROW = 80, 5  # of a screen in characters, and of the short headline table in columns
-Baselines = Annotated[Path | None, typer.Option(help="Folder of `vaiom baselines`; by default, three quick ones.")]
-Context = Annotated[int, typer.Option(help="Rows of history that an event must have.")]
+Baselines = Annotated[Path | None, option("Folder of `vaiom baselines`; by default, three quick ones.")]
+Context = Annotated[int, option("Rows of history that an event must have; a run has its own.")]
 CUTS, RARE_CUTS, QUICK = AuditConfig.cuts, AuditConfig.rare_cuts, ",".join(QUICK_BASELINES)
 
 
 @answers
 def baselines(
     corpus: CorpusPath,
-    out: Annotated[Path, typer.Option(help="Folder for fits and per-event losses; later calls add to it.")],
-    only: Annotated[str | None, typer.Option(metavar="A,B", help="Only these, instead of all.")] = None,
+    out: Annotated[Path, option("Folder for fits and per-event losses; later calls add to it.")],
+    only: Annotated[str | None, option("Only these, instead of all.", metavar="A,B")] = None,
     split: Split = "validation",
     context: Context = 512,
-    horizon: Annotated[int, typer.Option(help="Bars that the return spans, as in `vaiom horizons`.")] = 1,
-    run: Annotated[Path | None, typer.Option("--for", help="Take context and splits from this run.")] = None,
+    horizon: Annotated[int, option("Bars that the return spans, as in `vaiom horizons`.")] = 1,
+    run: Annotated[Path | None, option("Take context and splits from this run.", "--for")] = None,
     unseal: Unseal = None,
 ) -> Answer:
     """Fit the baselines on Train and score them in bits per event."""
@@ -67,13 +66,13 @@ def baselines(
 
 @answers
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or name of a packaged model.")],
+    run: Annotated[Path, argument("RUN", "Run folder, or name of a packaged model.")],
     split: Split = "validation",
     corpus: RunCorpus = None,
     baselines: Baselines = None,
-    seed_run: Annotated[list[Path] | None, typer.Option(help="Evaluated run of another seed; repeatable.")] = None,
+    seed_run: Annotated[list[Path] | None, option("Run of another seed, evaluated before; repeatable.")] = None,
     unseal: Unseal = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the run.")] = None,
+    out: Annotated[Path | None, option("Folder for the results, instead of the run.")] = None,
     every: Every = False,
     device: Device = "auto",
 ) -> Answer:
@@ -91,14 +90,14 @@ def evaluate(
 
 @answers
 def score(
-    forecasts: Annotated[Path, typer.Argument(metavar="FORECASTS", help="Parquet or CSV, as in docs/scoring.md.")],
-    corpus: Annotated[Path, typer.Option(help="Corpus folder.")],
+    forecasts: Annotated[Path, argument("FORECASTS", "Parquet or CSV, as in docs/scoring.md.")],
+    corpus: Annotated[Path, option("Corpus folder.")],
     split: Split = "validation",
-    name: Annotated[str | None, typer.Option(help="Name of the forecasts; by default, the file's.")] = None,
-    against: Annotated[Path | None, typer.Option(help="Run that was evaluated on this split.")] = None,
+    name: Annotated[str | None, option("Name to show for the forecasts; by default, the file's.")] = None,
+    against: Annotated[Path | None, option("Run that was evaluated on this split.")] = None,
     baselines: Baselines = None,
     context: Context = 512,
-    save: Annotated[bool, typer.Option("--save", help="Store them in the run, for its report.")] = False,
+    save: Annotated[bool, option("Store them in the run, for its report.", "--save")] = False,
     unseal: Unseal = None,
     every: Every = False,
 ) -> Answer:
@@ -138,9 +137,9 @@ def _describe(
 def report(
     run: RunPath,
     corpus: RunCorpus = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="By default, report.html in the run.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the tables as Markdown.")] = None,
-    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the tables as LaTeX.")] = None,
+    out: Annotated[Path | None, option("File to write; by default, report.html in the run.", metavar="FILE")] = None,
+    markdown: Annotated[Path | None, option("Also write the main tables as Markdown.", metavar="FILE")] = None,
+    latex: Annotated[Path | None, option("Also write the main tables as LaTeX.", metavar="FILE")] = None,
 ) -> Answer:
     """Write the report of a run: one self-contained HTML file."""
     from vaiom.report.page import write_report
@@ -160,19 +159,19 @@ def report(
 
 @answers
 def audit(
-    path: Annotated[Path, typer.Argument(metavar="CORPUS_OR_RUN", help="Corpus folder or run folder.")],
-    bars: Annotated[Path | None, typer.Option(help="Bar folder of the corpus, for all proofs.")] = None,
+    path: Annotated[Path, argument("CORPUS_OR_RUN", "Corpus folder or run folder.")],
+    bars: Annotated[Path | None, option("Bar folder of the corpus; some proofs are not run without it.")] = None,
     corpus: RunCorpus = None,
-    cuts: Annotated[int, typer.Option(min=1, help="Random times after which bars are changed.")] = CUTS,
-    rare_cuts: Annotated[int, typer.Option(min=0, help="The same per hour of the week, gap, holiday.")] = RARE_CUTS,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed; drawn by default.")] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Rows of a window, for a corpus.")] = None,
-    baselines: Annotated[str, typer.Option(help="Those to fit again; trees and GARCH take minutes.")] = QUICK,
-    rescore: Annotated[int | None, typer.Option(min=1, help="Events per split to score again.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Instead, check a service's ledger; needs --bars.")] = None,
-    repeat: Annotated[bool, typer.Option("--repeat", help="Instead, train the run's first steps twice.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="With --repeat: all steps.")] = False,
-    device: Annotated[str, typer.Option(help="With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
+    cuts: Annotated[int, option("Random times after which the bars are changed.", min=1)] = CUTS,
+    rare_cuts: Annotated[int, option("The same at each hour of the week, gap and holiday.", min=0)] = RARE_CUTS,
+    seed: Annotated[int | None, option("Random seed; by default, a new one is drawn and printed.", min=0)] = None,
+    context: Annotated[int | None, option("Rows of a window, to audit a corpus; a run has its own.", min=1)] = None,
+    baselines: Annotated[str, option("Baselines to fit again; trees and GARCH take minutes.")] = QUICK,
+    rescore: Annotated[int | None, option("Number of events per split to score again.", min=1)] = None,
+    ledger: Annotated[Path | None, option("Instead, check a service's ledger; needs --bars.")] = None,
+    repeat: Annotated[bool, option("Instead, train the run's first steps twice and compare.", "--repeat")] = False,
+    full: Annotated[bool, option("With --repeat: all steps.", "--full")] = False,
+    device: Annotated[str, option("With --repeat: auto, cpu, cuda or cuda:N.")] = "cpu",
 ) -> Answer:
     """Prove that nothing leaked from the future and that all figures can be computed again; exit 1 if a proof fails."""
     from vaiom.audit.audit import audit_path, hashes_of

@@ -13,11 +13,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import vaiom
 from vaiom.cli import console
-from vaiom.cli.console import Answer, Device, Json, ModelPath, Symbol, answers, date, note, parse_span, progress_bar
+from vaiom.cli.console import Answer, answers, note, progress_bar
+from vaiom.cli.options import Device, Json, ModelPath, Symbol, argument, date, option, parse_span
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.files import atomic_file, write_bytes
@@ -26,10 +25,10 @@ from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
 SOURCES = "dukascopy, a URL with its file layout, ccxt:EXCHANGE, a file or a folder."
 Now = Annotated[datetime | None, date("Time to forecast at, on the clock of the bars; by default now, in UTC.")]
-Markdown = Annotated[Path | None, typer.Option(help="Write the card to this Markdown file instead of printing it.")]
-FewDevice = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N; by default, the fastest.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw each distribution into this .png, .svg or .pdf file.")]
-UtcOffset = Annotated[str, typer.Option(help="How far the clock of the bars is ahead of UTC, for example 2h.")]
+Markdown = Annotated[Path | None, option("Write the card to this Markdown file instead of printing it.")]
+FewDevice = Annotated[str | None, option("auto, cpu, cuda or cuda:N; by default, what answers first.", "--device")]
+Plot = Annotated[Path | None, option("Draw each distribution into this .png, .svg or .pdf file.")]
+UtcOffset = Annotated[str, option("How far the clock of the bars is ahead of UTC, for example 2h.")]
 
 if TYPE_CHECKING:
     from vaiom.events.joint import Portfolio
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 
 @answers
 def forecast(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Price files that `vaiom data import` reads.")],
-    model: Annotated[str, typer.Option(help="Name of a packaged model, run folder or model file.")] = DEFAULT_MODEL,
+    files: Annotated[list[Path], argument("FILE", "Price files that `vaiom data import` reads.")],
+    model: Annotated[str, option("Name of a packaged model, run folder or model file.")] = DEFAULT_MODEL,
     symbol: Symbol = None,
     now: Now = None,
     plot: Plot = None,
@@ -95,13 +94,13 @@ def card(run: ModelPath, out: Markdown = None) -> Answer:
 
 def predict(
     run: ModelPath,
-    bars: Annotated[Path, typer.Option(help="Bar folder, or Parquet file of one asset.")],
-    symbol: Annotated[str | None, typer.Option(help="One asset of the folder, or the asset of the file.")] = None,
-    horizon: Annotated[int, typer.Option(help="Bars ahead; more than 1 needs `vaiom horizons`.")] = 1,
+    bars: Annotated[Path, option("Bar folder, or Parquet file of one asset.")],
+    symbol: Annotated[str | None, option("One asset of the folder, or the asset of the file.")] = None,
+    horizon: Annotated[int, option("Bars ahead; more than 1 needs `vaiom horizons`.")] = 1,
     now: Now = None,
     device: FewDevice = None,
     json: Json = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print one CSV line per asset.")] = False,
+    csv: Annotated[bool, option("Print one CSV line per asset.", "--csv")] = False,
 ) -> None:
     """Forecast the next return of each asset, given that it is not zero."""
     if json and csv:
@@ -119,13 +118,13 @@ def predict(
 @answers
 def risk(
     run: ModelPath,
-    bars: Annotated[Path, typer.Option(help="Bar folder with the assets of the positions.")],
-    positions: Annotated[Path, typer.Option(help="File of symbol,amount lines in money; negative is short.")],
-    horizon: Annotated[int, typer.Option(min=1, help="Bars ahead; more than 1 needs `vaiom horizons`.")] = 1,
-    level: Annotated[float, typer.Option(help="Of value at risk and expected shortfall.")] = 0.99,
-    given: Annotated[list[str] | None, typer.Option(metavar="SYMBOL=R", help="Scenario: a log return.")] = None,
-    draws: Annotated[int, typer.Option(min=100, help="Samples; more reduce the sampling error.")] = 50_000,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the samples.")] = 0,
+    bars: Annotated[Path, option("Bar folder with the assets of the positions.")],
+    positions: Annotated[Path, option("File of symbol,amount lines in money; negative is short.")],
+    horizon: Annotated[int, option("Bars ahead; more than 1 needs `vaiom horizons`.", min=1)] = 1,
+    level: Annotated[float, option("Confidence level of value at risk and expected shortfall.")] = 0.99,
+    given: Annotated[list[str] | None, option("Scenario: a log return; repeatable.", metavar="SYMBOL=R")] = None,
+    draws: Annotated[int, option("Number of samples; more of them reduce the sampling error.", min=100)] = 50_000,
+    seed: Annotated[int, option("Random seed of the samples.", min=0)] = 0,
     now: Now = None,
     plot: Plot = None,
     device: FewDevice = None,
@@ -205,9 +204,9 @@ def _draw(dists: Sequence[vaiom.ReturnDistribution | Portfolio], file: Path) -> 
 
 @answers
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or checkpoint file.")],
-    onnx: Annotated[Path, typer.Option(help="File to write.")],
-    corpus: Annotated[Path | None, typer.Option(help="Corpus to check it on; by default, the run's.")] = None,
+    run: Annotated[Path, argument("RUN", "Run folder, or checkpoint file.")],
+    onnx: Annotated[Path, option("File to write.")],
+    corpus: Annotated[Path | None, option("Corpus to check it on; by default, the run's.")] = None,
 ) -> Answer:
     """Export a model as ONNX, after a check that it answers as PyTorch does."""
     from vaiom.forecast.torch_engine import export_run
@@ -220,22 +219,22 @@ def export(
 
 def serve(
     run: ModelPath,
-    bars: Annotated[Path | None, typer.Option(help="Bar folder; its assets are live from the start.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; by default, only this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
-    allow_host: Annotated[list[str] | None, typer.Option(help="Further host name of the service; repeatable.")] = None,
-    state: Annotated[Path | None, typer.Option(help="Folder for what survives a restart.")] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="File of API keys, one per line; else open to all.")] = None,
-    rate_limit: Annotated[str | None, typer.Option(help="Limit per key or address, for example 600/min.")] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Largest request, in bytes.")] = 1 << 20,
-    body_seconds: Annotated[float, typer.Option(help="Longest time for a request to arrive.")] = 10.0,
-    alert_bits: Annotated[float, typer.Option(help="Alert if worse than Frequency by more than this.")] = 0.0,
-    backfill: Annotated[int, typer.Option(min=0, help="Last bars of --bars to forecast and score.")] = 96,
-    ledger: Annotated[Path | None, typer.Option(help="Record each forecast here before its bar is known.")] = None,
-    follow: Annotated[str | None, typer.Option(metavar="SOURCE", help="Take new bars from " + SOURCES)] = None,
+    bars: Annotated[Path | None, option("Bar folder; its assets are live from the start.")] = None,
+    host: Annotated[str, option("Address to listen on; by default, only this machine.")] = "127.0.0.1",
+    port: Annotated[int, option("Port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
+    allow_host: Annotated[list[str] | None, option("Further host name of the service; repeatable.")] = None,
+    state: Annotated[Path | None, option("Folder that survives restarts; by default, beside the model.")] = None,
+    api_key_file: Annotated[Path | None, option("File of API keys, one per line; without it, anyone may ask.")] = None,
+    rate_limit: Annotated[str | None, option("Limit per key or address, for example 600/min.")] = None,
+    max_body: Annotated[int, option("Largest request, in bytes.", min=1)] = 1 << 20,
+    body_seconds: Annotated[float, option("Longest time for a request to arrive, in seconds.")] = 10.0,
+    alert_bits: Annotated[float, option("Alert if the model is worse than Frequency by more bits than this.")] = 0.0,
+    backfill: Annotated[int, option("Last bars of --bars to forecast and score at the start.", min=0)] = 96,
+    ledger: Annotated[Path | None, option("Record each forecast here before its bar is known.")] = None,
+    follow: Annotated[str | None, option("Take new bars from " + SOURCES, metavar="SOURCE")] = None,
     utc_offset: UtcOffset = "0h",
     device: Device = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the model.")] = None,
+    threads: Annotated[int | None, option("CPU threads of the model.", min=1)] = None,
 ) -> None:
     """Serve forecasts and live assets over HTTP, with a dashboard."""
     # The bars of a request are few: more threads for them would only take processors from the model.
@@ -258,12 +257,12 @@ def serve(
 
 
 def follow(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Where new bars come from: " + SOURCES)],
-    url: Annotated[str, typer.Option(help="Address of the service.")] = "http://127.0.0.1:8000",
-    symbol: Annotated[str | None, typer.Option(help="Name of the asset, or * to take it from file names.")] = None,
-    shift: Annotated[str, typer.Option(help="Move all timestamps, for example 2h or -30min.")] = "0h",
+    source: Annotated[str, argument("SOURCE", "Where new bars come from: " + SOURCES)],
+    url: Annotated[str, option("Address of the service.")] = "http://127.0.0.1:8000",
+    symbol: Annotated[str | None, option("Name of the asset, or * to take it from file names.")] = None,
+    shift: Annotated[str, option("Move all timestamps, for example 2h or -30min.")] = "0h",
     utc_offset: UtcOffset = "0h",
-    api_key_file: Annotated[Path | None, typer.Option(help="File whose first line is the API key.")] = None,
+    api_key_file: Annotated[Path | None, option("File whose first line is the API key.")] = None,
 ) -> None:
     """Send new bars from a source, such as a folder that another program writes to, to a running service."""
     from vaiom.market.feeds import open_feed
@@ -281,10 +280,10 @@ def follow(
 
 @answers
 def state(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --state folder of a stopped service.")],
+    folder: Annotated[Path, argument("FOLDER", "The --state folder of a stopped service.")],
     after: Annotated[datetime | None, date("Remove the bars after this time, and their scores.")] = None,
-    symbol: Annotated[str | None, typer.Option(help="Remove bars of this asset only.")] = None,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Replay all stored bars at the next start.")] = False,
+    symbol: Annotated[str | None, option("Remove bars of this asset only.")] = None,
+    rebuild: Annotated[bool, option("Replay all stored bars at the next start.", "--rebuild")] = False,
 ) -> Answer:
     """Show the bars that a service has stored, remove some, or have its state computed again."""
     from vaiom.serve.run import open_state

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -14,6 +16,7 @@ import typer
 from vaiom import __version__
 from vaiom.cli import data, evaluate, forecast, run, train
 from vaiom.cli.console import user_errors
+from vaiom.cli.options import option
 from vaiom.errors import ConfigError
 
 _PLAIN: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
@@ -38,7 +41,8 @@ _COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
 }
 for group, commands in _COMMANDS.items():
     for command in commands:
-        group.command(command.__name__.strip("_"))(command)
+        text = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(command) or "")  # terminals break lines themselves
+        group.command(command.__name__.strip("_"), help=text)(command)
 # These commands need a checkout: their arguments, --help included, are passed on to the program there.
 _FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -56,7 +60,7 @@ def bench(context: typer.Context) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def root(version: Annotated[bool, option("Print the version and exit.", "--version")] = False) -> None:
     if version:
         print(__version__)
         raise typer.Exit

@@ -10,11 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 import vaiom
-from vaiom.cli.console import Answer, Device, Symbol, answers, note, progress_bar
+from vaiom.cli.console import Answer, answers, note, progress_bar
 from vaiom.cli.forecast import describe_forecasts, describe_quality
+from vaiom.cli.options import Device, Symbol, argument, option
 from vaiom.cli.train import Settings, training_report
 from vaiom.errors import EXTRAS, ConfigError, require_installed
 from vaiom.files import Progress, ensure_folder, read_json, sha256_file, write_json
@@ -33,10 +32,10 @@ FOR_CPU, FOR_GPU = "demo", "best"
 
 @answers
 def run(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Price files that `vaiom data import` reads.")],
-    out: Annotated[Path, typer.Option(help="Folder for all results; run it again to continue there.")],
+    files: Annotated[list[Path], argument("FILE", "Price files that `vaiom data import` reads.")],
+    out: Annotated[Path, option("Folder for all results; run it again to continue there.")],
     symbol: Symbol = None,
-    experiment: Annotated[str | None, typer.Option(help="By default, one that this machine can train.")] = None,
+    experiment: Annotated[str | None, option("Experiment to train; by default, one for this machine.")] = None,
     settings: Settings = None,
     device: Device = "auto",
 ) -> Answer:
@@ -66,8 +65,8 @@ def run(
 
 @answers
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for all results; an earlier demo is replaced.")] = FOLDER,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of market and model.")] = 17,
+    out: Annotated[Path, option("Folder for all results; an earlier demo is replaced.")] = FOLDER,
+    seed: Annotated[int, option("Random seed of market and model.", min=0)] = 17,
     device: Device = "auto",
 ) -> Answer:
     """Do the whole job on a simulated market whose best possible score is known."""

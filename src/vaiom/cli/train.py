@@ -11,10 +11,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import vaiom
-from vaiom.cli.console import Answer, CorpusPath, Device, Every, Resume, RunCorpus, RunPath, answers, date, progress_bar
+from vaiom.cli.console import Answer, answers, progress_bar
+from vaiom.cli.options import CorpusPath, Device, Every, Resume, RunCorpus, RunPath, argument, date, option
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 NOTED_RISE = 0.001  # bits by which the last Validation may exceed the best without a note
 
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable.")]
+Settings = Annotated[list[str] | None, option("Change a setting; repeatable.", "--set", metavar="KEY=VALUE")]
 
 
 @answers
 def experiments(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this experiment in full.")] = "",
-    corpus: Annotated[Path | None, typer.Option(help="Count parameters for this corpus, not the paper's.")] = None,
+    name: Annotated[str, argument("[NAME]", "Show this experiment in full.")] = "",
+    corpus: Annotated[Path | None, option("Count parameters for this corpus, not for the paper's.")] = None,
     every: Every = False,
 ) -> Answer:
     """List the main experiments; with a name, show its configuration and exact number of parameters."""
@@ -60,12 +59,12 @@ def experiments(
 @answers
 def train(
     corpus: CorpusPath,
-    out: Annotated[Path, typer.Option(help="Run folder to write.")],
-    experiment: Annotated[str | None, typer.Option(help="Name from `vaiom experiments`.")] = None,
-    start: Annotated[Path | None, typer.Option("--from", metavar="MODEL", help="Or continue from this model.")] = None,
-    against: Annotated[list[Path] | None, typer.Option(help="With --from: run to compare with; repeatable.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed, instead of the experiment's.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of steps, instead of the experiment's.")] = None,
+    out: Annotated[Path, option("Run folder to write.")],
+    experiment: Annotated[str | None, option("Name from `vaiom experiments`.")] = None,
+    start: Annotated[Path | None, option("Run or model to continue from instead.", "--from", metavar="MODEL")] = None,
+    against: Annotated[list[Path] | None, option("With --from: run to compare with; repeatable.")] = None,
+    seed: Annotated[int | None, option("Random seed, instead of the experiment's.")] = None,
+    steps: Annotated[int | None, option("Number of steps, instead of the experiment's.")] = None,
     device: Device = "auto",
     settings: Settings = None,
     resume: Resume = False,
@@ -92,10 +91,10 @@ def train(
 @answers
 def refit(
     run: RunPath,
-    corpus: Annotated[Path, typer.Option(help="Corpus with the newest bars.")],
-    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+    corpus: Annotated[Path, option("Corpus with the newest bars.")],
+    out: Annotated[Path, option("Run folder to write.")],
     until: Annotated[datetime | None, date("Use only bars before this date.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm that held-out data may be used.")] = False,
+    yes: Annotated[bool, option("Confirm that held-out data may be used.", "--yes")] = False,
     device: Device = "auto",
     resume: Resume = False,
 ) -> Answer | None:
@@ -118,9 +117,9 @@ def refit(
 @answers
 def horizons(
     run: RunPath,
-    horizons: Annotated[str, typer.Option(metavar="A,B", help="Numbers of bars, as in 4,8,24.")] = "",
+    horizons: Annotated[str, option("Numbers of bars, as in 4,8,24.", metavar="A,B")] = "",
     corpus: RunCorpus = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the heads.")] = 17,
+    seed: Annotated[int, option("Random seed of the heads.", min=0)] = 17,
     device: Device = "auto",
 ) -> Answer:
     """Train small extra heads for the return over several bars, 4, 8 and 24 by default; the model does not change."""
