@@ -51,10 +51,9 @@ def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[Mar
     ours |= {f"{name}_bits": float(losses.mean()) for name, losses in bits.items()}
     theirs |= {f"{name}_bits": float(losses.mean()) for name, losses in real_bits.items()}
     ours |= {GAIN: float(gains.mean()), "oracle_gain_standard_error": standard_error(gains, blocks)}
-    demands = {
-        name: (f"within {limit} of real", abs(ours[name] - theirs[name]) <= limit)
-        for name, limit in MAX_DISTANCE.items()
-    }
+    demands = {}
+    for name, limit in MAX_DISTANCE.items():
+        demands[name] = f"within {limit} of real", abs(ours[name] - theirs[name]) <= limit
     low, high = GAIN_RANGE_BITS
     demands[GAIN] = f"{low} to {high}", low <= ours[GAIN] <= high
     table = []
@@ -82,12 +81,12 @@ def _shape(corpus: Corpus) -> dict[str, float]:
 def _autocorrelation(corpus: Corpus, lag: int) -> float:
     """Correlation of |ret_z| with itself `lag` rows later where both rows are unmasked; the mean over assets."""
     column = np.abs(corpus.cont[:, CONT_FIELDS.index("ret_z")].astype(np.float64))
-    each = []
+    correlations = []
     for rows in corpus.asset_slices.values():
         values, usable = column[rows], ~corpus.mask_any[rows]
         both = usable[lag:] & usable[:-lag]
-        each.append(float(np.corrcoef(values[lag:][both], values[:-lag][both])[0, 1]))
-    return float(np.mean(each))
+        correlations.append(float(np.corrcoef(values[lag:][both], values[:-lag][both])[0, 1]))
+    return float(np.mean(correlations))
 
 
 def main(real: Path) -> None:
@@ -96,7 +95,7 @@ def main(real: Path) -> None:
     with TemporaryDirectory() as folder:  # both are measured by the definitions of the corpus
         bars = Path(folder) / "bars"
         write_market(config, bars)
-        found = compare_markets(corpus_in_memory(bars), Oracle.load(bars), corpus_in_memory(real))
+        measures = compare_markets(corpus_in_memory(bars), Oracle.load(bars), corpus_in_memory(real))
     met = {None: "", True: "yes", False: "NO"}
     columns = [
         Column("measure", text, "measure"),
@@ -105,7 +104,7 @@ def main(real: Path) -> None:
         Column("demanded", text, lambda row: row.demand or ""),
         Column("met", text, lambda row: met[row.met]),
     ]
-    show(Table.of("The simulated market compared with real bars", columns, found))
+    show(Table.of("The simulated market compared with real bars", columns, measures))
 
 
 if __name__ == "__main__":

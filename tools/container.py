@@ -28,7 +28,7 @@ BAR = {"datetime": "2026-01-01T00:00:00", "open": 1.08, "high": 1.081, "low": 1.
 
 
 def read_stages(text: str) -> list[list[tuple[str, str]]]:
-    """The instructions of each stage, each with its words on one line."""
+    """The instructions of each stage, as name and arguments."""
     lines = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
     stages: list[list[tuple[str, str]]] = []
     for name, _, words in (line.partition(" ") for line in lines if line.strip()):
@@ -76,7 +76,7 @@ class Machine:
         return {**kept, "TORCH_INDEX": os.environ.get("TORCH_INDEX", ""), **more, "PATH": self.path}
 
     def freeze(self) -> None:
-        """Nothing but the state and a folder for temporary files can be written, by whoever is not root."""
+        """Make everything but the state and temporary files read-only for users other than root."""
         for path in self.folder.rglob("*"):
             if not path.is_symlink():
                 path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222 | 0o444)
@@ -85,7 +85,7 @@ class Machine:
             each.chmod(0o700)
 
     def as_user(self, words: str) -> dict[str, Any]:
-        """Options of a process that runs as the image's user, where this one may choose."""
+        """Options to start a process as the image's user; none unless this one is root."""
         if os.getuid():
             print("NOT PROVED: another user (only root can become one)")
             return {}
@@ -112,18 +112,18 @@ class Machine:
         process = subprocess.Popen(command, **options)
         try:
             assert process.stderr
-            said = []
+            lines = []
             for line in process.stderr:
-                said.append(line)
+                lines.append(line)
                 if found := re.search(r"http://[\w.]+:(\d+)", line):
                     break
             else:
-                sys.exit(f"the service did not start: {''.join(said)}")
+                sys.exit(f"the service did not start: {''.join(lines)}")
             yield int(found[1])
         finally:
             process.terminate()
             process.communicate(timeout=60)
-        if process.returncode not in (0, -signal.SIGTERM):  # it ends in order, then by the signal that asked it to
+        if process.returncode not in (0, -signal.SIGTERM):  # a clean end, or the signal itself
             sys.exit(f"the service ended with {process.returncode}")
 
 
@@ -156,10 +156,10 @@ def strays(machine: Machine, user: int) -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--python", default=sys.executable, help="an interpreter that every user may run")
-    wanted = parser.parse_args()
+    args = parser.parse_args()
     build, image = read_stages((ROOT / "Containerfile").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as name:
-        machine = Machine(Path(name), wanted.python)
+        machine = Machine(Path(name), args.python)
         machine.folder.chmod(0o755)
         machine.build(build)
         machine.freeze()

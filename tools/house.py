@@ -39,7 +39,7 @@ def module_name(path: Path) -> str:
 def imports_by_module() -> dict[str, set[str]]:
     """For each module of the package the modules of the package that it imports, lazily or not."""
     modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
-    found: dict[str, set[str]] = defaultdict(set)
+    imports: dict[str, set[str]] = defaultdict(set)
     for name, path in modules.items():
         for node in ast.walk(ast.parse(path.read_text())):
             targets: list[str] = []
@@ -47,8 +47,8 @@ def imports_by_module() -> dict[str, set[str]]:
                 targets = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
                 targets = [alias.name for alias in node.names]
-            found[name] |= {target for target in targets if target in modules and target != name}
-    return found
+            imports[name] |= {target for target in targets if target in modules and target != name}
+    return imports
 
 
 def room_of(module: str) -> str:
@@ -83,19 +83,19 @@ def measure() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--rooms", action="store_true", help="each room too")
-    wanted = parser.parse_args()
-    found = measure()
-    if wanted.json:
-        print(json.dumps(found, indent=2))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rooms", action="store_true", help="show each room too")
+    args = parser.parse_args()
+    measured = measure()
+    if args.json:
+        print(json.dumps(measured, indent=2))
         return
-    tables = {**found["folders"], **(found["rooms"] if wanted.rooms else {})}
+    tables = {**measured["folders"], **(measured["rooms"] if args.rooms else {})}
     print(f"{'':14}{'files':>8}{'lines':>8}{'statements':>12}{'functions':>11}")
     for name, row in tables.items():
         print(f"{name:14}{row['files']:8,}{row['lines']:8,}{row['statements']:12,}{row['functions']:11,}")
     for name in ("room_edges", "modules_with_one_importer", "longest_file", "repeated_runs"):
-        print(f"{name.replace('_', ' ')}: {found[name]:,}")
+        print(f"{name.replace('_', ' ')}: {measured[name]:,}")
 
 
 if __name__ == "__main__":

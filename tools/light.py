@@ -16,8 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST = 350
-"""Megabytes of the whole environment."""
+MOST = 350  # megabytes of the whole environment
 BARS, SEED = 1_200, 17
 
 
@@ -37,12 +36,14 @@ def main(wheel: str) -> None:
         stamp = now + timedelta(hours=number)
         lines.append(f"{stamp},{before},{max(before, price) * 1.0002},{min(before, price) * 0.9998},{price}")
     file.write_text("\n".join(lines))
-    began = time.monotonic()
+    start = time.monotonic()
     command = [python, "-m", "vaiom", "forecast", file, "--json"]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=folder, env=alone).stdout)
-    took, [forecast] = time.monotonic() - began, answer["forecasts"]
+    seconds, [forecast] = time.monotonic() - start, answer["forecasts"]
     assert answer["model"]["engine"] == "numpy"
-    print(f"{size:.0f} MB; {forecast['symbol']}: up with {forecast['prob_up']:.1%}, after {took:.1f} s of the command")
+    print(
+        f"{size:.0f} MB; {forecast['symbol']}: up with {forecast['prob_up']:.1%}, after {seconds:.1f} s of the command"
+    )
     if size > MOST:
         sys.exit(f"more than {MOST} MB")
 

@@ -23,42 +23,44 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 def bill_of_materials(package: str, extras: frozenset[str]) -> dict[str, Any]:
     """The document: the package, all that it needs with these extras, and who needs whom."""
-    found: dict[str, Distribution] = {}
+    packages: dict[str, Distribution] = {}
     needs: dict[str, list[str]] = {}
     waiting = [(package, extras)]
     while waiting:
-        name, wanted = waiting.pop()
+        name, with_extras = waiting.pop()
         try:
-            known = distribution(name)
+            installed = distribution(name)
         except PackageNotFoundError:
             continue  # not needed on this platform, or not installed: what is not here is not shipped
-        key = _key(known.name)
-        if key in found and not wanted:
+        key = _key(installed.name)
+        if key in packages and not with_extras:
             continue
-        found[key] = known
-        required = list(_requirements(known, wanted))
+        packages[key] = installed
+        required = list(_requirements(installed, with_extras))
         needs[key] = sorted({*needs.get(key, []), *required})
-        waiting += [(each, frozenset()) for each in required if each not in found]
+        waiting += [(other, frozenset()) for other in required if other not in packages]
     root = _key(package)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": SPEC_VERSION,
         "version": 1,
-        "metadata": {"component": _component(found[root], "application")},
-        "components": [_component(found[key], "library") for key in sorted(found) if key != root],
+        "metadata": {"component": _component(packages[root], "application")},
+        "components": [_component(packages[key], "library") for key in sorted(packages) if key != root],
         "dependencies": [
-            {"ref": _purl(found[key]), "dependsOn": [_purl(found[each]) for each in needs[key] if each in found]}
-            for key in sorted(found)
+            {
+                "ref": _purl(packages[key]),
+                "dependsOn": [_purl(packages[other]) for other in needs[key] if other in packages],
+            }
+            for key in sorted(packages)
         ],
     }
 
 
 def _requirements(package: Distribution, extras: frozenset[str]) -> Iterator[str]:
-    """The packages that it asks for, those behind an extra only where the extra is wanted."""
+    """The names of the packages that it requires with these extras."""
     for text in package.requires or []:
-        name = _NAME.match(text)
-        asked = _EXTRA.search(text)
-        if name and (asked is None or asked[1] in extras):
+        name, extra = _NAME.match(text), _EXTRA.search(text)
+        if name and (extra is None or extra[1] in extras):
             yield _key(name[0])
 
 
@@ -87,7 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the bill of materials of an installed package.")
     parser.add_argument("--package", default="vaiom")
     parser.add_argument("--extra", action="append", default=[], help="an extra that the release ships with")
-    parser.add_argument("--out", type=Path, help="the file to write; else stdout")
+    parser.add_argument("--out", type=Path, help="file to write; by default, stdout")
     options = parser.parse_args()
     text = json.dumps(bill_of_materials(options.package, frozenset(options.extra)), indent=2) + "\n"
     if options.out:

@@ -148,16 +148,13 @@ def build(
     from vaiom.experiments.engine import Engine
 
     runner = Engine(name=engine, workers=workers, device="cpu")
-    options: dict[str, Any] = {
-        "timeframe": timeframe.lower(),
-        "classes": classes and _class_table(classes),
-        "like": like,
-    }
-    options["engine"] = None if runner == Engine(device="cpu") else runner
+    options: dict[str, Any] = {"timeframe": timeframe.lower(), "like": like, "overwrite": overwrite}
+    options |= {"classes": _class_table(classes)} if classes else {}
+    options |= {"engine": runner} if runner != Engine(device="cpu") else {}
     if any((train_end, validation, test, seal)):
         options["splits"] = _splits(train_end, validation, test, seal)
     with progress_bar("building") as progress:
-        corpus = vaiom.build_corpus(bars, out, overwrite=overwrite, covered=True, progress=progress, **options)
+        corpus = vaiom.build_corpus(bars, out, covered=True, progress=progress, **options)
     empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not corpus.manifest["events"][name]]
     last = max(asset["last"] for asset in corpus.manifest["assets"].values())
     notes = [f"note: no event with full context in {', '.join(empty)}; the bars end {last[:10]}"] if empty else []
