@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from fuzz.mutations import Mutate, spoil_json, spoil_text
-from vaiom.cli import console
 from vaiom.cli import data as corpus_command
+from vaiom.cli import options
 from vaiom.market.download import Ledger
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
@@ -38,8 +38,8 @@ def targets(scratch: Path) -> dict[str, Entry]:
         return [seed.encode() for seed in seeds]
 
     return {
-        "span": (texts("2h", "-30min", "1d", "+90m"), spoil_text, _of(console.parse_span), 120),
-        "date": (texts("2024-01-01", "2024-01-01T12:30:00", "20240101"), spoil_text, _of(console.parse_date), 120),
+        "span": (texts("2h", "-30min", "1d", "+90m"), spoil_text, _of(options.parse_span), 120),
+        "date": (texts("2024-01-01", "2024-01-01T12:30:00", "20240101"), spoil_text, _of(options.parse_date), 120),
         "splits": (texts("2024-07-01:2025-01-01", "2024-01-01"), spoil_text, _of(_splits), 80),
         "setting": (texts(*SETTINGS), spoil_text, _of(lambda text: Experiment(name="x").with_settings([text])), 120),
         "symbol": (texts("EURUSD", "BRK.B", "EUR/USD"), spoil_text, _of(_symbol), 100),
