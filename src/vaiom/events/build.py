@@ -34,8 +34,6 @@ from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 
 ROWS_PER_TASK = 1_000_000
 """Assets are grouped into tasks of about this many rows: starting a process takes a second."""
-STRETCH_ROWS = 1 << 18
-"""Rows of a history that are searched for hidden bars at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +134,13 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
             problem, where = "an asset that the corpus does not have cannot be appended", bars / f"{unknown[0]}.parquet"
             fix = "build the corpus again: asset ids and the tokenizer are fitted on all assets"
             raise DataError(problem, where=where, expected=", ".join(tokenizer.symbols), fix=fix)
-        states = _read_states(old, path / old.manifest["folder"] / corpus.STATE_NAME)
+        file, step = path / old.manifest["folder"] / corpus.STATE_NAME, step_seconds(tokenizer.timeframe)
+        stored_states = files.read_json(file)
+        if not isinstance(stored_states, dict) or list(stored_states) != list(old.asset_slices):
+            raise damaged(file)
+        states = {symbol: AssetState.from_json(value) for symbol, value in stored_states.items()}
+        if any(state.slots is None or state.slots.step != step for state in states.values()):
+            raise damaged(file)
         fresh, sources = {}, []
         sizes = {symbol: inside.stop - inside.start for symbol, inside in old.asset_slices.items()}
         for symbol in counted(symbols_in(bars), progress):
@@ -272,7 +276,7 @@ def _read_checked(file: Path, timeframe: str) -> pl.DataFrame:
         problem, got = "the bars are of another timeframe", f"bars mostly {inferred} apart"
         fix = ("`vaiom data resample`, or " if inferred < expected else "") + "name the right --timeframe"
         raise DataError(problem, where=file, expected=f"{timeframe} bars", got=got, fix=fix)
-    for stretch in frame.iter_slices(STRETCH_ROWS):
+    for stretch in frame.iter_slices(1 << 18):  # in stretches: memory stays bounded
         hidden, _ = find_higher_timeframe_bars(stretch, int(expected.total_seconds()))
         if hidden.any():
             raise DataError(
@@ -283,18 +287,6 @@ def _read_checked(file: Path, timeframe: str) -> pl.DataFrame:
                 fix="remove these rows, or empty their High, Low and Volume",
             )
     return frame
-
-
-def _read_states(old: Corpus, file: Path) -> dict[str, AssetState]:
-    """The recursive state of each asset."""
-    values = files.read_json(file)
-    if not isinstance(values, dict) or list(values) != list(old.asset_slices):
-        raise damaged(file)
-    states = {symbol: AssetState.from_json(value) for symbol, value in values.items()}
-    step = step_seconds(old.tokenizer.timeframe)
-    if any(state.slots is None or state.slots.step != step for state in states.values()):
-        raise damaged(file)
-    return states
 
 
 def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.DataFrame:

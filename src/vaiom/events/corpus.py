@@ -32,7 +32,6 @@ from vaiom.market.timeframes import step_seconds
 FORMAT = "vaiom-corpus"
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
-_FOLDER = re.compile(r"rows-[0-9a-f]{16}")
 TOKENIZER_NAME = "tokenizer.json"
 STATE_NAME = "state.json"
 LEDGER_NAME = "ledger.jsonl"
@@ -367,7 +366,7 @@ def _require_shape(manifest: dict[str, Any]) -> None:
     hashes = [*(entry["sha256"] for entry in arrays), manifest["tokenizer_sha256"], manifest["state_sha256"]]
     sizes, counts = [asset["rows"] for asset in assets], manifest["events"]
     sound = {
-        "folder": _FOLDER.fullmatch(manifest["folder"]) is not None,
+        "folder": re.fullmatch(r"rows-[0-9a-f]{16}", manifest["folder"]) is not None,
         "arrays": {name: entry["dtype"] for name, entry in manifest["arrays"].items()} == fields.COLUMN_TYPES,
         "hashes": all(isinstance(each, str) for each in hashes),
         "rows of an asset": all(type(size) is int and size > 0 for size in sizes),

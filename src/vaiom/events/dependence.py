@@ -33,10 +33,6 @@ UNUSABLE = MASK_BITS["missing"] | MASK_BITS["bad_data"]
 Series = tuple[Any, Floats, Floats]
 """One asset's stamps, scores and scales."""
 
-_ONE_SIGMA = (0.1586553, 0.8413447)  # levels of a normal distribution
-_MOST_STEPS = 100
-_CLOSE = 1e-8
-_TOLERANCE = 1e-12
 _MOST_EXPLAINED = 0.5
 """The most of a new asset's variance that others may explain before it has data."""
 
@@ -84,7 +80,7 @@ class Dependence:
             raise ValueError("parameters without sense")
         for matrix in (self.covariance, self.correlation):
             values = np.linalg.eigvalsh(matrix)
-            if not np.array_equal(matrix, matrix.T) or not values[0] > _TOLERANCE * values[-1] > 0:
+            if not np.array_equal(matrix, matrix.T) or not values[0] > 1e-12 * values[-1] > 0:
                 raise ValueError("a matrix that is not positive definite")
 
     @classmethod
@@ -220,7 +216,7 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
     if np.abs(np.log(variances / np.diag(covariance))).max() > 1:
         # A distant start would crawl along the boundary of positive definiteness: begin where diagonals dominate.
         added = 1 - 2 * np.diag(precision) + np.abs(precision).sum(axis=1)
-    for _ in range(_MOST_STEPS):
+    for _ in range(100):
         inverse = np.linalg.inv(precision + np.diag(added))
         slope = 1 - np.diag(inverse)
         step = -np.linalg.solve(inverse * inverse, slope)
@@ -228,7 +224,7 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
         if not (gain >= 0 and np.diag(inverse).min() > 0):
             break
         decrement = math.sqrt(gain)
-        if decrement < _CLOSE * len(variances):
+        if decrement < 1e-8 * len(variances):
             return np.asarray((inverse + inverse.T) / 2 * unit)
         # The dual is self-concordant: damped steps stay inside, without a line search.
         added += step if decrement < 0.25 else step / (1 + decrement)
@@ -252,7 +248,7 @@ def pit_of(dists: BucketDistribution[Any], prob_zero: Any, log_ret: Any) -> Floa
 
 def scale_of(dists: BucketDistribution[Any]) -> Floats:
     """Half the width of the central 68%: the standard deviation of a normal distribution."""
-    low, high = np.moveaxis(np.asarray(dists.quantile(_ONE_SIGMA)), -1, 0)
+    low, high = np.moveaxis(np.asarray(dists.quantile((0.1586553, 0.8413447))), -1, 0)
     return np.asarray(high - low) / 2
 
 

@@ -203,7 +203,6 @@ ANY_MASK = np.uint8((1 << len(MASKS)) - 1)
 BAD_RETURN, BAD_GAP = np.uint8(1 << 5), np.uint8(1 << 6)
 
 _FIRST_MASK = CONT_FIELDS.index(f"mask_{next(iter(MASKS))}")
-_FIRST_CALENDAR = DISC_FIELDS.index("years_since_2000")
 # Row f holds the six mask channels of a row whose flags are f.
 _MASK_CHANNELS = np.stack(
     [(np.arange(256, dtype=np.uint8) & bit) != 0 for bit in (*MASK_BITS.values(), ANY_MASK)], axis=1
@@ -356,8 +355,9 @@ def discrete_inputs(columns: Columns, meta: npt.NDArray[np.integer]) -> npt.NDAr
     unmasked = ~has_flag(columns["flags"], ANY_MASK)
     for index, name in enumerate(BUCKETED):
         out[:, index] = columns[name] * unmasked
-    out[:, 3 : 3 + len(META_FIELDS)] = meta
-    out[:, _FIRST_CALENDAR:-1] = calendar_fields(columns["timestamp"])
+    first_calendar = len(BUCKETED) + len(META_FIELDS)
+    out[:, len(BUCKETED) : first_calendar] = meta
+    out[:, first_calendar:-1] = calendar_fields(columns["timestamp"])
     out[:, -1] = ~unmasked
     return out
 

@@ -41,10 +41,7 @@ PARKINSON = 4 * math.log(2)
 
 LONG_SERIES = 500
 """Longer series are averaged by Polars, with the same bits; its start-up costs as much as a loop of this length."""
-MOST_MISSING = 10_000_000
-"""More consecutive rows without a value than any history has."""
 
-_NEVER = -(10**6)  # a week long before any that can be stored
 _SLOT_ALPHA = 2 / (SLOT_WEEKS + 1)
 
 Floats = npt.NDArray[np.float64]
@@ -90,7 +87,8 @@ class Slots:
     def empty(cls, num_quantities: int, step: int) -> Slots:
         """The table before the first row, for a timeframe of `step` seconds."""
         shape = (num_quantities, WEEK // step)
-        return cls(level=np.zeros(shape), count=np.zeros(shape, np.int64), last_week=np.full(shape, _NEVER))
+        never = np.full(shape, -(10**6))  # a week long before any that can be stored
+        return cls(level=np.zeros(shape), count=np.zeros(shape, np.int64), last_week=never)
 
     def copy(self) -> Slots:
         return Slots(level=self.level.copy(), count=self.count.copy(), last_week=self.last_week.copy())
@@ -143,7 +141,7 @@ class AssetState:
                 mean, num_missing = value[name]
                 if mean is not None and not 0 <= float(mean) < math.inf:
                     raise ValueError(f"{name} is a mean of squares")
-                if not 0 <= int(num_missing) < MOST_MISSING:
+                if not 0 <= int(num_missing) < 10_000_000:  # more than any history has
                     raise ValueError(f"{name} lacks {num_missing} values")
                 scales[name] = Ewma(math.nan if mean is None else float(mean), int(num_missing))
             num_clean = int(value["num_clean"])
