@@ -27,7 +27,6 @@ LAST_SECOND = np.iinfo(np.uint32).max
 _SECONDS_PER_DAY = 86_400
 WEEK = 7 * _SECONDS_PER_DAY
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
-_FEWEST_WEEKS = 2
 _OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
 
 Seconds = npt.NDArray[np.integer]
@@ -69,7 +68,7 @@ def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
     """
     stamps = seconds.astype(np.int64)
     last, weeks = int(stamps[-1]), int(stamps[-1] - stamps[0]) // WEEK
-    if weeks < _FEWEST_WEEKS:
+    if weeks < 2:
         return last + ahead * step
     before = WEEK * np.arange(1, weeks + 1)
     for slots in (1, WEEK // step)[ahead > 1 :]:  # nearly always the first suffices

@@ -31,8 +31,6 @@ TAIL_CUTOFFS = (-8.0, -5.0, -3.0, -2.0, 2.0, 3.0, 5.0, 8.0)
 INTERIOR_QUANTILES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 REGIME_QUANTILES = (0.2, 0.4, 0.6, 0.8)
 TOKENIZER_VERSION = 2
-MAX_EDGES = 255
-"""Bucket ids are stored as bytes."""
 
 # Pseudo-counts of each bucket, spread evenly: knots never coincide.
 _PSEUDO_RETURNS = PIECES
@@ -79,7 +77,7 @@ class Tokenizer:
         if set(self.edges) != {"return", "gap", "vol_regime"}:
             raise ValueError("edges of return, gap and vol_regime")
         for name, edges in self.edges.items():
-            if not (np.diff(edges) > 0).all() or len(edges) > MAX_EDGES:
+            if not (np.diff(edges) > 0).all() or len(edges) > 255:  # bucket ids are stored as bytes
                 raise ValueError(f"edges of {name} must increase")
         if len(self.edges["return"]) != fields.NUM_RETURN_BUCKETS + 1:
             raise ValueError(f"{fields.NUM_RETURN_BUCKETS} return buckets")

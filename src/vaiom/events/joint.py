@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 DRAWS = 20_000
 SHOWN_LEVELS = (0.01, 0.05, 0.5, 0.95, 0.99)
 
-_MOST_MONEY = 1e100
 _NEAR = 0.1
 """Draws within this share of the tail around the value at risk estimate its contributions."""
 
@@ -179,7 +178,7 @@ class JointDistribution:
 
     def portfolio(self, positions: Mapping[str, float], n: int = DRAWS, seed: int = 0) -> Portfolio:
         """Profit and loss of amounts of money in some of the assets, negative if short."""
-        amounts = _finite(positions, "an amount of money", _MOST_MONEY)
+        amounts = _finite(positions, "an amount of money", 1e100)
         at = self._at(list(amounts))
         profits = np.array(list(amounts.values())) * np.expm1(self.sample(n, seed)[:, at])
         return Portfolio(positions=amounts, profits=profits, notes=self.notes)
@@ -231,7 +230,7 @@ class Portfolio:
 
     def value_at_risk(self, level: float = 0.99) -> Estimate:
         """The quantile of the loss at `level`."""
-        self._worst(level)
+        self._worst(level)  # refuses a level that the draws do not reach
         profit = self.quantile(1 - level)
         return Estimate(-profit, profit.standard_error)
 

@@ -129,8 +129,10 @@ class Rows:
         if folder is None:
             return cls(slices_of(sizes), None, {name: np.empty(count, dtype) for name, dtype in _TYPES.items()})
         for name, dtype in _TYPES.items():
-            file = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, (count,))
-            assert file.offset == _HEADER_BYTES
+            with (folder / f"{name}.npy").open("wb") as stream:  # not mapped: some file systems only map to read
+                header = {"descr": dtype, "fortran_order": False, "shape": (count,)}
+                np.lib.format.write_array_header_1_0(stream, header)
+                assert stream.tell() == _HEADER_BYTES
         return cls(slices_of(sizes), folder, {})
 
     def read(self, names: Iterable[str], inside: slice) -> dict[str, npt.NDArray[Any]]:
