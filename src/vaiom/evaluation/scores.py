@@ -168,8 +168,8 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
     """Read what `write_events` wrote, in either format; other events than those of `same_as` are refused."""
     table, packed = Run(run).events(split), Run(run).events(split, ".npz")
     file = table if table.is_file() or not packed.is_file() else packed
+    fix = f"vaiom evaluate {run} --split {split}"
     if not file.is_file():
-        fix = f"vaiom evaluate {run} --split {split}"
         raise DataError("this split of the run has no scored events", where=file, fix=fix)
     try:
         if file == packed:
@@ -196,11 +196,10 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
             probs=probs,
         )
     except ImportError as error:
-        fix = "install polars, or evaluate again here"
-        raise DataError("reading this file needs polars", where=file, fix=fix) from error
+        raise DataError("reading this file needs polars", where=file, fix=f"install polars, or {fix}") from error
     except (DataError, *BAD_ARRAYS) as error:
         got = error.got if isinstance(error, DataError) else str(error).splitlines()[0]
-        raise DataError("not readable as scored events", where=file, got=got, fix="evaluate again") from error
+        raise DataError("not readable as scored events", where=file, got=got, fix=fix) from error
     if same_as is not None:
         require_same_events(same_as, events, where=run)
     return events
