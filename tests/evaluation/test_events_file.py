@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -80,3 +81,15 @@ def test_missing_damaged_and_foreign_files_are_refused(suffix: str, tmp_path: Pa
         np.savez(tmp_path / "events-validation.npz", symbol=np.array(["a"]))
         with pytest.raises(DataError, match="bits_model"):
             read_events(tmp_path, "validation")
+
+
+def test_an_archive_that_ends_too_early_is_refused(tmp_path: Path) -> None:
+    """The standard library raises an error without a message for it."""
+    file = tmp_path / "events-validation.npz"
+    np.savez(file, symbol=np.array(["a"]))
+    damaged = bytearray(file.read_bytes())
+    entry = damaged.rfind(b"PK\x01\x02")
+    struct.pack_into("<II", damaged, entry + 20, 1_000_000, 1_000_000)  # sizes in the archive and unpacked
+    file.write_bytes(damaged)
+    with pytest.raises(DataError, match="EOFError"):
+        read_events(tmp_path, "validation")

@@ -198,7 +198,7 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
     except ImportError as error:
         raise DataError("reading this file needs polars", where=file, fix=f"install polars, or {fix}") from error
     except (DataError, *BAD_ARRAYS) as error:
-        got = error.got if isinstance(error, DataError) else str(error).splitlines()[0]
+        got = error.got if isinstance(error, DataError) else (str(error) or type(error).__name__).splitlines()[0]
         raise DataError("not readable as scored events", where=file, got=got, fix=fix) from error
     if same_as is not None:
         require_same_events(same_as, events, where=run)
