@@ -178,7 +178,7 @@ def test_check_of_bars_too_short_for_a_corpus(vaiom: Vaiom, tmp_path: Path) -> N
     assert "Train holds no usable event" in vaiom("data", "check", tmp_path, "--json").json()["corpus_problem"]
     shown = vaiom("data", "check", tmp_path)
     assert shown.code == 0
-    assert "cannot become a corpus yet" in shown.err
+    assert "cannot become a corpus" in shown.err
 
 
 def test_download(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

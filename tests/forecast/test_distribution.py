@@ -134,6 +134,9 @@ def test_names_of_scipy_are_there(dist: ReturnDistribution, q: float) -> None:
     assert dist.interval(0.9) == pytest.approx((dist.ppf(0.05), dist.ppf(0.95)))
     np.testing.assert_array_equal(dist.rvs(7, seed=3), dist.sample(7, seed=3))
     assert dist.rvs(7, seed=3).shape == (7,)
+    np.testing.assert_array_equal(dist.rvs((2, 3), seed=3).ravel(), dist.rvs(6, seed=3))
+    assert dist.sf(dist.sigma) == 1 - dist.cdf(dist.sigma)
+    assert (dist.median(), dist.var()) == (dist.ppf(0.5), dist.std() ** 2)
 
 
 @given(distributions(), levels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import polars as pl
@@ -205,6 +205,10 @@ def test_old_and_masked_last_bars_are_stale(forecaster: Forecaster) -> None:
     last: datetime = bars["Datetime"][-1]
     assert not forecaster.predict(bars, "EURUSD", now=last + timedelta(hours=2)).stale
     old = forecaster.predict(bars, "EURUSD", now=last + timedelta(hours=2, seconds=1))
+    assert forecaster.predict(bars, "EURUSD", now=(last + timedelta(hours=2, seconds=1)).replace(tzinfo=UTC)).stale
+    for wrong in ("2024-01-01", datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2)))):
+        with pytest.raises(ConfigError, match="in UTC"):
+            forecaster.predict(bars, "EURUSD", now=wrong)
     assert old.stale
     assert old.stale_since == last + timedelta(hours=2)
     assert f"stale since {old.stale_since}" in repr(old)

@@ -153,6 +153,9 @@ def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Pa
     assert plot.is_file()
     code, out, _ = run(*words, "--given", "XAUUSD=-0.02", "--json")
     assert json.loads(out)["given"]["XAUUSD"]["profit"] == pytest.approx(200_000 * (1 - np.exp(-0.02)))
+    _, before, _ = run(*words, "--json")
+    positions.write_text("Symbol;Amount\nEURUSD;1000000\nXAUUSD;-200000\n", encoding="utf-8-sig")
+    assert run(*words, "--json")[1] == before  # as spreadsheets write it
     for text, said in (("EURUSD,nan\n", "not a position"), ("GBPUSD,1\n", "GBPUSD"), ("", "no positions")):
         positions.write_text(text)
         code, _, err = run(*words)

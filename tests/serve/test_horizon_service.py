@@ -35,7 +35,7 @@ def test_horizons_over_http(tiny: TinyRun, tmp_path: Path) -> None:
                 assert (answer["horizon"], answer["sigma"]) == (4, expected.sigma)
             refused = await client.get("/v1/forecast?horizon=5")
             assert refused.status_code == 422
-            assert "nobody trained" in refused.text
+            assert "no such horizon" in refused.text
             assert (await client.get("/v1/forecast")).json()["forecasts"][0]["horizon"] == 1
 
     asyncio.run(ask())

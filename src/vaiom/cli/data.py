@@ -115,7 +115,8 @@ def check(bars: BarsDir) -> Answer:
     except DataError as error:
         # Bars that cannot become a corpus still get a report, with the reason in it.
         splits, problem = [], {"corpus_problem": str(error)}
-    notes = [f"note: these bars cannot become a corpus yet.\n{text}" for text in problem.values()]
+    boundaries = f"the default boundaries (Train ends {vaiom.SplitConfig().train_end:%Y-%m-%d})"
+    notes = [f"note: with {boundaries} these bars cannot become a corpus.\n{text}" for text in problem.values()]
     shown = [*data_tables.price_quality(report), *([data_tables.split_quality(splits)] if splits else [])]
     return Answer(json={**report.to_json(), **problem, "splits": to_json(splits)}, shown=shown, notes=notes)
 

@@ -96,7 +96,7 @@ def predict(
     run: ModelPath,
     bars: Annotated[Path, option("Bar folder, or Parquet file of one asset.")],
     symbol: Annotated[str | None, option("One asset of the folder, or the asset of the file.")] = None,
-    horizon: Annotated[int, option("Bars ahead; more than 1 needs `vaiom horizons`.")] = 1,
+    horizon: Annotated[int, option("Bars ahead; more than 1 needs `vaiom horizons`.", min=1)] = 1,
     now: Now = None,
     device: FewDevice = None,
     json: Json = False,
@@ -152,8 +152,11 @@ def risk(
     if plot:
         _draw([portfolio], plot)
     errors = " and ".join(f"{error:,.2f}" for error in result["standard_errors"].values())
-    caption = f"Loss over {horizon} bars after {joint.as_of}, {level:.2%}; sampling errors {errors}"
-    certain = [f"{symbol} makes {profit:,.2f} for sure" for symbol, profit in profits.items()]
+    span = "the next bar" if horizon == 1 else f"the next {horizon} bars"
+    caption = f"Loss over {span} after {joint.as_of}, {level:.2%}; sampling errors {errors}"
+    certain = [
+        f"{symbol}: profit {profit:,.2f} at the given return, not in the table" for symbol, profit in profits.items()
+    ]
     what_if = {symbol: {"log_return": value, "profit": profits[symbol]} for symbol, value in scenario.items()}
     return Answer(
         json={"as_of": joint.as_of, "horizon": horizon, "given": what_if, **result},

@@ -215,6 +215,10 @@ class BucketDistribution(Generic[Value]):
         """P(return <= x), x in log returns; at realised returns this is the PIT."""
         return self._at(x, lambda z: self._pieces.cdf(z))
 
+    def sf(self, x: npt.ArrayLike) -> Any:
+        """P(return > x), x in log returns."""
+        return 1 - self.cdf(x)
+
     def pdf(self, x: npt.ArrayLike) -> Any:
         """The density at x, per unit of log return."""
         return self._at(x, lambda z: self._pieces.density(z) / self._sigma)
@@ -236,10 +240,11 @@ class BucketDistribution(Generic[Value]):
         """The central interval of log returns with this probability."""
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
-    def rvs(self, size: int = 1, seed: int | None = None) -> Floats:
+    def rvs(self, size: int | tuple[int, ...] = 1, seed: int | None = None) -> Floats:
         """Draw `size` log returns from each distribution, never zero ones."""
-        levels = np.random.default_rng(seed).random((len(self._sigma), size))
-        return np.asarray(self._shaped(self._pieces.quantile(levels) * self._sigma, (size,)))
+        shape = (size,) if isinstance(size, int) else tuple(size)
+        levels = np.random.default_rng(seed).random((len(self._sigma), math.prod(shape)))
+        return np.asarray(self._shaped(self._pieces.quantile(levels) * self._sigma, shape))
 
     ppf, density, sample = quantile, pdf, rvs
 
@@ -256,6 +261,14 @@ class BucketDistribution(Generic[Value]):
     def mean(self) -> Value:
         """The mean log return."""
         return self._shaped(self._pieces.moment_below(np.ones(1)) * self._sigma)
+
+    def median(self) -> Any:
+        """The median log return."""
+        return self.quantile(0.5)
+
+    def var(self) -> Any:
+        """The variance of the log return."""
+        return np.square(self.std())
 
     def std(self) -> Value:
         """The standard deviation of the log return."""

@@ -212,7 +212,7 @@ def _quantiles(values: Floats, levels: tuple[float, ...]) -> Floats:
     if not len(values):
         problem = "Train holds no usable event to fit bucket edges on"
         expected = "bars before the end of Train with at least 21 moving closes"
-        fix = "move the boundaries with --train-end, or bring in a longer history"
+        fix = "move the boundaries with --train-end (`vaiom run` chooses them itself), or bring in a longer history"
         raise DataError(problem, expected=expected, fix=fix)
     return np.quantile(values, levels)
 

@@ -117,7 +117,7 @@ class JointDistribution:
 
     def __repr__(self) -> str:
         copula = "Gaussian" if self.degrees is None else f"Student-t with {self.degrees:g} degrees of freedom"
-        return f"<JointDistribution of {', '.join(self.symbols)}, {self.horizon} bars after {self.as_of}, {copula}>"
+        return f"<JointDistribution of {', '.join(self.symbols)}, horizon {self.horizon} after {self.as_of}, {copula}>"
 
     def marginal(self, symbol: str) -> Marginal:
         """The marginal distribution of one asset."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from vaiom.errors import DataError
+from vaiom.errors import ConfigError, DataError
 from vaiom.events.calendar import LAST_SECOND
 from vaiom.events.fields import MIN_CLEAN_RETURNS
 from vaiom.events.scales import Bars
@@ -89,7 +89,8 @@ def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str,
     for name in (id_column, timestamp_column):
         if name not in frame.columns:
             got = ", ".join(map(str, frame.columns))
-            raise DataError(f"column {name!r} is missing", expected=f"{id_column}, {timestamp_column}", got=got)
+            expected, fix = f"{id_column}, {timestamp_column}", "name them with id_column= and timestamp_column="
+            raise DataError(f"column {name!r} is missing", expected=expected, got=got, fix=fix)
     names = {timestamp_column: "Datetime"}
     if is_pandas(frame):
         groups = frame.rename(columns=names).groupby(id_column, sort=False, dropna=False)
@@ -123,6 +124,16 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
         raise DataError("a bar's stamp cannot be stored", where=where, expected=expected, got=stamp)
     numbers: Any = [_number(values.get(name.lower()), where, name) for name in NUMBER_COLUMNS]
     return Bars(np.int64(seconds), *numbers)  # type: ignore[arg-type]
+
+
+def moment_or_now(now: object) -> datetime:
+    """A moment of the bars' clock as given, without its zone where that is UTC, or the present."""
+    if now is None:
+        return utc_now()
+    if not isinstance(now, datetime) or now.utcoffset():
+        expected = "a datetime without a zone, or in UTC"
+        raise ConfigError("not a moment of the bars' clock", expected=expected, got=repr(now))
+    return now.replace(tzinfo=None)
 
 
 def utc_now() -> datetime:

@@ -24,7 +24,7 @@ from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, cross_columns, inputs_
 from vaiom.events.horizons import Horizon, of_next_bar
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
-from vaiom.forecast.bars import CLOCK_ALLOWANCE, MIN_BARS, check_bars, is_pandas, moment_of, split_assets, utc_now
+from vaiom.forecast.bars import CLOCK_ALLOWANCE, MIN_BARS, check_bars, is_pandas, moment_of, moment_or_now, split_assets
 from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution, ReturnPaths, sample_paths
 from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, open_checkpoint, open_exported
 from vaiom.forecast.portfolio import join, state_after
@@ -151,7 +151,7 @@ class Forecaster:
         """
         self.at(horizon)
         windows = self.windows(bars, symbol)
-        dists = {dist.symbol: dist for dist in self.forecast(windows, now or utc_now(), horizon=horizon)}
+        dists = {dist.symbol: dist for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)}
         return dists if symbol is None else dists[symbol]
 
     def joint(self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None) -> JointDistribution:
@@ -163,7 +163,7 @@ class Forecaster:
         self.at(horizon)
         assets = self._rows_of(bars, None)
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
-        dists = {dist.symbol: dist for dist in self.forecast(windows, now or utc_now(), horizon=horizon)}
+        dists = {dist.symbol: dist for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)}
         return join(dists, state_after(self, assets))
 
     def predict_df(

@@ -77,15 +77,17 @@ def join(dists: Mapping[str, ReturnDistribution], state: DependenceState) -> Joi
 
 
 def read_positions(file: Path) -> dict[str, float]:
-    """Amounts of money by symbol, from `symbol,amount` lines; a header is allowed."""
+    """Amounts of money by symbol, from `symbol,amount` or `symbol;amount` lines; a header is allowed."""
     try:
-        lines = [line for line in csv.reader(file.read_text().splitlines()) if line]
+        text = file.read_text(encoding="utf-8-sig")
+        lines = [line for line in csv.reader(text.splitlines(), delimiter=";" if ";" in text else ",") if line]
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError("the positions cannot be read", where=file, got=error) from error
+        got = getattr(error, "strerror", None) or error
+        raise DataError("the positions cannot be read", where=file, got=got) from error
     positions: dict[str, float] = {}
     for number, line in enumerate(lines, start=1):
         cells = [cell.strip() for cell in line]
-        if number == 1 and cells == ["symbol", "amount"]:
+        if number == 1 and [cell.lower() for cell in cells] == ["symbol", "amount"]:
             continue
         try:
             symbol, amount = cells[0], float(cells[1])
@@ -93,7 +95,9 @@ def read_positions(file: Path) -> dict[str, float]:
                 raise ValueError
         except (ValueError, IndexError) as error:
             expected = "symbol,amount with a finite amount of money, each symbol once"
-            raise DataError("not a position", where=f"{file}, line {number}", expected=expected, got=line) from error
+            raise DataError(
+                "not a position", where=f"{file}, line {number}", expected=expected, got=", ".join(line)
+            ) from error
         positions[symbol] = amount
     if not positions:
         raise DataError("there are no positions", where=file, expected="symbol,amount lines")

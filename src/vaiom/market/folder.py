@@ -152,7 +152,8 @@ def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
         raise DataError("no such file", where=where, expected=f"a {kind} file") from error
     except tuple(errors) as error:
         got = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"not readable as {kind}", where=where, got=got) from error
+        fix = "`vaiom data import` reads other formats, and `vaiom forecast` too" if kind == "Parquet" else None
+        raise DataError(f"not readable as {kind}", where=where, got=got, fix=fix) from error
 
 
 def read_parquet(source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None) -> pl.DataFrame:

@@ -76,7 +76,7 @@ class Horizons:
 def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
     expected = f"{', '.join(map(str, [1, *known]))} bars"
     fix = f"vaiom horizons RUN --horizons {','.join(map(str, [*known, bars]))}"
-    return ConfigError("nobody trained this horizon", expected=expected, got=bars, fix=fix)
+    return ConfigError("the model has no such horizon", expected=expected, got=bars, fix=fix)
 
 
 def load_horizons(path: Path, card: ModelCard) -> Horizons:

@@ -80,7 +80,7 @@ def price_quality(report: QualityReport) -> list[Table]:
     return [
         Table.of("Bars", bars, report.assets),
         Table.of("Clock, as the weekly opening and close show it", clock, report.assets),
-        Table("Findings" if findings else "Findings: none", columns, findings),
+        Table("Findings", columns, findings) if findings else Table("Findings: none", [], []),
     ]
 
 

@@ -209,7 +209,7 @@ def _json_to_csv(file: Origin, data: bytes) -> bytes:
         lines += [[row[name] for name in lines[0]] if lines else [*row] for row in rows]
     except (ValueError, RecursionError, TypeError, KeyError, IndexError) as error:
         expected = "a list of candles, each a list or an object"
-        raise file.error("the JSON is not a table of bars", expected=expected, got=repr(error)[:80]) from error
+        raise file.error("the JSON is not a table of bars", expected=expected, got=repr(data[:80])[1:]) from error
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue().encode()
