@@ -96,24 +96,20 @@ class Baseline(ABC):
         """Restore a fit that `save` wrote."""
         file = folder / FIT_NAME
         try:
-            self._restore(read_json(file))
+            return self._restore(read_json(file))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise damaged_fit(file) from error
-        return self
 
     def _state(self) -> dict[str, Any]:
         """The fitted attributes as JSON."""
         parts = {key: getattr(self, name) for name, key, _ in self._fitted()}
         return {key: part._state() if isinstance(part, Baseline) else to_json(part) for key, part in parts.items()}
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: dict[str, Any]) -> Self:
         for name, key, hint in self._fitted():
-            if isinstance(hint, type) and issubclass(hint, Baseline):
-                part = hint()
-                part._restore(state[key])
-                setattr(self, name, part)
-            else:
-                setattr(self, name, from_json(hint, state[key]))
+            nested = isinstance(hint, type) and issubclass(hint, Baseline)
+            setattr(self, name, hint()._restore(state[key]) if nested else from_json(hint, state[key]))
+        return self
 
     def _fitted(self) -> Iterator[tuple[str, str, Any]]:
         """Name, stored key and type of every fitted attribute."""

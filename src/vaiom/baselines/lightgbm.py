@@ -39,7 +39,6 @@ _DATES = ("years_since_2000", "month", "day_of_month", "day_of_year")
 _UNDATED = [name for name in CONT_FIELDS if not name.startswith(_DATES)]
 _PREDICT_ROWS = 1 << 17  # bounds the memory of wide feature sets
 
-Matrix = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
@@ -48,7 +47,7 @@ class FeatureSet(NamedTuple):
 
     fields: tuple[str, ...]
     num_categories: int
-    of: Callable[[Corpus, Rows], Matrix]
+    of: Callable[[Corpus, Rows], npt.NDArray[np.float32]]
 
 
 def history_features(
@@ -136,7 +135,7 @@ def _mean_between(values: Floats, start: Ints, end: Ints) -> Floats:
     return np.where(number > 0, (sums[end] - sums[start]) / np.maximum(number, 1), np.nan)
 
 
-def _lags(corpus: Corpus, rows: Rows) -> Matrix:
+def _lags(corpus: Corpus, rows: Rows) -> npt.NDArray[np.float32]:
     """The row's own fields but dates, what its asset did up to it, and its metadata."""
     own = corpus.cont[rows][:, [CONT_FIELDS.index(name) for name in _UNDATED]]
     past = np.empty((len(rows), len(_HISTORY_FIELDS)), np.float32)

@@ -26,8 +26,6 @@ _LEAST_RANGE, _LEAST_SQUARE = 0.01, 1e-16
 _PATHS, _PATHS_SEED, _KNOTS = 20_000, 17, 8
 """Simulated paths of a sum, their seed, and the number of initial variances."""
 
-Slots = npt.NDArray[np.int64]
-
 # Initial values (omega, alpha, beta, degrees of freedom, for returns of size one) beside the library's own: the
 # likelihood of hourly returns has several peaks, and the optimiser may stop where it started, so the best is kept.
 _STARTS = ((0.005, 0.05, 0.945, 4.0), (0.005, 0.02, 0.975, 3.0), (0.02, 0.1, 0.88, 4.0), (0.15, 0.4, 0.55, 3.0))
@@ -174,7 +172,7 @@ class GarchTSeasonal(GarchT):
 
     name = "garch_t_seasonal"
     sizes_: Floats  # (assets + 1, slots of the week): of the next return, over the mean of all
-    follows_: Slots  # (assets + 1, slots of the week): the slot that mostly follows
+    follows_: npt.NDArray[np.int64]  # (assets + 1, slots of the week): the slot that mostly follows
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)

@@ -114,7 +114,7 @@ def network(card: ModelCard, tensors: Tensors) -> Vaiom:
 
 
 def read_checkpoint(path: Path, make: Callable[[ModelCard, Tensors], T]) -> tuple[ModelCard, T]:
-    """The card of a checkpoint, and what `make` builds from its tensors, which must fit the card's model."""
+    """The card of a checkpoint, and the model that `make` builds from it and its tensors."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
         card = read_card(header, path)

@@ -50,7 +50,7 @@ ADDED |= {"teachers": 0, "teacher_share": 0.0}
 
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under today's names, from any source: checkpoint, `config.toml`, record, resume state, `--set`."""
+    """Settings under their present names, from any source: checkpoint, `config.toml`, record, state, `--set`."""
     upgraded: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in REMOVED:
@@ -61,7 +61,7 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spell_as_hashed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under the names of version 0.1, over which hashes and record keys are computed forever."""
+    """Settings under the names of version 0.1, over which hashes and record keys are computed."""
     old = {new: old for old, new in RENAMED.items()}
     return {old.get(key, key): value for key, value in settings.items() if value != ADDED.get(key)}
 
@@ -99,8 +99,8 @@ class ModelConfig:
         known = event.DISC_FIELDS if self.input == "disc" else (*event.CONT_FIELDS, *event.EXTRA_FIELDS)
         for name, among in {"fields": known, "auxiliaries": AUXILIARIES}.items():
             values = getattr(self, name)
-            foreign = [value for value in values if value not in among]
-            _require(not foreign, f"{name} must be among {', '.join(among)}, not {', '.join(foreign)}")
+            unknown = [value for value in values if value not in among]
+            _require(not unknown, f"{name} must be among {', '.join(among)}, not {', '.join(unknown)}")
             _require(len(set(values)) == len(values), f"{name} must not repeat")
         _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
         even = self.width // self.num_heads % 2 == 0

@@ -53,13 +53,14 @@ class Decoder(nn.Module):
             rotated = table[:, :length] if length <= table.shape[1] else rotations(length, 2 * table.shape[2]).to(table)
         trim = last_only and not self.any_length
         for number, block in enumerate(self.blocks, start=1):
+            later_layers = len(self.blocks) - number
+            needed = 1 + later_layers * (self.window - 1)  # outputs that the last position sees through later layers
             if trim and self.window:
-                # Only what the last position sees through the remaining layers, in blocks that GPU kernels support.
-                seen = 1 + (len(self.blocks) - number + 1) * (self.window - 1)
-                h_BTD = h_BTD[:, -(-(-seen // 64) * 64) :]
+                # The inputs that these outputs depend on, in blocks that GPU kernels support.
+                h_BTD = h_BTD[:, -(-(-(needed + self.window - 1) // 64) * 64) :]
             rotated = None if rotated is None else rotated[:, -h_BTD.shape[1] :]
-            after, some = len(self.blocks) - number, bool(self.window) and not h_BTD.is_cuda
-            h_BTD = block(h_BTD, rotated, 1 + after * (self.window - 1) if trim and (some or not after) else 0)
+            needed_alone = trim and (not later_layers or (bool(self.window) and not h_BTD.is_cuda))
+            h_BTD = block(h_BTD, rotated, needed if needed_alone else 0)
         hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
         return hidden
 
@@ -74,11 +75,9 @@ class Gru(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dropout = config.dropout
-        self.layers = nn.ModuleList(
-            nn.GRU(config.width, config.width, batch_first=True) for _ in range(config.num_layers)
-        )
-        self.norm = nn.LayerNorm(config.width)
+        self.dropout, width = config.dropout, config.width
+        self.layers = nn.ModuleList(nn.GRU(width, width, batch_first=True) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(width)
 
     def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
         rate = self.dropout if self.training else 0.0
