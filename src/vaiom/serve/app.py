@@ -171,10 +171,9 @@ class Service:
             pushes, self._pushes = [each for each in self._pushes if not each[2].done()], []
             self.metrics.batches.observe(len(pushes))
             results: Sequence[Pushed | Exception]
+            batch = [(symbol, bars) for symbol, bars, _ in pushes]
             try:
-                results = await self._in_state_thread(
-                    self.live.push_all, [(symbol, bars) for symbol, bars, _ in pushes]
-                )
+                results = await self._in_state_thread(self.live.push_all, batch)
             except Exception as error:
                 results = [error] * len(pushes)
             for (*_, future), result in zip(pushes, results, strict=True):
