@@ -43,7 +43,7 @@ RELATIVE, ABSOLUTE = 1e-9, 1e-11
 SAME_BITS = 1e-9  # up to here the checkpoint answers as it did; beyond, another machine or precision answered
 BASELINE_BITS = 1e-6  # of a baseline's loss: other libraries end a fit in other last digits
 FLIPPED_STATES = 8  # events whose heaviest latent state may change where another machine answered
-SAMPLED = 5e-3  # of a figure of portfolios and joint forecasts, where another machine answered
+JOINT_FIGURE = 5e-3  # of a figure of portfolios and joint forecasts, where another machine answered
 HORIZON_FIGURE = 1e-3  # of a figure that rests on what the heads of horizons answer now
 FIT_TOLERANCE = 1e-3  # of a correlation, which may rest on forecasts that a GPU made
 CHANGED_RETURNS = 200  # returns that are changed to see which targets follow
@@ -229,7 +229,7 @@ def _score_again(
         return events, {}
     # The file has no forecasts for these figures: they rest on what the model answers on this machine.
     latent = max(rounding.bits, FLIPPED_STATES / len(rows))
-    return events, {"mixture": latent, "bits_alone": rounding.mean_bits, "joint": SAMPLED}
+    return events, {"mixture": latent, "bits_alone": rounding.mean_bits, "joint": JOINT_FIGURE}
 
 
 def _compare_page(proof: Proof, run: AuditedRun) -> None:

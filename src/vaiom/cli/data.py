@@ -20,7 +20,6 @@ from vaiom.report import data_tables
 
 Out = Annotated[Path, option("Bar folder to write: one <SYMBOL>.parquet per asset.")]
 BarsDir = Annotated[Path, argument("DIR", "Bar folder.")]
-NewBars = Annotated[Path, argument("BARS_DIR", "Bar folder with the new bars.")]
 Timeframe = Annotated[str, option("Length of a bar: 15min, 1h, 4h, 1d, 1w and the like.")]
 PackedFile = Annotated[Path, argument("FILE", "The packed corpus, a zip file.")]
 
@@ -164,7 +163,7 @@ def build(
 
 
 @answers
-def append(corpus: CorpusPath, bars: NewBars) -> Answer:
+def append(corpus: CorpusPath, bars: Annotated[Path, argument("BARS_DIR", "Bar folder with new bars.")]) -> Answer:
     """Add new bars to a corpus; nothing is rebuilt, and the result equals a full build."""
     from vaiom.events.build import append_bars
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vaiom.report.contents import RunContents
     from vaiom.training.experiment import Experiment
 
-FOLDER = Path("runs/demo")
 BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "garch_t", "lightgbm")
 FOR_CPU, FOR_GPU = "demo", "best"
 
@@ -65,7 +64,7 @@ def run(
 
 @answers
 def demo(
-    out: Annotated[Path, option("Folder for all results; an earlier demo is replaced.")] = FOLDER,
+    out: Annotated[Path, option("Folder for all results; an earlier demo is replaced.")] = Path("runs/demo"),
     seed: Annotated[int, option("Random seed of market and model.", min=0)] = 17,
     device: Device = "auto",
 ) -> Answer:

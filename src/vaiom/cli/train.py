@@ -79,7 +79,7 @@ def train(
     """
     if (experiment is None) == (start is None) or (against and not start):
         got = "--against alone" if against and not start else "neither" if start is None else "both"
-        raise ConfigError("nothing to train, or too much", expected="--experiment NAME or --from MODEL_OR_RUN", got=got)
+        raise ConfigError("name one thing to train", expected="--experiment NAME or --from MODEL_OR_RUN", got=got)
     shortcuts = [f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None]
     what: dict[str, Any] = {"experiment": experiment, "start": start, "against": against or ()}
     what["settings"] = [*(settings or []), *shortcuts]
