@@ -44,9 +44,9 @@ from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
 from vaiom.events.splits import VALIDATION
-from vaiom.experiments.engine import Engine, Report
+from vaiom.experiments.engine import Engine
 from vaiom.experiments.walk_forward import TREES, score_year, splits_of
-from vaiom.files import canonical_json, sha256_of
+from vaiom.files import Progress, canonical_json, sha256_of
 from vaiom.model.config import spell_as_hashed
 from vaiom.model.vaiom import count_parameters
 from vaiom.run import Run
@@ -117,7 +117,7 @@ class Place:
         return self.out / "runs"
 
 
-def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Report | None = None) -> dict[str, str]:
+def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Progress | None = None) -> dict[str, str]:
     """Do what is not done yet; why some failed, by their ids."""
     # Workers have folders of their own to start from.
     corpora = {timeframe: path.absolute() for timeframe, path in place.corpora.items()}

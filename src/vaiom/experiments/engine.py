@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from vaiom.errors import ConfigError, UserError, require_installed
+from vaiom.files import Progress
 
 ENGINES = ("local", "ray")
 RETRIES = 3
@@ -39,7 +40,6 @@ class Task(Protocol):
 
 Perform = Callable[[Any, str], object]
 """Performs a task on a device; must be picklable."""
-Report = Callable[[int, int, str], None]
 Outcome = tuple[Task, str | None]
 """A task and why it failed, if it did."""
 
@@ -57,7 +57,7 @@ class Engine:
             raise ConfigError("unknown engine", expected=", ".join(ENGINES), got=self.name)
 
     def run(
-        self, tasks: Sequence[Task], perform: Perform, finished: int = 0, report: Report | None = None
+        self, tasks: Sequence[Task], perform: Perform, finished: int = 0, report: Progress | None = None
     ) -> dict[str, str]:
         """Run the tasks; returns reasons of failures by task id. `finished` other tasks are reported as done."""
         # Tasks that read the results of others come last and run here.

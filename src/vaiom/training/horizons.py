@@ -86,13 +86,12 @@ Events = tuple[Tensor, Tensor, Tensor]
 
 def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[Rows, Rows]:
     """Rows that are an event of any horizon, and their classes (n, H)."""
-    each = [view.endpoints(split, history) for view in views]
-    for view, rows in zip(views, each, strict=True):
-        if not len(rows):
-            raise DataError(f"{split} holds no event of {view.horizon} bars", where=view.path, fix="a shorter horizon")
-    rows = np.unique(np.concatenate(each))
+    endpoints = [view.endpoints(split, history) for view in views]
+    rows = np.unique(np.concatenate(endpoints))
     targets = np.full((len(rows), len(views)), _NONE, np.int64)
-    for place, (view, own) in enumerate(zip(views, each, strict=True)):
+    for place, (view, own) in enumerate(zip(views, endpoints, strict=True)):
+        if not len(own):
+            raise DataError(f"{split} holds no event of {view.horizon} bars", where=view.path, fix="a shorter horizon")
         targets[np.searchsorted(rows, own), place] = class_of(view.target_return[own].astype(np.int64))
     return rows, targets
 
