@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vaiom import __version__
+from vaiom.cli import main
 from vaiom.cli.console import user_errors
 from vaiom.events.corpus import open_corpus
 
@@ -87,3 +88,8 @@ def test_a_folder_in_the_place_of_a_file_is_the_users_to_move(
         tmp_path.open("ab")
     assert ended.value.code == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_warnings_are_lines_for_a_person() -> None:
+    assert main.plain_warning("no fit", UserWarning, "code.py", 7) == "note: no fit\n"
+    assert main.plain_warning("odd", RuntimeWarning, "code.py", 7).startswith("code.py:7: RuntimeWarning: odd")

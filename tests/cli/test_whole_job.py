@@ -33,6 +33,9 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     prices = prices.with_columns(High=pl.when(wrong).then(pl.col("Low") * 0.999).otherwise(pl.col("High")))
     prices.write_csv(tmp_path / "BTCUSDT-1h.csv")
     out = tmp_path / "out"
+    for wrong in (("--experiment", "nonsense"), ("--set", "nonsense=1")):
+        require_refusal(vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, *wrong), "nonsense")
+    assert not out.exists()
     ran = vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, "--device", "cpu", *SETTINGS)
     assert ran.code == 0, ran.err
     run, corpus = out / "run", open_corpus(out / "corpus")
@@ -40,7 +43,7 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     assert {name for name, events in corpus.manifest["events"].items() if events} >= {"train", "validation", "test-h1"}
     assert Run(run).report.is_file()
     assert "BTCUSDT: quality: ohlc_sense 1 " in ran.err
-    assert "`demo`, a size for a CPU" in ran.err
+    assert "training `demo` on a CPU" in ran.err
     assert "\nDone in 0:" in ran.err
     assert "the model needs" in ran.out
     assert "proofs, none failed" in ran.out

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -80,8 +81,20 @@ def _forward(package: str, context: typer.Context) -> None:
     import_module(f"{package}.__main__").main(context.args, context.command_path)
 
 
+_with_place = warnings.formatwarning
+
+
+def plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A line for the person where the warning is ours, without its place in the code."""
+    ours = category is UserWarning
+    return f"note: {message}\n" if ours else _with_place(message, category, filename, lineno, line)
+
+
 def main() -> None:
     """Run the command line."""
+    warnings.formatwarning = plain_warning
     try:
         with user_errors("vaiom"):
             app(prog_name="vaiom")

@@ -42,9 +42,11 @@ def run(
     require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.audit.audit import audit_path
     from vaiom.audit.proof import FAILED, AuditConfig
+    from vaiom.experiments import registry
     from vaiom.forecast.bars import newest_bars
     from vaiom.report.results import verdict
 
+    registry.experiment(experiment or FOR_CPU).with_settings(settings or ())  # a wrong one is refused before the work
     start, bars = time.monotonic(), _import(files, out, symbol)
     contents = _judge(bars, out, experiment, settings or (), device)
     proofs = audit_path(
@@ -137,7 +139,7 @@ def _judge(bars: Path, out: Path, name: str | None, settings: Sequence[str], dev
         if problems := describe_quality(asset.symbol, asset.findings, {}):
             note(problems)
     corpus, run = _corpus(bars, out / "corpus"), out / "run"
-    chosen = _experiment(corpus, name, device).with_settings(settings)
+    chosen = _experiment(corpus, name, settings, device)
     with training_report("training") as report:
         train(corpus, chosen, run, device=device, resume=True, report=report)
     history, best = chosen.model.history, load_model(run).sha256
@@ -162,26 +164,30 @@ def _corpus(bars: Path, folder: Path) -> vaiom.Corpus:
         return vaiom.open_corpus(folder)
     with progress_bar("building the corpus") as progress:
         corpus = build_corpus(bars, folder, CorpusConfig(splits=propose_splits(bars)), progress=progress)
-    splits, events = corpus.splits, corpus.manifest["events"]
-    counts = ", ".join(f"{name} {count(number)}" for name, number in events.items() if number)
-    until = f"{splits.validation[0]:%Y-%m-%d} to {splits.validation[1]:%Y-%m-%d}"
-    note(f"{corpus}\nTrain before {splits.train_end:%Y-%m-%d}, Validation {until}; events: {counts}")
+    note(f"{folder}: {count(len(corpus))} bars of {corpus.tokenizer.timeframe}; {', '.join(corpus.asset_slices)}")
     return corpus
 
 
-def _experiment(corpus: vaiom.Corpus, name: str | None, device: str) -> Experiment:
+def _experiment(corpus: vaiom.Corpus, name: str | None, settings: Sequence[str], device: str) -> Experiment:
     """The named experiment, or the largest one that this machine trains and the bars have windows for."""
-    from vaiom.events.splits import TRAIN
+    from vaiom.events.splits import TRAIN, VALIDATION
     from vaiom.experiments.registry import experiment, stopping_early
     from vaiom.model.vaiom import count_parameters
     from vaiom.training.devices import resolve_device
 
     kind = resolve_device(device).type
     large = kind == "cuda" and len(corpus.endpoints(TRAIN, experiment(FOR_GPU).model.context)) > 0
-    chosen = stopping_early(experiment(name or (FOR_GPU if large else FOR_CPU)))
+    chosen = stopping_early(experiment(name or (FOR_GPU if large else FOR_CPU))).with_settings(settings)
     size = count_parameters(chosen.model, corpus.tokenizer.vocabulary_sizes)
     steps = f"{count(size)} parameters, {count(chosen.train.steps)} steps at most"
-    note(f"training `{chosen.name}`, a size for a {kind.upper()}: {steps}")
+    splits = corpus.splits
+    until = f"{splits.validation[0]:%Y-%m-%d} to {splits.validation[1]:%Y-%m-%d}"
+    events = {
+        split: len(corpus.endpoints(split, chosen.model.history)) for split in (TRAIN, VALIDATION, *splits.test_names)
+    }
+    counts = ", ".join(f"{split} {count(number)}" for split, number in events.items() if number)
+    note(f"Train before {splits.train_end:%Y-%m-%d}, Validation {until}; events: {counts}")
+    note(f"training `{chosen.name}` on a {kind.upper()}: {steps}")
     return chosen
 
 
