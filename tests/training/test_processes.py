@@ -79,8 +79,6 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-# In `make kills`: before commands under torchrun left at once, PyTorch aborted some of them at their end.
-@pytest.mark.kills
 def test_two_processes_train_the_same_model_as_one(corpus: Corpus, tmp_path: Path) -> None:
     changes = CHANGES | {"dropout": 0.0, "steps": 8}
     alone = train(corpus, tiny_demo(changes), tmp_path / "alone", device="cpu")
