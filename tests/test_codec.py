@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
-from datetime import datetime
+import tomllib
+from dataclasses import asdict, dataclass, field
+from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,8 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from vaiom.codec import Interval, Share, Stored, check_fields, decode, from_json, to_json
-from vaiom.errors import CheckpointError, DataError
+from vaiom.codec import (
+    Interval,
+    Share,
+    Stored,
+    check_fields,
+    decode,
+    from_json,
+    override,
+    parse_value,
+    to_json,
+    to_toml,
+)
+from vaiom.errors import CheckpointError, ConfigError, DataError
 
 INNER = Stored("inner_edges", lambda x: x[1:-1], lambda x: [-math.inf, *x, math.inf])
 
@@ -190,3 +202,99 @@ def test_a_field_says_what_it_takes(name: str, taken: list[Any], refused: list[A
     for value in refused:
         with pytest.raises(ValueError, match=f"^{name} must (lie in .*|be one of full, last), got"):
             Limited(**{name: value})
+
+
+def test_what_is_no_field_of_the_constructor_is_not_stored() -> None:
+    @dataclass
+    class Counted:
+        names: list[str] = field(default_factory=list)
+        day: date = date(2024, 1, 2)
+        count: int = field(init=False, default=3)
+
+    assert to_json(Counted(["a"])) == {"names": ["a"], "day": "2024-01-02"}
+    assert from_json(Counted, {"day": "2024-02-03"}) == Counted([], date(2024, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "read"),
+    [
+        (float, 3, 3.0),
+        (int | None, None, None),
+        (int | None, 3, 3),
+        (list[int], (1, 2), [1, 2]),
+        (tuple[int, ...], [], ()),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (dict[str, float], {"a": 1}, {"a": 1.0}),
+        (dict[int, int], {"7": 1}, {7: 1}),
+        (Any, {"x": [None]}, {"x": [None]}),
+        (object, 1.5, 1.5),
+        (bool, False, False),
+    ],
+)
+def test_types_that_a_field_may_have(hint: Any, value: Any, read: Any) -> None:
+    back = from_json(hint, value)
+    assert (back, type(back)) == (read, type(read))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "taken", "refused"),
+    [
+        (np.float64, [[1, 2.5], []], [[True], ["1"], "1", [None]]),
+        (np.int64, [[1, 2]], [[1.0], [True]]),
+        (np.uint8, [[0, 255]], [[0.5]]),
+        (np.bool_, [[True, False]], [[1, 0]]),
+        (np.str_, [["a", "bc"]], [[1]]),
+    ],
+)
+def test_arrays_take_what_is_of_their_kind(dtype: Any, taken: list[Any], refused: list[Any]) -> None:
+    for values in taken:
+        read = from_json(npt.NDArray[dtype], values)
+        assert read.tolist() == values
+        assert read.dtype.kind == np.dtype(dtype).kind
+    for values in refused:
+        with pytest.raises(ValueError, match="expected"):
+            from_json(npt.NDArray[dtype], values)
+
+
+def test_long_values_are_cut_where_they_are_refused() -> None:
+    for length, shown in ((78, "a" * 78 + "'"), (79, "a" * 79 + "...")):
+        with pytest.raises(ValueError, match="expected") as refused:
+            from_json(int, "a" * length)
+        assert str(refused.value) == f"expected a value of type int, got '{shown}"
+    with pytest.raises(TypeError, match="object has no JSON form"):
+        to_json(object())
+
+
+def test_tables_of_toml_read_back() -> None:
+    tables = {"model": {"width": 16, "rate": 1e-3, "tied": True, "names": ["a", 'b"']}, "empty": {}}
+    text = to_toml({"model": {**tables["model"], "start": None}, "empty": {}})
+    assert tomllib.loads(text) == tables
+    assert text.startswith("[model]\nwidth = 16\n")
+    assert text.endswith("]\n\n[empty]\n")
+
+
+def test_changed_fields_are_checked_again() -> None:
+    assert override(Limited(), {"layers": 7}) == Limited(layers=7)
+    for changes in ({"layers": 0}, {"depth": 1}):
+        with pytest.raises(ConfigError) as refused:
+            override(Limited(), changes)
+        assert refused.value.got == changes
+
+
+@pytest.mark.parametrize(
+    ("text", "example", "value"),
+    [
+        ("True", False, True),
+        ("false", True, False),
+        ("3", 1, 3),
+        ("1e-3", 1.0, 1e-3),
+        ("a,,b,", ("x",), ("a", "b")),
+        ("word", "x", "word"),
+    ],
+)
+def test_words_of_the_command_line_have_the_type_of_the_present_value(text: str, example: Any, value: Any) -> None:
+    assert parse_value("key", text, example) == value
+    assert type(parse_value("key", text, example)) is type(value)
+    if isinstance(example, int | float):
+        with pytest.raises(ConfigError, match="not a value for key"):
+            parse_value("key", "yes", example)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import io
+import math
 import os
 import stat
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from vaiom import files
 from vaiom.errors import DataError
 from vaiom.files import (
+    BAD_ARRAYS,
     STAGING_PREFIX,
     FolderInUseError,
     atomic_file,
+    canonical_json,
+    ensure_folder,
     hold_folder,
+    read_arrays,
     read_json,
+    sha256_file,
+    sha256_of,
     staged_folder,
     staging_folder,
     try_lock,
@@ -195,3 +208,140 @@ def test_only_a_folder_of_ours_or_an_empty_one_is_replaced(tmp_path: Path) -> No
     with staged_folder(empty, overwrite=True) as made:
         (made / "rows").touch()
     assert (empty / "rows").is_file()
+
+
+def test_a_folder_that_a_killed_run_had_put_aside_comes_back(tmp_path: Path) -> None:
+    """It was killed after the old folder had given up its name, or after the new one had taken it."""
+    made, aside = tmp_path / "made", tmp_path / ".vaiom-replaced-made"
+    with staged_folder(made) as staged:
+        write_json(staged / "manifest.json", {"symbols": {}})
+    made.rename(aside)
+    with pytest.raises(DataError, match="exists already"), staged_folder(made):
+        pytest.fail("the old folder is back")
+    assert [path.name for path in tmp_path.rglob("*")] == ["made", "manifest.json"]
+    aside.mkdir()
+    with staged_folder(made, overwrite=True) as staged:
+        assert sorted(path.name for path in tmp_path.iterdir() if path != staged)[-1] == "made"
+        assert not aside.exists()
+        (staged / "new").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["made", "new"]
+
+
+def test_a_replacement_that_fails_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, rename = tmp_path / "made", Path.rename
+    with staged_folder(made) as staged:
+        write_json(staged / "manifest.json", {"symbols": {}})
+
+    def fails_for_staged(path: Path, target: Path) -> Path:
+        if path.name.startswith(STAGING_PREFIX):
+            raise OSError("no")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails_for_staged)
+    with pytest.raises(OSError, match="no"), staged_folder(made, overwrite=True):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["made", "manifest.json"]
+
+
+def test_where_nothing_can_be_written_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for make in (ensure_folder, lambda path: write_bytes(path / "x", b"")):
+        with pytest.raises(DataError, match="cannot write here") as refused:
+            make(tmp_path / "file" / "folder")
+        assert refused.value.where == tmp_path / "file" / "folder"
+    assert ensure_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    monkeypatch.setattr("vaiom.files.os.access", lambda path, mode: mode != os.W_OK | os.X_OK)
+    with pytest.raises(DataError, match="no write permission"):
+        ensure_folder(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (RuntimeError("parquet: cannot write (os error 28)"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        (RuntimeError("another reason"), RuntimeError("another reason")),
+        (OSError(5, "(os error 28)"), OSError(5, "(os error 28)")),
+    ],
+)
+def test_a_full_disk_is_an_error_of_the_system_whoever_reports_it(
+    tmp_path: Path, raised: Exception, seen: Exception
+) -> None:
+    with pytest.raises(type(seen)) as caught, atomic_file(tmp_path / "file"):
+        raise raised
+    assert caught.value.args[:2] == seen.args[:2]
+    assert not list(tmp_path.iterdir())
+
+
+def test_digests_and_json_are_plain(tmp_path: Path) -> None:
+    file, value = tmp_path / "value.json", {"b": [1, 2.5], "a": None}
+    write_json(file, value)
+    assert file.read_text() == '{\n  "b": [\n    1,\n    2.5\n  ],\n  "a": null\n}\n'
+    assert read_json(file) == value
+    assert canonical_json(value) == b'{"a":null,"b":[1,2.5]}'
+    assert sha256_file(file) == sha256_of(file.read_bytes()) == hashlib.sha256(file.read_bytes()).hexdigest()
+    for write in (lambda: write_json(file, math.nan), lambda: canonical_json([math.inf])):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write()
+    for path, problem in ((tmp_path / "none.json", "a file is missing"), (tmp_path / "bad.json", "not readable")):
+        (tmp_path / "bad.json").write_text("{")
+        with pytest.raises(DataError, match=problem) as refused:
+            read_json(path)
+        assert (refused.value.where, bool(refused.value.fix)) == (path, True)
+
+
+def test_arrays_are_those_that_numpy_saved(tmp_path: Path) -> None:
+    arrays = {
+        "rows": np.arange(12.0).reshape(3, 4),
+        "columns": np.asfortranarray(np.arange(12).reshape(3, 4)),
+        "texts": np.array(["a", "bc"]),
+        "none": np.zeros((0, 2)),
+        "one": np.float32(1.5),
+    }
+    np.savez_compressed(tmp_path / "all.npz", **arrays)
+    with zipfile.ZipFile(tmp_path / "all.npz", "a") as archive, archive.open("wide.npy", "w") as member:
+        np.lib.format.write_array(member, arrays["rows"], version=(2, 0))
+    read = read_arrays(tmp_path / "all.npz")
+    arrays["wide"] = arrays["rows"]
+    assert list(read) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read[name], array)
+        assert read[name].dtype == np.asarray(array).dtype
+
+
+def test_arrays_that_are_not_what_they_say_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = io.BytesIO()
+    np.save(whole, np.arange(12.0))
+    objects = io.BytesIO()
+    np.save(objects, np.array([None, "x"]), allow_pickle=True)
+    contents = [whole.getvalue()[:-8], whole.getvalue() + b"more", objects.getvalue(), whole.getvalue()[:20]]
+    for content in contents:
+        with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive:
+            archive.writestr("rows.npy", content)
+        with pytest.raises(BAD_ARRAYS):
+            read_arrays(tmp_path / "bad.npz")
+    np.savez(tmp_path / "two.npz", a=np.zeros(100), b=np.zeros(100))
+    size = sum(info.file_size for info in zipfile.ZipFile(tmp_path / "two.npz").infolist())
+    for most, allowed in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(files, "MOST_UNPACKED", most)
+        if allowed:
+            assert len(read_arrays(tmp_path / "two.npz")) == 2
+        else:
+            with pytest.raises(ValueError, match="would unpack to more"):
+                read_arrays(tmp_path / "two.npz")
+
+
+@pytest.mark.parametrize("error", [OSError("no locks here"), NotImplementedError()])
+def test_a_file_system_without_locks_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    left = tmp_path / f"{STAGING_PREFIX}0123.txt"
+    left.touch()
+    with hold_folder(tmp_path / "made"):
+        write_bytes(tmp_path / "made" / "file", b"x")
+    assert try_lock(tmp_path / "lock") is None
+    assert left.exists()  # whose it is cannot be known
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["file"]

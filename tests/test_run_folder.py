@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.run import Run
+from vaiom.run import DEFAULT_MODEL, EVIDENCE_SUFFIX, Run, find_run, packaged_models
 
 
 def test_files_lie_where_the_contract_says(tmp_path: Path) -> None:
     run = Run(tmp_path)
     files = [run.config, run.metrics, run.best, run.report, run.checkpoint(7), run.state(7)]
     files += [run.evaluation("test-h1"), run.events("test-h1"), run.events("test-h1", ".npz")]
+    files += [run.start, run.horizons, run.dependence, run.about, run.forecasts, run.teachers]
     assert [str(file.relative_to(tmp_path)) for file in files] == [
         "config.toml",
         "metrics.jsonl",
@@ -25,6 +26,12 @@ def test_files_lie_where_the_contract_says(tmp_path: Path) -> None:
         "evaluation-test-h1.json",
         "events-test-h1.parquet",
         "events-test-h1.npz",
+        "start.safetensors",
+        "horizons.safetensors",
+        "dependence.json",
+        "about.json",
+        "forecasts",
+        "teachers",
     ]
 
 
@@ -35,7 +42,28 @@ def test_saved_steps_are_found_by_their_states(tmp_path: Path) -> None:
     for step in (200, 100):
         run.state(step).touch()
     run.checkpoint(300).touch()
+    (run.checkpoints / "step-best.state.safetensors").touch()
     assert run.saved_steps() == [100, 200]
+
+
+def test_evaluated_splits_are_found_by_their_files(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for split in ("validation", "test-h1"):
+        run.evaluation(split).touch()
+    run.events("train").touch()
+    assert run.evaluated_splits() == ["test-h1", "validation"]
+
+
+def test_a_folder_comes_before_a_packaged_model_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = packaged_models()
+    assert {DEFAULT_MODEL, DEFAULT_MODEL + EVIDENCE_SUFFIX} <= models.keys()
+    assert list(models) == sorted(models)
+    assert all(path.name == name and Run(path).best.is_file() for name, path in models.items())
+    monkeypatch.chdir(tmp_path)
+    assert find_run(Path(DEFAULT_MODEL)) == models[DEFAULT_MODEL]
+    assert find_run(Path("nowhere")) == Path("nowhere")
+    Path(DEFAULT_MODEL).mkdir()
+    assert find_run(Path(DEFAULT_MODEL)) == Path(DEFAULT_MODEL)
 
 
 def test_the_configuration_says_where_the_corpus_is(tmp_path: Path) -> None:
@@ -43,6 +71,9 @@ def test_the_configuration_says_where_the_corpus_is(tmp_path: Path) -> None:
     assert not run.exists
     with pytest.raises(DataError, match="not a run folder"):
         run.read_config()
+    run.teachers.mkdir()
+    assert run.exists
+    run.teachers.rmdir()
     run.config.write_text('[corpus]\npath = "/data/corpus"\n')
     assert run.exists
     assert run.corpus_path() == Path("/data/corpus")

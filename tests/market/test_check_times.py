@@ -6,11 +6,12 @@ from datetime import date, datetime, timedelta
 
 import polars as pl
 import pytest
+from dateutil.easter import easter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.codec import to_json
-from vaiom.market.check import Clock, _easter, find_gaps, read_clock
+from vaiom.market.check import Clock, Closure, Gaps, _easter, find_gaps, read_clock
 from vaiom.market.folder import infer_timeframe
 
 HOUR = 3600
@@ -150,6 +151,118 @@ def test_every_bin_taken_out_is_counted(taken: set[int], step: int) -> None:
         assert find_gaps(stamps, step)[0].missing_bins <= len(taken)  # too few weeks to know what is usual
 
 
+HOLIDAYS = {
+    first + timedelta(days=number)
+    for year in range(2018, 2027)
+    for first, count in ((date(year, 12, 23), 12), (easter(year) - timedelta(days=3), 5))
+    for number in range(count)
+}
+
+
+def reference_gaps(stamps: list[datetime], step: timedelta) -> tuple[Gaps, int]:
+    """The rule bin by bin, and how many bars are missing in long stretches apart from holidays."""
+    there, first = set(stamps), stamps[0]
+    monday = datetime(first.year, first.month, first.day) - timedelta(days=first.weekday())
+    last_week = (stamps[-1] - monday) // timedelta(weeks=1)
+    expected, runs, before = 0, list[list[datetime]](), False
+    for number in range((stamps[-1] - first) // step + 1):
+        stamp = first + number * step
+        week = (stamp - monday) // timedelta(weeks=1)
+        near = [k for k in range(-4, 5) if k and 0 <= week + k <= last_week]
+        if 2 * sum(stamp + timedelta(weeks=k) in there for k in near) > len(near):
+            expected += 1
+            if stamp not in there:
+                runs += [] if before else [[]]
+                runs[-1].append(stamp)
+            before = stamp not in there
+    closures = []
+    for run in sorted(runs, key=lambda run: -len(run)):
+        end = run[-1] + step
+        days = {(run[0] + timedelta(hours=hour)).date() for hour in range((end - run[0]) // timedelta(hours=1))}
+        closures.append(Closure(start=run[0], end=end, bins=len(run), holiday=days <= HOLIDAYS))
+    return Gaps(
+        expected_bins=expected,
+        missing_bins=sum(map(len, runs)),
+        missing_on_holidays=sum(each.bins for each in closures if each.holiday),
+        longest_closures=tuple(each for each in closures[:5] if each.bins > 1),
+    ), sum(c.bins for c in closures if not c.holiday and c.bins >= 2 and c.bins * step >= timedelta(hours=6))
+
+
+@settings(max_examples=60)
+@given(
+    st.datetimes(datetime(2019, 1, 1), datetime(2023, 6, 1)).map(
+        lambda when: datetime(when.year, when.month, when.day)
+    ),
+    st.sampled_from([2, 8, 24]),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(1, 12)), max_size=9),
+    st.integers(2, 20),
+)
+def test_gaps_are_those_of_a_plain_loop(
+    start: datetime, hours: int, holes: list[tuple[float, int]], weeks: int
+) -> None:
+    step, count = timedelta(hours=hours), weeks * WEEK_HOURS // hours
+    taken = {2 + int(share * count) + number for share, length in holes for number in range(length)}
+    stamps = [start + number * step for number in range(count) if number not in taken and number % 7]
+    gaps, found = find_gaps(pl.Series(stamps, dtype=pl.Datetime("us")), hours * HOUR)
+    expected, num_long = reference_gaps(stamps, step)
+    assert gaps == expected
+    assert [(each.kind, each.count) for each in found] == [("gap", num_long)] * bool(num_long)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "holiday"),
+    [
+        ("2021-12-23 00:00", "2022-01-03 23:00", True),
+        ("2022-01-01 00:00", "2022-01-03 23:00", True),
+        ("2022-12-22 23:00", "2022-12-26 12:00", False),
+        ("2022-12-24 00:00", "2023-01-04 00:00", False),
+        ("2022-01-03 22:00", "2022-01-04 00:00", False),
+        ("2022-04-14 00:00", "2022-04-18 23:00", True),
+        ("2022-04-13 23:00", "2022-04-15 12:00", False),
+        ("2022-04-15 00:00", "2022-04-19 00:00", False),
+    ],
+)
+def test_a_closure_is_a_holiday_from_its_first_bar_to_its_last(first: str, last: str, holiday: bool) -> None:
+    hours = pl.datetime_range(datetime(2021, 6, 1), datetime(2023, 6, 1), "1h", eager=True)
+    closed = hours.is_between(datetime.fromisoformat(first), datetime.fromisoformat(last))
+    gaps, found = find_gaps(hours.filter(~closed), HOUR)
+    assert gaps.missing_bins == closed.sum()
+    assert [closure.holiday for closure in gaps.longest_closures] == [holiday]
+    assert gaps.missing_on_holidays == holiday * closed.sum()
+    long = closed.sum() >= 6 and not holiday
+    assert [each.count for each in found] == [closed.sum()] * bool(long)
+
+
+@pytest.mark.parametrize(
+    ("groups", "far"),
+    [
+        ([(0, 11), (1100, 1)], []),
+        ([(0, 11), (1201, 1)], [1201]),
+        ([(0, 1), (1290, 12)], [0]),
+        ([(0, 6), (1300, 6)], [0, 1, 2, 3, 4, 5]),
+        ([(0, 7), (1310, 6)], [1310, 1311, 1312, 1313, 1314, 1315]),
+    ],
+)
+def test_stamps_are_far_where_fewer_than_one_in_a_hundred_is_there(
+    groups: list[tuple[int, int]], far: list[int]
+) -> None:
+    start = datetime(2024, 1, 3)
+    hours = [first + number for first, count in groups for number in range(count)]
+    gaps, found = find_gaps(pl.Series([start + timedelta(hours=hour) for hour in hours]), HOUR)
+    assert [(each.kind, each.count) for each in found if each.kind == "far_stamp"] == [("far_stamp", len(far))] * bool(
+        far
+    )
+    shown = [f"{start + timedelta(hours=hour):%Y-%m-%d %H:%M}" for hour in far[:5]]
+    assert [list(each.examples) for each in found] == [shown] * bool(far)
+    assert gaps == Gaps() or not far
+
+
+def test_no_gaps_where_a_week_does_not_repeat() -> None:
+    stamps = pl.datetime_range(datetime(2024, 1, 1), datetime(2024, 6, 1), "1w", eager=True)
+    for step in (None, 7 * 24 * HOUR, 5 * HOUR):
+        assert find_gaps(stamps, step) == (Gaps(), [])
+
+
 def test_easter() -> None:
-    known = [date(1961, 4, 2), date(2000, 4, 23), date(2008, 3, 23), date(2011, 4, 24), date(2038, 4, 25)]
-    assert [_easter(day.year) for day in known] == known
+    years = range(1583, 2600)
+    assert [_easter(year) for year in years] == [easter(year) for year in years]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -12,7 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from scipy.special import ndtri
 
+from vaiom.codec import from_json
 from vaiom.errors import DataError
 from vaiom.events.build import corpus_in_memory
 from vaiom.market.folder import BAR_SCHEMA, read_bars
@@ -29,6 +32,7 @@ from vaiom.simulate.market import (
 from vaiom.simulate.oracle import Filter, Oracle
 
 SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
+STORED = Path(__file__).parents[1] / "compatibility" / "v0_1" / "bars"
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,14 @@ def test_same_seed_same_market_and_other_seeds_differ(market: dict[str, Simulate
         assert_frame_equal(one.bars, again[symbol].bars)
         np.testing.assert_array_equal(one.truth.weights, again[symbol].truth.weights)
         assert not one.bars["Close"].equals(other[symbol].bars["Close"])
+
+
+def test_settings_that_an_earlier_version_stored_give_its_bars() -> None:
+    stored = json.loads((STORED / "manifest.json").read_text())
+    market, bars = simulate(from_json(MarketConfig, stored["market"])), read_bars(STORED)
+    assert list(market) == list(bars) == list(stored["symbols"])
+    for symbol, one in market.items():
+        assert_frame_equal(one.bars, bars[symbol], check_exact=True)
 
 
 def test_an_asset_does_not_depend_on_how_many_others_there_are(market: dict[str, SimulatedAsset]) -> None:
@@ -89,16 +101,13 @@ def test_the_calendar_closes_on_weekends_and_holidays(metal: bool) -> None:
     *hours, following = through = trading_stamps(metal, MarketConfig(bars=30_000), 0, 30_001)
     stamps = pl.Series(through.astype("datetime64[us]"))
     assert len(hours) == 30_000
-    assert stamps.diff().drop_nulls().min() == np.timedelta64(1, "h").astype(object)
     assert hours[-1] == np.datetime64("2025-12-31T23")
     assert following == np.datetime64("2026-01-02T00")
-    weekday, hour = stamps.dt.weekday(), stamps.dt.hour()
-    assert not (weekday == 6).any()
-    assert hour.filter(weekday == 7).min() == 22
-    assert hour.filter(weekday == 5).max() == (20 if metal else 21)
-    assert (21 in hour.to_list()) is not metal
-    assert not ((stamps.dt.month() == 12) & (stamps.dt.day() == 25)).any()
-    assert not ((stamps.dt.month() == 1) & (stamps.dt.day() == 1)).any()
+    every = pl.datetime_range(stamps[0], stamps[-1], "1h", eager=True)
+    weekday, hour = every.dt.weekday(), every.dt.hour()
+    closed = (weekday == 6) | ((weekday == 5) & (hour >= 22)) | ((weekday == 7) & (hour < 22))
+    closed |= (every.dt.month() == 12) & (every.dt.day() == 25) | (every.dt.month() == 1) & (every.dt.day() == 1)
+    assert stamps.to_list() == every.filter(~(closed | (hour == 21) & metal)).to_list()
 
 
 def test_the_truth_follows_from_the_printed_bars_alone(market: dict[str, SimulatedAsset]) -> None:
@@ -110,20 +119,47 @@ def test_the_truth_follows_from_the_printed_bars_alone(market: dict[str, Simulat
             np.testing.assert_array_equal(getattr(seen, name), getattr(one.truth, name))
 
 
-def test_every_close_is_drawn_from_the_law_of_the_row_before(market: dict[str, SimulatedAsset]) -> None:
-    rng = np.random.default_rng(0)
-    transforms = []
-    for one in market.values():
-        rows = np.flatnonzero(~faulty_rows(one)[1:])
-        now = one.truth.ticks[rows + 1, None].astype(np.float64)
-        below = one.truth.mass(rows, np.full_like(now, -np.inf), now - 1)[:, 0]
-        transforms.append(below + rng.random(len(rows)) * one.truth.mass(rows, now - 1, now)[:, 0])
-    centred = np.concatenate(transforms) - 0.5
-    four_errors = 4 / np.sqrt(len(centred))
+def ranks(one: SimulatedAsset) -> pl.DataFrame:
+    """Where each close lies in the law of the row before, uniform in (0, 1), by stamp."""
+    rows = np.flatnonzero(~faulty_rows(one)[1:])
+    now = one.truth.ticks[rows + 1, None].astype(np.float64)
+    below = one.truth.mass(rows, np.full_like(now, -np.inf), now - 1)[:, 0]
+    inside = np.random.default_rng(0).random(len(rows))
+    rank = below + inside * one.truth.mass(rows, now - 1, now)[:, 0]
+    return pl.DataFrame({"stamp": one.truth.timestamps[rows + 1], "rank": rank})
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_every_close_is_drawn_from_the_law_of_the_row_before(
+    market: dict[str, SimulatedAsset], correlation: float
+) -> None:
+    config = MarketConfig(assets=3, bars=6_000, faults_per_bar=0.005, correlation=correlation)
+    ranked = [ranks(one) for one in (simulate(config) if correlation else market).values()]
+    centred = np.concatenate([each["rank"] for each in ranked]) - 0.5
+    four_errors = 4 / np.sqrt(len(centred) * (1 - correlation))
     assert abs(centred.mean()) * np.sqrt(12) < four_errors
     assert abs((12 * centred**2).mean() - 1) < 0.9 * four_errors
     for values in (centred, np.abs(centred)):
         assert abs(np.corrcoef(values[1:], values[:-1])[0, 1]) < four_errors
+    for other in ranked[1:]:  # in the same bar, whatever hours each of them trades
+        both = ranked[0].join(other, on="stamp")
+        scores = np.corrcoef(ndtri(both["rank"]), ndtri(both["rank_right"]))[0, 1]
+        assert scores == pytest.approx(correlation, abs=4 / np.sqrt(len(both)))
+
+
+def test_faulty_rows_have_no_prices_or_a_misplaced_point(market: dict[str, SimulatedAsset]) -> None:
+    kinds: list[float] = []
+    for one in market.values():
+        rows = np.flatnonzero(faulty_rows(one))
+        assert len(rows) / SMALL.bars == pytest.approx(SMALL.faults_per_bar, rel=0.5)
+        close = one.truth.ticks[rows] / one.asset.ticks_per_unit
+        kinds += (one.bars["Close"][rows].to_numpy() / close).round(9).tolist()
+        empty = one.bars["Close"].is_null()
+        assert (empty == one.bars["Open"].is_null()).all()
+        assert one.bars["Volume"].null_count() == 0
+    for kind in (10.0, 0.1):
+        assert 0.2 < kinds.count(kind) / len(kinds) < 0.5
+    assert 0.2 < np.isnan(kinds).mean() < 0.5
 
 
 def test_the_targets_beside_a_faulty_row_are_invalid(market: dict[str, SimulatedAsset], folder: Path) -> None:
