@@ -84,10 +84,12 @@ def heat_maps(split: Split) -> str:
     by_baseline = np.array([[mean(name, rows) for name in names] for rows in rows_of])
     by_month = np.array([[mean(strongest, rows & (month_of == month)) for month in months] for rows in rows_of])
     ratios = [len(names), len(months)]
-    figure, axes = _drawing(1.35 + 0.27 * len(symbols), nrows=1, ncols=2, width_ratios=ratios, sharey=True)
+    turned = 90 if sum(ratios) > 12 else 0  # names side by side would cover each other
+    height = (1.75 if turned else 1.35) + 0.27 * len(symbols)
+    figure, axes = _drawing(height, nrows=1, ncols=2, width_ratios=ratios, sharey=True)
     limit = float(np.nanmax(np.abs(np.concatenate([by_baseline.ravel(), by_month.ravel()])))) or 1.0
-    _cells(axes[0], by_baseline, [_folded(name) for name in names], symbols, limit)
-    _cells(axes[1], by_month, [str(month) for month in months], symbols, limit)
+    _cells(axes[0], by_baseline, [_folded(name) for name in names], symbols, limit, turned)
+    _cells(axes[1], by_month, [str(month) for month in months], symbols, limit, turned)
     axes[0].set_title("by baseline")
     axes[1].set_title(f"by month, against {strongest}")
     axes[1].tick_params(axis="y", labelleft=False)
@@ -255,8 +257,8 @@ def _folded(name: str) -> str:
     return f"{name[:middle]}\n{name[middle:]}"
 
 
-def _cells(axis: Any, values: Any, columns: list[str], rows: list[str], limit: float) -> None:
-    """A heat map as tinted cells with their numbers; the tint grows with the gain."""
+def _cells(axis: Any, values: Any, columns: list[str], rows: list[str], limit: float, turned: int) -> None:
+    """A heat map as tinted cells with their numbers, the tint growing with the gain; names of columns may be turned."""
     from matplotlib.patches import Rectangle
 
     for (row, column), value in np.ndenumerate(values):
@@ -267,7 +269,7 @@ def _cells(axis: Any, values: Any, columns: list[str], rows: list[str], limit: f
         axis.add_patch(tint)
         axis.text(column, row, _whole(1000 * value), ha="center", va="center", fontsize=8)
     axis.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    axis.set_xticks(range(len(columns)), columns, fontsize=8)
+    axis.set_xticks(range(len(columns)), columns, fontsize=8, rotation=turned)
     axis.set_yticks(range(len(rows)), rows)
     axis.tick_params(length=0)
     for spine in axis.spines.values():
