@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from itertools import combinations
 from types import SimpleNamespace
@@ -173,13 +174,8 @@ def test_heat_maps_have_the_mean_gain_of_each_cell_in_thousandths(drawn: Drawn) 
 
 def test_heat_maps_of_a_model_that_never_differs_are_drawn(drawn: Drawn) -> None:
     split = made_up(gains={"twin": 0.0})
-    same = {name: split.events.bits["model"] for name in split.events.bits}
-    split = Split(
-        period="1970", evaluation=split.evaluation, forecasts={},
-        events=ScoredEvents(
-            symbols=split.events.symbols, target_times=split.events.target_times, buckets=split.events.buckets, bits=same
-        ),
-    )  # fmt: skip
+    same = dict.fromkeys(split.events.bits, split.events.bits["model"])
+    split = replace(split, events=replace(split.events, bits=same))
     figures.heat_maps(split)
     assert {(number, strength) for number, _, strength in cells(drawn.axes[0]).values()} == {("+0", 0.08)}
     assert "the model wins 0 of 7" in drawn.alt
