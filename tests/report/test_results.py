@@ -76,7 +76,7 @@ Test, 1,500 stamps: 0.8000 bits per stamp over independence
 against | its bits/stamp | gain | 95% interval
 independence | 0.0000 | +0.8000 | [+0.7000, +0.9000]
 Test: value at risk of portfolios, and gain in Fissler-Ziegel loss
-portfolio | level | stamps | exceeded | Kupiec p | Christoffersen p | over past | 95% interval | over ewma | 95% interval
+portfolio | level | stamps | exceeded | Kupiec p | Christoffersen p | over old | 95% interval | over ewma | 95% interval
 equal | 95% | 1,400 | 4.75% | 0.60 | none | +0.2500 | [-0.1000, +0.5000] | +0.5000 | undefined
 """,
     "states": """
@@ -204,7 +204,7 @@ def evaluation() -> Any:
                     kupiec_p=0.6,
                     independence_p=None,
                     against=[
-                        Of(against="past", gain=0.25, weeks=blocks((-0.1, 0.5))),
+                        Of(against="old", gain=0.25, weeks=blocks((-0.1, 0.5))),
                         Of(against="ewma", gain=0.5, weeks=blocks(None)),
                     ],
                 )
