@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from simulated_market import TINY_SPLITS, TinyRuns
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import save_losses
 from vaiom.cli.main import main
-from vaiom.evaluation.ledger import LEDGER_NAME, model_looks
+from vaiom.errors import ConfigError
+from vaiom.evaluation.evaluate import SampleSize, caveats_of, evaluate_run
+from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads, model_looks
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, build_corpus
@@ -70,6 +73,17 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     assert set(got["by"]) == {"asset", "month", "hour", "bucket", "vol_regime"}
     assert sum(each["num_events"] for each in got["by"]["hour"]) == got["num_events"] == len(rows)
     assert (got["looks"], got["seeds"], got["all_tests"]) == (None, None, None)
+    model = load_model(run)
+    assert (got["seed"], got["step"]) == (model.provenance.seed, model.provenance.step) == (17, got["step"])
+    assert (got["checkpoint_sha256"], got["corpus_sha256"]) == (model.sha256, corpus.sha256)
+    assert (got["run"], got["corpus"], got["experiment"]) == (str(run), str(corpus.path), "tiny")
+    assert (got["precision"], got["baselines"], got["horizons"]) == ("float32", None, None)
+    hours = corpus.target_timestamps[rows].astype("datetime64[h]").astype(int) % 24
+    assert {each["group"]: each["num_events"] for each in got["by"]["hour"]} == {
+        str(hour): int((hours == hour).sum()) for hour in range(24) if (hours == hour).any()
+    }
+    inside = corpus.log_ret_next[corpus.split_codes == corpus.splits.code("validation")]
+    assert got["zero_share"] == np.mean(inside == 0)
     assert len(got["mixture"]["mean_weight"]) == 4
     assert not (place / "corpus" / LEDGER_NAME).exists()
 
@@ -84,6 +98,87 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
         assert f"looked at {times}" in " ".join(ran.err.split())
     both = json.loads((run / "evaluation-test-h2.json").read_text())["all_tests"][0]["gain"]
     assert both["num_events"] == len(read_events(run, "test-h1")) + len(read_events(run, "test-h2"))
+
+
+def test_all_tests_together_follow_the_events_and_the_checkpoint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever split is scored again, nothing stored rests on events that are gone or of another model."""
+    monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 50)
+    monkeypatch.setattr(ModelPredictor, "predict_proba", lambda _, corpus, rows: np.full((len(rows), 16), 1 / 16))
+    corpus, run = open_corpus(place / "corpus"), place / "seed17"
+    first, second = (Run(run).evaluation(split) for split in ("test-h1", "test-h2"))
+
+    def together(file: Path) -> Any:
+        found = json.loads(file.read_text())["all_tests"]
+        return found and {each["baseline"]: each["gain"]["gain_bits"] for each in found}
+
+    found = evaluate_run(run, corpus, "test-h1", device="cpu")
+    assert (found.all_tests, found.looks) == (None, 1)
+    assert found.ledger_sha256 == ledger_heads(corpus)[-1]
+    evaluate_run(run, corpus, "test-h2", device="cpu")
+    both = together(second)
+    assert (together(first), list(both)) == (None, ["frequency", "markov", "hour_of_week"])
+    parts = [read_events(run, split) for split in ("test-h1", "test-h2")]
+    gains = np.concatenate([part.bits["frequency"] - part.bits["model"] for part in parts])
+    assert both["frequency"] == pytest.approx(gains.mean())
+    # Validation is no test, and changes nothing.
+    assert evaluate_run(run, corpus, "validation", device="cpu").all_tests is None
+    assert together(second) == both
+    monkeypatch.setattr(ModelPredictor, "predict_proba", lambda _, corpus, rows: np.tile(np.eye(16)[7], (len(rows), 1)))
+    evaluate_run(run, corpus, "test-h1", device="cpu")
+    assert together(first) == together(second) != both
+    second.write_text(json.dumps({**json.loads(second.read_text()), "checkpoint_sha256": "of another"}))
+    assert evaluate_run(run, corpus, "test-h1", device="cpu").all_tests is None
+    assert together(second) is None
+
+
+def test_figures_may_be_written_elsewhere_with_the_model_and_never_into_a_packaged_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 50)
+    corpus, run, out = open_corpus(place / "corpus"), place / "seed17", place / "new" / "folder"
+    before, reported = sorted(run.rglob("*")), list[Any]()
+    found = evaluate_run(run, corpus, "validation", out=out, device="cpu", progress=lambda *at: reported.append(at))
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("best.safetensors", "evaluation-validation.json", "events-validation.parquet")
+    ]
+    assert Run(out).best.read_bytes() == Run(run).best.read_bytes()
+    assert (found.run, sorted(run.rglob("*")), bool(reported)) == (str(out), before, True)
+    shutil.copytree(run, place / "models" / "ours")
+    monkeypatch.setattr("vaiom.evaluation.evaluate.MODELS", place / "models")
+    with pytest.raises(ConfigError, match="packaged model is not written into"):
+        evaluate_run(place / "models" / "ours", corpus, "validation", device="cpu")
+    assert not Run(place / "models" / "ours").evaluation("validation").exists()
+
+
+ROUGH = "The month-clustered interval rests on {} blocks only: take it as a rough width."
+
+
+@pytest.mark.parametrize(
+    ("assets", "months", "empty", "purpose", "says"),
+    [
+        (2, 7, [], "", []),
+        (2, 6, [], "", [ROUGH.format(6)]),
+        (2, 2, [], "", [ROUGH.format(2)]),
+        (1, 7, [], "", ["One asset only: asset-months and months are the same blocks."]),
+        (2, 1, [], "", ["One month only: the month-clustered interval is undefined."]),
+        (
+            1,
+            1,
+            [],
+            "",
+            [
+                "One month only: the month-clustered interval is undefined.",
+                "One asset in one month is a single block: no interval can be given.",
+            ],
+        ),
+        (2, 7, [1, 16], "", ["No event ended in bucket 1, 16: no figure there, and calibration is untested."]),
+        (2, 7, [], "use", ["The model is a refit, for use and not for evidence."]),
+    ],
+)
+def test_small_samples_and_refits_have_caveats(
+    assets: int, months: int, empty: list[int], purpose: str, says: list[str]
+) -> None:
+    assert caveats_of(SampleSize(num_assets=assets, num_months=months, empty_buckets=empty), purpose) == says
 
 
 def test_a_single_month_prints_what_cannot_be_said(

@@ -123,6 +123,9 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
     found = vaiom(*words, "--json").json()
     assert [*found["bits"]] == ["model", "run run", "markov", "hour_of_week", "frequency", "ewma_t"]
     assert found["bits"]["model"] == 4.0
+    assert (found["seed"], found["step"], found["baselines"]) == (0, 0, str(place / "baselines"))
+    assert (found["corpus"], found["corpus_sha256"]) == (str(corpus.path), corpus.sha256)
+    assert found["run_sha256"] == evaluated_sha256(place)
     assert found["bits"]["frequency"] == losses_of([Frequency()], corpus, common, CONTEXT)["frequency"].mean()
     events = pl.read_parquet(place / "run" / "events-validation.parquet")
     assert found["bits"]["run run"] == pytest.approx(events["bits_model"].to_numpy()[::2].mean(), abs=1e-12)
@@ -147,6 +150,10 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
     assert f"{len(common):,} events) flat needs 4.0000 bits" in said.out.replace("\n", " ")
     assert f"{len(rows) - len(common):,} of the {len(rows):,} events" in said.err.replace("\n", " ")
     assert "bits per event by asset" in said.out
+
+
+def evaluated_sha256(place: Path) -> str:
+    return str(json.loads(Run(place / "run").evaluation("validation").read_text())["checkpoint_sha256"])
 
 
 def test_quantiles_and_samples_of_a_normal_distribution_have_its_bits(corpus: Corpus, rows: np.ndarray) -> None:

@@ -8,6 +8,8 @@ import shutil
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +23,11 @@ from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
 from vaiom.codec import to_json
+from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
-from vaiom.evaluation.horizons import events_name, figures_of_horizon, root_of_time
+from vaiom.evaluation.horizons import LEVELS, events_name, figures_of_horizon, judge_horizons, root_of_time
 from vaiom.evaluation.ledger import read_ledger
+from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events, write_events
 from vaiom.events import horizons as events_horizons
 from vaiom.events.build import CorpusConfig, corpus_in_memory
@@ -57,7 +61,8 @@ def judged(tiny: TinyRuns, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 def test_bits_follow_from_the_events_and_the_look_is_one(judged: tuple[Path, Path]) -> None:
     run, corpus = judged
     [score] = Evaluation.read(run, "test-h1").horizons or []
-    events, view = read_events(run, events_name("test-h1", BARS)), at_horizon(open_corpus(corpus), BARS)
+    assert events_name("test-h1", BARS) == "test-h1-4-bars"
+    events, view = read_events(run, "test-h1-4-bars"), at_horizon(open_corpus(corpus), BARS)
     assert score.bars == BARS
     assert score.num_events == len(events) == len(view.endpoints("test-h1", 16))
     assert list(score.bits) == ["model", "frequency", "hour_of_week", "root_of_time"]
@@ -116,6 +121,62 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     # Targets that begin a bar too late.
     monkeypatch.setattr(events_horizons, "next_sum", lambda corpus, bars: np.roll(next_sum(corpus, bars), -1))
     assert any("targets of other bars than the next" in finding for finding in prove_horizons(audited).findings)
+
+
+def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
+    """Forecasts that are made up, on two horizons and one that no event is long enough for."""
+    corpus, split = open_corpus(tiny.corpus), "test-h1"
+    model = ModelPredictor.load(Run(tiny.runs[0]).best, "cpu")
+
+    def made_up(seen: np.ndarray, inputs: Any, bars: int) -> np.ndarray:
+        return np.random.default_rng(bars).dirichlet(np.arange(1, 17) % 9 + 1.0, len(seen))
+
+    horizons: Any = SimpleNamespace(fitted=SimpleNamespace(fits=[2, 300, 4]), probs=made_up)
+    found = list(judge_horizons(model, horizons, corpus, split))
+    assert [score.bars for score, _, _ in found] == [2, 4]
+    before: dict[int, float] = {}
+    for score, events, rows in found:
+        view = at_horizon(corpus, score.bars)
+        np.testing.assert_array_equal(rows, view.endpoints(split, 16))
+        np.testing.assert_array_equal(events.probs, made_up(rows, None, score.bars))
+        np.testing.assert_allclose(events.bits["model"], event_bits(events.probs, view.target_return[rows]))
+        one = {}
+        for row in {int(row) + step for row in rows for step in range(score.bars)}:
+            probs = model.predict_proba(corpus, np.array([row]))
+            one[row] = ReturnDistributions(probs=probs, sigma=corpus.sigma20[[row]], shape=corpus.return_shape)
+        direct, along, wider, scaled = [], [], [], []
+        for row, probs in zip(rows.tolist(), events.probs, strict=True):
+            own = ReturnDistributions(probs=probs[None], sigma=view.sigma20[[row]], shape=view.return_shape)
+            low, high = own.interval(0.9)
+            if score.bars == 2:
+                near = one[row].interval(0.9)
+                wider.append(high - low > near[1] - near[0])
+                before[row] = high - low
+            elif row in before:
+                wider.append(high - low > before[row])
+            direct.append(own.std() ** 2)
+            along.append(sum(one[row + step].std() ** 2 for step in range(score.bars)))
+            scaled.append(own.quantile(LEVELS) / corpus.sigma20[row])
+        realised = view.log_ret_next[rows].astype(np.float64)
+        assert score.wider == pytest.approx(np.mean(wider))
+        assert score.variance_of_steps == pytest.approx(np.mean(direct) / np.mean(along), rel=1e-4)
+        assert score.variance_realised == pytest.approx(np.mean(realised**2) / np.mean(direct))
+        assert score.quantiles == pytest.approx(
+            dict(zip(map(str, LEVELS), np.median(np.vstack(scaled), axis=0), strict=True))
+        )
+        inside = view.log_ret_next[view.split_codes == view.splits.code(split)]
+        assert score.zero_share == np.mean(inside[np.isfinite(inside)] == 0)
+    assert LEVELS == (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def test_horizons_of_the_sealed_split_need_its_name(tiny: TinyRuns) -> None:
+    corpus, model = open_corpus(tiny.corpus), ModelPredictor.load(Run(tiny.runs[0]).best, "cpu")
+    fitted, even = SimpleNamespace(fits=[2]), lambda seen, *_: np.full((len(seen), 16), 1 / 16)
+    horizons: Any = SimpleNamespace(fitted=fitted, probs=even)
+    with pytest.raises(ConfigError, match="not opened by accident"):
+        list(judge_horizons(model, horizons, corpus, "sealed"))
+    [(score, _, _)] = judge_horizons(model, horizons, corpus, "sealed", unseal="sealed")
+    assert score.bits["model"] == 4.0
 
 
 def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:

@@ -20,7 +20,9 @@ from vaiom.audit.proof import FAILED, PASSED, AuditConfig
 from vaiom.baselines.store import fit_or_load
 from vaiom.baselines.volatility import GarchT
 from vaiom.codec import from_json, to_json
+from vaiom.errors import DataError
 from vaiom.evaluation import joint
+from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
 from vaiom.evaluation.joint import (
     JointEvaluation,
     fissler_ziegel,
@@ -29,13 +31,17 @@ from vaiom.evaluation.joint import (
     make_panel,
     portfolios_of,
 )
+from vaiom.events import dependence
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus
+from vaiom.events.dependence import ReferenceCopula
+from vaiom.events.distribution import BucketDistribution
+from vaiom.events.joint import JointDistribution
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.simulate.oracle import Oracle
 
 CORRELATION = 0.6
-SMALLER = {
+SMALLER: dict[str, Any] = {
     "_FITTED_STAMPS": 50,
     "TRAIN_STAMPS": 1_200,
     "HALF_LIVES": (60, 240),
@@ -91,16 +97,26 @@ def dependence_bits(oracle: Oracle, rows: dict[str, np.ndarray], num_nodes: int 
     return (np.log(share) + top[:, 0] - alone) / math.log(2)
 
 
+@pytest.fixture(scope="module")
+def found(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, tmp_path_factory: pytest.TempPathFactory
+) -> JointEvaluation:
+    """The dependence judged on Validation, beside a fitted GARCH-t."""
+    (model, corpus, _), fits = world, tmp_path_factory.mktemp("fits")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint, "DRAWS", 100)
+        patch.setattr(joint, "HISTORY", 100)
+        fit_or_load(GarchT(), corpus, model.checkpoint.config.history, fits)
+        found = judge_joint(model, corpus, "validation", fit, fits)
+    assert found is not None
+    return found
+
+
 def test_the_joint_law_reaches_most_of_the_oracles_bits(
-    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, found: JointEvaluation
 ) -> None:
     model, corpus, oracle = world
     assert fit.degrees == {"1": None}  # normal, as the factor of the market is
-    monkeypatch.setattr(joint, "DRAWS", 100)
-    monkeypatch.setattr(joint, "HISTORY", 100)
-    fit_or_load(GarchT(), corpus, model.checkpoint.config.history, tmp_path)
-    found = judge_joint(model, corpus, "validation", fit, tmp_path)
-    assert found is not None
     assert from_json(JointEvaluation, to_json(found)) == found
     times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code("validation")]
     panel = make_panel(model, corpus, times.min(), times.max() + 1, 0)
@@ -119,6 +135,172 @@ def test_the_joint_law_reaches_most_of_the_oracles_bits(
     theirs = [risk.exceedance_rate for each in at_95 for risk in each.against if risk.against == garch]
     assert garch == "garch_t_constant_correlation"
     assert 0.005 < np.mean(theirs) < 0.12
+
+
+def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, found: JointEvaluation
+) -> None:
+    model, corpus, _ = world
+    inside = corpus.split_codes == corpus.splits.code("validation")
+    times = corpus.target_timestamps[inside]
+    panel = make_panel(model, corpus, times.min(), times.max() + 1, 100 + fit.memory)
+    assert (panel.stamps < times.min()).sum() == 100 + fit.memory
+    assert panel.stamps[-1] == times[np.isfinite(corpus.log_ret_next[inside])].max()
+    bits: dict[str, list[float]] = {"ours": [], "independence": [], **{name: [] for name in fit.references}}
+    state, averages = fit.begin(), dict.fromkeys(fit.references, fit.correlation)
+    losses, ours, weeks, whole_weeks = [], [], [], []
+    portfolios = portfolios_of(len(panel.symbols))
+    for at, stamp in enumerate(panel.stamps):
+        present = [asset for asset in range(len(panel.symbols)) if panel.rows[at, asset] >= 0]
+        names, whole = [panel.symbols[asset] for asset in present], len(present) == len(panel.symbols)
+        if stamp >= times.min() and len(present) > 1:
+            weeks.append(stamp.astype("datetime64[W]"))
+            correlation, pit = state.correlation(names, panel.scale[at, present]), panel.pit[at, present]
+            bits["ours"].append(dependence.log_density(correlation, pit, fit.degrees["1"]) / math.log(2))
+            bits["independence"].append(0.0)
+            for name, reference in fit.references.items():
+                theirs = reference.correlation(averages[name], fit.correlation)[np.ix_(present, present)]
+                bits[name].append(dependence.log_density(theirs, pit, reference.degrees) / math.log(2))
+            if whole:
+                whole_weeks.append(stamp.astype("datetime64[W]"))
+                alone = {
+                    name: BucketDistribution(
+                        probs=panel.dists.probs[number], sigma=panel.dists.sigma[number], shape=panel.dists.shape
+                    )
+                    for name, number in zip(names, panel.numbers[at], strict=True)
+                }
+                law = JointDistribution.of(alone, panel.prob_zero, correlation, fit.degrees["1"])
+                ours.append((len(losses), law.sample(100, seed=at)))
+        if whole:
+            losses.append([-(np.exp(panel.log_ret[at]) - 1) @ share for share in portfolios.values()])
+        state = state.after(names, panel.scores[at, present], panel.scale[at, present])
+        averages = {
+            name: dependence.average(averages[name], panel.scores[at], reference.decay)
+            for name, reference in fit.references.items()
+        }
+    assert found.num_stamps == len(bits["ours"])
+    assert found.bits == pytest.approx(np.mean(bits["ours"]))
+    assert [each.against for each in found.copulas] == ["independence", *fit.references]
+    for copula in found.copulas:
+        gain = np.array(bits["ours"]) - bits[copula.against]
+        assert (copula.bits, copula.gain_bits) == pytest.approx((np.mean(bits[copula.against]), gain.mean()))
+        assert copula.weeks.num_blocks == len({*weeks})
+        assert copula.weeks.block_wins == sum(gain[np.array(weeks) == week].sum() > 0 for week in {*weeks})
+    assert [(each.portfolio, each.level) for each in found.portfolios] == [
+        (name, level) for name in portfolios for level in (0.95, 0.99)
+    ]
+    for each in found.portfolios:
+        number = [*portfolios].index(each.portfolio)
+        own = [lost[number] for lost in losses]
+
+        def risk(drawn: np.ndarray, level: float = each.level) -> tuple[float, float]:
+            worst = sorted(drawn)[-max(1, round((1 - level) * len(drawn))) :]
+            return float(np.quantile(drawn, level)), sum(worst) / len(worst)
+
+        risks = np.array([risk(-np.expm1(drawn) @ portfolios[each.portfolio]) for _, drawn in ours])
+        past = np.array([risk(np.array(own[index - 100 : index])) for index, _ in ours])
+        came = np.array([own[index] for index, _ in ours])
+        hits, gain = (
+            came > risks[:, 0],
+            fissler_ziegel(came, past, each.level) - fissler_ziegel(came, risks, each.level),
+        )
+        assert (each.num_stamps, each.exceedance_rate) == (len(ours), hits.mean())
+        assert each.kupiec_p == chi_square_tail(kupiec(hits, 1 - each.level), 1)
+        assert each.independence_p == chi_square_tail(christoffersen(hits, np.zeros(len(hits))), 1)
+        assert (each.value_at_risk, each.expected_shortfall) == pytest.approx(tuple(risks.mean(axis=0)))
+        history = each.against[0]
+        assert [other.against for other in each.against] == [
+            *("historical_simulation", "ewma_covariance", "garch_t_constant_correlation")
+        ]
+        assert history.exceedance_rate == (came > past[:, 0]).mean()
+        assert history.gain == pytest.approx(gain.mean())
+        assert history.weeks.num_blocks == len({*whole_weeks})
+
+
+def test_the_settings_of_a_stored_dependence_are_these() -> None:
+    """The audit fits it again: with others nobody's stored one would come out."""
+    assert (joint.TRAIN_STAMPS, joint.HISTORY, joint.DRAWS, joint.SEED) == (20_000, 1_000, 4_096, 17)
+    assert (joint.HALF_LIVES, joint.SHRINKAGES) == ((60, 120, 240, 480), (0.05, 0.1, 0.2, 0.4))
+    assert (joint.WEIGHTS, joint.COVARIANCE_DECAYS) == ((0.5, 0.7, 0.8, 0.9, 0.95), (0.94, 0.97, 0.99))
+    assert joint.DEGREES == (4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0, 30.0, None)
+    assert (joint.LEVELS, joint.RANDOM_PORTFOLIOS, joint._FITTED_STAMPS) == ((0.95, 0.99), 10, 600)
+
+
+def test_the_fit_is_the_likeliest_of_its_grid(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:
+    model, corpus, _ = world
+    end = np.datetime64(corpus.splits.train_end)
+    panel = make_panel(model, corpus, end, end, 1_200)
+    assert (fit.num_stamps, len(panel.stamps)) == (1_200, 1_200)
+    assert panel.stamps[-1] < end
+    assert (fit.symbols, fit.checkpoint_sha256, fit.classes) == (
+        *(panel.symbols, "of the oracle", corpus.tokenizer.classes),
+    )
+
+    def moments(stop: int) -> dict[str, np.ndarray]:
+        """Of scores, and of scores times scales in a unit that makes calm and wild stamps alike."""
+        logs = np.log(panel.scale[:stop])
+        alike = np.exp(logs - np.nanmean(logs - np.nanmean(logs, axis=0), axis=1, keepdims=True))
+        covariance = joint._mean(panel.scores[:stop] * alike)
+        correlation = dependence.correlation_of(joint._mean(panel.scores[:stop]))
+        return {
+            "covariance": covariance / np.exp(np.log(np.diag(covariance)).mean()),
+            "correlation": correlation,
+        }
+
+    for name, matrix in moments(1_200).items():
+        np.testing.assert_allclose(getattr(fit, name), matrix, rtol=1e-9)
+    half, start = replace(fit, **moments(600)), moments(600)["correlation"]
+    spread = np.unique(np.linspace(600, 1_199, 50).astype(int)).tolist()
+    chosen = {at: np.flatnonzero(panel.rows[at] >= 0) for at in spread if (panel.rows[at] >= 0).sum() > 1}
+
+    def nats(decay: float, shrinkage: float, degrees: float | None) -> float:
+        states, total = list(panel.states(replace(half, decay=decay, shrinkage=shrinkage))), 0.0
+        for at, own in chosen.items():
+            correlation = states[at].correlation([panel.symbols[asset] for asset in own], panel.scale[at, own])
+            total += dependence.log_density(correlation, panel.pit[at, own], degrees)
+        return total
+
+    decays = [0.5 ** (1 / life) for life in SMALLER["HALF_LIVES"]]
+    tried = {(decay, each): nats(decay, each, 8.0) for decay in decays for each in SMALLER["SHRINKAGES"]}
+    assert (fit.decay, fit.shrinkage) == max(tried, key=lambda pair: tried[pair])
+    by_degrees = {each: nats(fit.decay, fit.shrinkage, each) for each in SMALLER["DEGREES"]}
+    assert fit.degrees == {"1": max(by_degrees, key=lambda each: by_degrees[each])}
+
+    def reference_nats(reference: ReferenceCopula) -> float:
+        average, total = start, 0.0
+        for at, scores in enumerate(panel.scores):
+            if at in chosen:
+                own = np.ix_(chosen[at], chosen[at])
+                matrix = reference.correlation(average, start)[own]
+                total += dependence.log_density(matrix, panel.pit[at, chosen[at]], reference.degrees)
+            average = dependence.average(average, scores, reference.decay)
+        return total
+
+    dcc = fit.references["dcc_gaussian"]
+    grids = {
+        "constant_gaussian": [ReferenceCopula()],
+        "ewma_gaussian": [ReferenceCopula(weight=1.0, decay=decay) for decay in decays],
+        "dcc_gaussian": [ReferenceCopula(weight=each, decay=d) for each in SMALLER["WEIGHTS"] for d in decays],
+        "dcc_t": [replace(dcc, degrees=each) for each in SMALLER["DEGREES"]],
+    }
+    assert fit.references == {name: max(grid, key=reference_nats) for name, grid in grids.items()}
+
+
+@pytest.mark.parametrize(("changed", "value"), [("TRAIN_STAMPS", 999), ("HISTORY", 1_201)])
+def test_too_few_stamps_teach_no_dependence(
+    world: tuple[Any, Corpus, Oracle], monkeypatch: pytest.MonkeyPatch, changed: str, value: int
+) -> None:
+    for name, each in {**SMALLER, changed: value}.items():
+        monkeypatch.setattr(joint, name, each)
+    with pytest.raises(DataError, match="too little to learn a dependence from"):
+        fit_dependence(world[0], world[1])
+
+
+def test_other_assets_than_those_of_train_are_not_judged(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence
+) -> None:
+    model, corpus, _ = world
+    assert judge_joint(model, corpus, "validation", replace(fit, symbols=("A", "B", "C"))) is None
 
 
 def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from judged_runs import Judged
 
+from evaluation.simulated_market import TINY_SPLITS
 from vaiom.evaluation.inference import BlockBootstrap, Interval, PairedComparison
-from vaiom.report.contents import RunContents, period_label, read_run
-from vaiom.report.results import headline, verdict
+from vaiom.report.contents import RunContents, period_label, period_of, read_run
+from vaiom.report.results import headline, limits, verdict
 
 
 def with_gains(judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]]) -> RunContents:
@@ -105,7 +106,55 @@ def test_the_title_says_what_was_found(
         ("2025-01-01", "2026-01-01", "2025"),
         ("2025-04-01", "2025-10-01", "2025-04-01 to 2025-09-30"),
         ("2025-01-01", "2025-01-20", "2025-01-01 to 2025-01-19"),
+        ("2025-01-02", "2025-07-01", "2025-01-02 to 2025-06-30"),
+        ("2025-01-01", "2025-07-02", "2025-01-01 to 2025-07-01"),
+        ("2025-01-01T01:00", "2025-07-01T01:00", "2025-01-01 to 2025-07-01"),
+        ("2025-07-01", "2026-07-01", "2025-07-01 to 2026-06-30"),
+        ("2025-01-01", "2027-01-01", "2025-01-01 to 2026-12-31"),
+        ("2025-01-01", "2026-07-01", "2025-01-01 to 2026-06-30"),
     ],
 )
 def test_a_period_is_named_as_people_write_it(start: str, end: str, says: str) -> None:
     assert period_label(datetime.fromisoformat(start), datetime.fromisoformat(end)) == says
+
+
+def test_a_short_period_stands_beside_the_name_of_its_split(judged: Judged) -> None:
+    split = read_run(judged.run).splits[1]
+    assert (split.period, split.title, split.label) == (
+        *("2024-01-10 to 2024-01-19", "test-h1", "test-h1 (2024-01-10 to 2024-01-19)"),
+    )
+    assert replace(split, period="2025H1").title == "test-h1, 2025H1"
+    assert period_of(TINY_SPLITS, "validation") == "2023-12-20 to 2024-01-09"
+    assert period_of(TINY_SPLITS, "test-h2") == "2024-01-20 to 2024-02-02"
+    assert period_of(TINY_SPLITS, "sealed") == "2024-02-03 and later"
+
+
+def test_the_reader_is_told_of_tails_looks_and_simple_baselines(judged: Judged, lonely: Judged) -> None:
+    contents = read_run(judged.run)
+    tail, looks = limits(contents)
+    both = contents.splits[-1].evaluation.calibration.tails[2]
+    assert tail == (
+        f"On 2024-01-20 to 2024-02-02 returns ended in a tail in {100 * both.observed:.1f}% of the events where "
+        f"{100 * both.predicted:.1f}% was forecast."
+    )
+    periods = "2024-01-10 to 2024-01-19 once, 2024-01-20 to 2024-02-02 once"
+    assert looks == f"Looks at Test on this corpus, these included: {periods}."
+    alone = read_run(lonely.run)
+    [split] = alone.splits
+    sealed = replace(split, evaluation=replace(split.evaluation, split="sealed", looks=3))
+    _, simple, looks = limits(replace(alone, splits=[sealed]))
+    assert simple == "The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones."
+    assert looks == "Looks at Test on this corpus, these included: the sealed interval 3 times."
+    nothing = replace(split, evaluation=replace(split.evaluation, against=[]))
+    said = verdict(replace(alone, splits=[nothing]))[0]
+    assert said.endswith("bits per event. It was compared with no baseline.")
+
+
+def test_of_several_splits_the_least_favourable_makes_the_title(judged: Judged) -> None:
+    good = with_gains(judged, {"tree": (0.02, (0.01, 0.03), None)}).splits[0]
+    worse = with_gains(judged, {"tree": (0.01, (0.005, 0.03), None)}).splits[0]
+    bad = with_gains(judged, {"tree": (0.1, (-0.01, 0.3), None)}).splits[0]
+    contents = read_run(judged.run)
+    assert headline(replace(contents, splits=[good, worse])) == "Better than every baseline: 0.0100 bits ahead of tree"
+    second = replace(bad, period="2025H2")
+    assert headline(replace(contents, splits=[good, second, worse])) == "Cannot be told from tree on 2025H2"
