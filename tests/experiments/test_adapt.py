@@ -23,7 +23,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.experiments.refit import AS_IT_WAS, STEPS_A_PASS, Adapted, adapt
+from vaiom.experiments.refit import AS_IT_WAS, SHORT, STEPS_A_PASS, Adapted, adapt
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.vaiom import ASSET_TABLE
@@ -163,7 +163,8 @@ def test_a_broken_run_goes_on_to_the_same_end_and_is_repeatable(
     trained: TinyRun, corpus: Corpus, adapted: Adapted, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    adapt(corpus, trained.run, out, settings=[*SETTINGS, "schedule=constant", "steps=2"], device="cpu")
+    first = [*SETTINGS, "schedule=constant", "steps=2"]
+    adapt(corpus, trained.run, out, settings=first, device="cpu", resume=True)  # of nothing yet
     with pytest.raises(ConfigError):
         adapt(corpus, trained.run, out, settings=SETTINGS, device="cpu")
     whole = adapt(corpus, trained.run, tmp_path / "whole", settings=[*SETTINGS, "schedule=constant"], device="cpu")
@@ -207,7 +208,7 @@ vaiom.evaluate(start, corpus=corpus, out=out + "/as-it-was", device="cpu")
 def test_a_short_history_is_learned_in_small_steps(trained: TinyRun, adapted: Adapted, tmp_path: Path) -> None:
     write_symbol(tmp_path / "bars", "GBPJPY", random_bars(900, 0, start=SPLITS.train_end - timedelta(days=8)))
     brief = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
-    short = adapt(brief, trained.run, tmp_path / "run", settings=SETTINGS, device="cpu")
+    short = adapt(brief, trained.run, tmp_path / "run", settings=SETTINGS[:-1], device="cpu")
     before, long, few = (
         experiment_of_checkpoint(load_checkpoint(Run(run).best)) for run in (trained.run, adapted.run, short.run)
     )
@@ -215,3 +216,13 @@ def test_a_short_history_is_learned_in_small_steps(trained: TinyRun, adapted: Ad
     assert before.train.patience == 0 < long.train.patience == few.train.patience
     assert long.train.micro_batch == before.train.micro_batch
     assert few.train.micro_batch == max(1, events // (STEPS_A_PASS * before.model.context)) < before.train.micro_batch
+    assert STEPS_A_PASS == 4
+    # Steps of a fifth of the size, unless another is asked for; the rest is what `SHORT` says.
+    assert few.train.learning_rate == pytest.approx(before.train.learning_rate / 5)
+    assert long.train.learning_rate == 1e-3
+    chosen = {setting.partition("=")[0] for setting in SETTINGS}
+    assert {name: getattr(few.train, name) for name in SHORT.keys() - chosen} == {
+        **{"patience": 4, "warmup_steps": 20, "schedule": "cosine", "ema_decay": 0.98},
+        **{"teachers": 0, "teacher_share": 0.0},
+    }
+    assert (SHORT["steps"], SHORT["validate_every"], SHORT["log_every"]) == (400, 25, 25)

@@ -98,7 +98,7 @@ def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
     # Kept, and fitted on this year's Train alone.
     [key] = (read_json(file) for file in (tmp_path / "trees").rglob("key.json"))
     assert (key["corpus_sha256"], key["context"]) == (corpus.sha256, CONTEXT)
-    assert key["config"]["max_events"] == TREE_EVENTS
+    assert key["config"]["max_events"] == TREE_EVENTS == 300_000
 
 
 def test_nothing_after_the_year_enters(tmp_path: Path) -> None:

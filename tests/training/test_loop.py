@@ -211,13 +211,13 @@ def test_one_process_trains_a_run_at_a_time(run: TrainResult, corpus: Corpus, tm
     def meanwhile(_: object) -> None:
         nonlocal refused
         with pytest.raises(FolderInUseError, match=f"process {os.getpid()} on"):
-            train(corpus, TINY, tmp_path / "run", device="cpu", resume=True)
+            train(corpus, TINY, tmp_path / "runs" / "run", device="cpu", resume=True)
         refused += 1
 
-    train(corpus, TINY, tmp_path / "run", device="cpu", report=meanwhile)
+    train(corpus, TINY, tmp_path / "runs" / "run", device="cpu", report=meanwhile)
     assert refused == len(metrics_of(run.run))
-    assert metrics_of(tmp_path / "run") == metrics_of(run.run)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert metrics_of(tmp_path / "runs" / "run") == metrics_of(run.run)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run"]
 
 
 def test_a_run_folder_is_not_written_over(run: TrainResult, corpus: Corpus) -> None:

@@ -22,8 +22,11 @@ from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
 
 VAIOM = [sys.executable, "-c", "from vaiom.cli.main import main; main()"]
-# One thread as in this process, and only the loopback device.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def environment() -> dict[str, str]:
+    """One thread as in this process, and only the loopback device."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def settings_of(changes: dict[str, object]) -> list[str]:
@@ -40,7 +43,7 @@ def tiny_demo(changes: dict[str, object]) -> Experiment:
 
 
 def finish(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, env=environment())
     assert done.returncode == 0, done.stderr
     return done
 
@@ -53,7 +56,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_bit(corpus: Corpus, tmp_path:
     chance = random.Random(time.time_ns())
     for _ in range(2):
         before = Run(folder).saved_steps()[-1] if Run(folder).saved_steps() else 0
-        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment())
         while (Run(folder).saved_steps() or [0])[-1] == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.3))

@@ -122,6 +122,7 @@ def test_three_experiments_are_shown_and_the_rest_on_request(
 def test_only_the_papers_experiments_run_their_whole_length() -> None:
     chosen = {name: stopping_early(experiment(name)).train.patience for name in ("main", "cont-20k", "demo", "best")}
     assert chosen == {"main": 0, "cont-20k": 0, "demo": PATIENCE, "best": PATIENCE}
+    assert PATIENCE == 4
     assert stopping_early(experiment("best")).sha256 == experiment("best").sha256
     assert stopping_early(experiment("demo").with_changes(patience=9)).train.patience == 9
 

@@ -93,7 +93,6 @@ def train(
             seconds += _Run(corpus, teacher, folder, own_device, group, report, purpose, labels=labels).go().seconds
             checkpoints.append(folder.best)
         if start and is_rank_0() and not Run(run).start.exists():
-            ensure_folder(run)
             write_bytes(Run(run).start, start.read_bytes())
         student = _Run(corpus, experiment, Run(run), own_device, group, report, purpose, checkpoints, initial)
         result = student.go(deadline)
@@ -252,7 +251,6 @@ class _Run:
         # All processes have read before one writes.
         self.group.wait()
         if is_rank_0():
-            ensure_folder(self.folder.checkpoints)
             path = str(self.corpus.path.resolve()) if self.corpus.path else None
             origin = to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})
             write_bytes(self.folder.config, f"{self.experiment.to_toml()}\n{origin}".encode())

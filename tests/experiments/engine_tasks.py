@@ -1,0 +1,45 @@
+"""Work for the engine's processes to find by name."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vaiom.errors import DataError
+from vaiom.experiments.engine import Engine
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task that writes its device into a folder, or fails as its id says."""
+
+    id: str
+    folder: Path
+    runs: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"work {self.id}"
+
+
+def perform(task: Any, device: str) -> None:
+    if task.id == "refused":
+        raise DataError("no bars", where="here")
+    if task.id == "broken":
+        raise ZeroDivisionError("an accident")
+    assert all((task.folder / run).exists() for run in task.runs)
+    (task.folder / task.id).write_text(device)
+
+
+def hold_pipe(task: Any, device: str) -> None:
+    """Open the named pipe of a task and keep it for as long as this process lives; after a minute, say so."""
+    with (task.folder / task.id).open("wb", buffering=0) as pipe:
+        pipe.write(b"here")
+        threading.Event().wait(60)
+        pipe.write(b"late")
+
+
+def run_pipe_holder(folder: Path) -> None:
+    Engine(workers=2, device="cpu").run([Work("pipe", folder)], hold_pipe)
