@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_fits import with_columns
 
 from vaiom.baselines.counts import Frequency
-from vaiom.baselines.networks import TabM
+from vaiom.baselines.lightgbm import FEATURES, TreeConfig, split_holdout
+from vaiom.baselines.networks import Network, TabConfig, TabM
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import Corpus
@@ -50,3 +54,74 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, fit: TabM) -
     other = with_columns(corpus, **columns)
     np.testing.assert_array_equal(fit.predict_proba(corpus, rows), fit.predict_proba(other, rows))
     assert np.abs(fit.predict_proba(corpus, rows + 1) - fit.predict_proba(other, rows + 1)).max() > 0
+
+
+def test_members_scale_the_inputs_share_their_layers_and_answer_each_for_itself() -> None:
+    torch.manual_seed(0)
+    network = Network(3, 2, TabConfig(members=2, width=4, num_layers=1)).eval()
+    with torch.no_grad():
+        network.get_buffer("centre").copy_(torch.tensor([1.0, 2.0, 3.0]))
+        network.get_buffer("spread").copy_(torch.tensor([0.5, 1.0, 0.1]))
+        network.bias.normal_()
+        assert set(network.scaling.flatten().tolist()) == {-1.0, 1.0}
+        assert network.last.abs().max() <= 0.1 / 2 < 1.2 * network.last.abs().max()
+    x, assets = torch.tensor([[0.5, math.nan, 30.0], [1.5, 0.0, 3.05]]), torch.tensor([1, 0])
+    tensors = {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
+    expected = np.empty((2, 2, 16))
+    for row, standard in enumerate(([-1.0, 0.0, 8.0], [1.0, -2.0, 0.5])):
+        inputs = np.array([*standard, *tensors["asset.weight"][assets[row]]])
+        for member in range(2):
+            hidden = tensors["layers.0.weight"] @ (inputs * tensors["scaling"][member]) + tensors["layers.0.bias"]
+            expected[row, member] = np.maximum(hidden, 0) @ tensors["last"][member] + tensors["bias"][member]
+    np.testing.assert_allclose(network(x, assets).detach(), expected, atol=1e-5)
+    shares = np.exp(expected) / np.exp(expected).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(network.probs(x, assets), shares.mean(axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize(("rate", "epochs"), [(2e-3, 3), (0.5, 30)], ids=["improves", "runs out of patience"])
+def test_a_fit_is_what_its_words_say(corpus: Corpus, rate: float, epochs: int) -> None:
+    """The same in plain steps: Adam, shuffled batches, the epoch that is best on the latest tenth of Train."""
+    told: list[tuple[int, int, str]] = []
+    changes: dict[str, Any] = {"members": 2, "width": 8, "num_layers": 1, "batch": 512, "epochs": epochs, "patience": 2}
+    rows = corpus.endpoints("train")[::3]
+    made = TabM("tabm", lambda *words: told.append(words), device="cpu", learning_rate=rate, **changes)
+    made.fit(corpus, rows)
+    latest = TreeConfig(chronological=True, holdout_share=0.1)
+    learned, held_out = split_holdout(rows, corpus.target_timestamps[rows], latest)
+
+    def tensors(chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        features = FEATURES["lightgbm_lags"].of(corpus, chosen)[:, :-3]
+        assets, buckets = corpus.meta[chosen, 0], corpus.target_return[chosen]
+        ids = (torch.from_numpy(each.astype(np.int64)) for each in (assets, buckets))
+        return torch.from_numpy(features.copy()), *ids
+
+    (x, assets, buckets), judged = tensors(learned), tensors(held_out)
+    torch.manual_seed(17)
+    network = Network(x.shape[1], 3, made.settings)
+    with torch.no_grad():
+        network.get_buffer("centre").copy_(x.nanmean(dim=0).nan_to_num(0.0))
+        network.get_buffer("spread").copy_(torch.from_numpy(np.nan_to_num(np.nanstd(x.double(), axis=0))).clamp(1e-6))
+        network.bias.copy_(torch.tensor([1.0 + int((buckets == each).sum()) for each in range(1, 17)]).log())
+    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=3e-4)
+    draw, found = torch.Generator().manual_seed(17), []
+    for _ in range(epochs):
+        network.train()
+        for part in torch.randperm(len(x), generator=draw).split(512):
+            log_probs = network(x[part], assets[part]).log_softmax(dim=-1)
+            loss = -log_probs.gather(2, (buckets[part] - 1)[:, None, None].expand(-1, 2, 1)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            probs = network.eval()(*judged[:2]).softmax(dim=-1).mean(dim=1)
+        found.append(float(-probs.gather(1, judged[2][:, None] - 1).log2().mean()))
+        best = found.index(min(found))
+        if best == len(found) - 1:
+            kept = copy.deepcopy(network)
+        if len(found) - 1 - best == 2:
+            break
+    assert [(done, of) for done, of, _ in told] == [(epoch, epochs) for epoch in range(1, len(found) + 1)]
+    assert [float(what.split()[2]) for _, _, what in told] == pytest.approx(found, abs=1e-3)
+    assert (len(found) < epochs) == (rate == 0.5)
+    for name, tensor in kept.state_dict().items():
+        torch.testing.assert_close(made.network_.state_dict()[name], tensor, atol=1e-3, rtol=1e-3, msg=name)

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_fits import with_columns
 
+from vaiom.baselines import volatility
 from vaiom.baselines.base import clean_returns
-from vaiom.baselines.volatility import EwmaT, Garch, GarchT, HarT, fit_garch, fit_scale, fit_student, student_buckets
+from vaiom.baselines.volatility import (
+    EwmaT,
+    Garch,
+    GarchT,
+    GarchTSeasonal,
+    HarT,
+    fit_garch,
+    fit_scale,
+    fit_student,
+    student_buckets,
+)
 from vaiom.events.corpus import Corpus
+from vaiom.events.horizons import slot_of_week
 
 EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.26, 0.01, 0.28, 0.63, 1, 2, 3, 5, 8, np.inf])
 
@@ -107,17 +123,104 @@ def test_the_scale_that_made_returns_is_found() -> None:
     assert degrees == pytest.approx(5.0, rel=0.1)
 
 
-def test_har_reads_ranges_of_a_bar_a_day_and_a_week(corpus: Corpus) -> None:
+def test_no_nearby_scale_makes_the_returns_more_probable() -> None:
+    """Against the density of the library, at the found coefficients and one step to each side of every one."""
+    from scipy.stats import t as student
+
+    rng = np.random.default_rng(5)
+    regressors = np.stack([np.ones(3_000), rng.normal(0, 1, 3_000)], axis=1)
+    returns = np.exp(regressors @ [-6.0, 0.5]) * rng.standard_t(4.0, 3_000)
+    found = np.array(fit_scale(regressors, returns))
+
+    def nats(point: np.ndarray) -> float:
+        return -float(student.logpdf(returns, point[-1], scale=np.exp(regressors @ point[:-1])).mean())
+
+    for place, step in ((0, 0.005), (1, 0.005), (2, 0.05)):
+        for sign in (-1, 1):
+            moved = found.copy()
+            moved[place] += sign * step
+            assert nats(moved) > nats(found)
+
+
+@pytest.mark.parametrize(("timeframe", "windows"), [("1h", (1, 24, 120)), ("1d", (1, 5, 22))])
+def test_har_reads_ranges_of_a_bar_a_day_and_a_week_and_the_clock(
+    corpus: Corpus, timeframe: str, windows: tuple[int, ...]
+) -> None:
+    corpus = replace(corpus, tokenizer=replace(corpus.tokenizer, timeframe=timeframe))
     fit = HarT().fit(corpus, corpus.endpoints("train"))
     symbol, inside = list(corpus.asset_slices.items())[1]
     rows = corpus.endpoints("validation")
     rows = rows[(rows >= inside.start) & (rows < inside.stop)][::300]
+    slots = slot_of_week(corpus.columns["timestamp"], timeframe)
     for row, got in zip(rows, fit._regressors(corpus, rows, symbol), strict=True):
         span = slice(row + 1 - 120, row + 1)
         ranges = corpus.columns["range_z"][span].astype(float) * corpus.columns["sigma20"][row - 120 : row]
         squares = np.where(ranges > 0, ranges**2, np.nan)
-        wanted = [np.log(np.sqrt(np.nanmean(squares[-bars:]))) for bars in (1, 24, 120)]
+        wanted = [np.log(np.sqrt(np.nanmean(squares[-bars:]))) for bars in windows]
         np.testing.assert_allclose(got[1:4], wanted, rtol=1e-6)
+        np.testing.assert_allclose(got[[0, 4, 5]], [1, *np.log(fit.sizes_[2, slots[[row, row - 1]]])])
+    probs = fit.predict_proba(corpus, rows)
+    *weights, degrees = fit.models_[symbol]
+    scales = np.exp(fit._regressors(corpus, rows, symbol) @ weights)
+    bounds = corpus.edges["return"] * corpus.sigma20[rows][:, None] / scales[:, None]
+    np.testing.assert_allclose(probs, student_buckets(bounds, degrees))
+
+
+def test_a_bar_without_a_range_counts_as_a_hundredth_of_the_week(corpus: Corpus) -> None:
+    fit = HarT().fit(corpus, corpus.endpoints("train"))
+    row, symbol = int(corpus.endpoints("validation")[50]), next(iter(corpus.asset_slices))
+    flat = np.array(corpus.columns["range_z"])
+    flat[row] = 0
+    [got] = fit._regressors(with_columns(corpus, range_z=flat), np.array([row]), symbol)
+    assert got[1] == pytest.approx(got[3] + math.log(0.01))
+    [nothing] = fit._regressors(with_columns(corpus, range_z=np.zeros_like(flat)), np.array([row]), symbol)
+    np.testing.assert_allclose(nothing[1:4], math.log(1e-8))
+
+
+@pytest.mark.parametrize("kind", [EwmaT, HarT])
+def test_an_asset_is_fitted_from_five_hundred_events_on(corpus: Corpus, kind: type[EwmaT] | type[HarT]) -> None:
+    first, second = corpus.asset_slices.values()
+    train = corpus.endpoints("train")
+    of_first, of_second = train[train < first.stop], train[train >= second.start]
+    for count in (499, 500):
+        fit: Any = kind().fit(corpus, np.concatenate([of_first[:600], of_second[:count]]))
+        fitted = fit.students_ if kind is EwmaT else fit.models_
+        assert list(fitted) == list(corpus.asset_slices)[: 2 if count == 500 else 1]
+
+
+def test_seasonal_garch_divides_by_the_usual_size_of_the_hour(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[np.ndarray] = []
+    model = Garch(omega=1e-8, alpha=0.1, beta=0.85, degrees=4.0, start=2e-6)
+
+    def keep(returns: np.ndarray) -> Garch:
+        seen.append(returns)
+        return model
+
+    monkeypatch.setattr(volatility, "fit_garch", keep)
+    told: list[tuple[int, int, str]] = []
+    train, symbols = corpus.endpoints("train"), list(corpus.asset_slices)
+    fit = GarchTSeasonal("garch_t_seasonal", lambda *words: told.append(words)).fit(corpus, train)
+    assert told == [(0, 2, symbols[0]), (1, 2, symbols[1]), (2, 2, "")]
+    slots = slot_of_week(corpus.columns["timestamp"], "1h")
+    rows = corpus.endpoints("validation")[::500]
+    probs = fit.predict_proba(corpus, rows)
+    for asset, (inside, returns) in enumerate(zip(corpus.asset_slices.values(), seen, strict=True), start=1):
+        own = train[(train >= inside.start) & (train < inside.stop)]
+        # Through the target of the last event, each return over what is usual after the slot before it.
+        through = slice(inside.start, int(own.max()) + 2)
+        usual = fit.sizes_[asset, slots[inside.start : through.stop - 1]]
+        np.testing.assert_allclose(returns, clean_returns(corpus, through) / [1.0, *usual])
+        follows = {slot: Counter(slots[own[slots[own] == slot] + 1].tolist()) for slot in range(fit.sizes_.shape[1])}
+        for slot, after in follows.items():
+            most = max(after.values(), default=0)
+            assert fit.follows_[asset, slot] in ([each for each in after if after[each] == most] or [slot + 1, 0])
+        everything = clean_returns(corpus, inside) / [1.0, *fit.sizes_[asset, slots[inside.start : inside.stop - 1]]]
+        variance = model.next_variance(everything)
+        for row, got in zip(rows, probs, strict=True):
+            if inside.start <= row < inside.stop:
+                scale = math.sqrt(variance[row - inside.start] / 2) * fit.sizes_[asset, slots[row]]
+                bounds = corpus.edges["return"] * corpus.sigma20[row] / scale
+                np.testing.assert_allclose(got, student_buckets(bounds, 4.0))
 
 
 def test_garch_without_enough_returns_says_so_and_uses_ewma_t(corpus: Corpus) -> None:
