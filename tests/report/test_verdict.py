@@ -69,7 +69,7 @@ def test_the_strongest_is_named_and_the_others_counted(judged: Judged) -> None:
         )
     )[0]
     assert "more than strong, the strongest baseline" in said
-    assert "beats 1 of 3 baselines by an interval that excludes zero, and loses to 1 so" in said
+    assert "By intervals that exclude zero it beats 1 of 3 baselines and loses to 1." in said
     assert "beats all 2 baselines" in verdict(with_gains(judged, {"a": (0.1, sure, sure), "b": (0.1, sure, sure)}))[0]
 
 

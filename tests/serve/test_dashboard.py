@@ -105,9 +105,11 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     assert re.search(rf"{began} UTC and ended \d+ (minutes|hours|days) ago\.", page.locator("#when").inner_text())
     assert page.locator("#median").inner_text().endswith(" bp")
     assert "gain over Frequency" in page.locator("nav").inner_text()
-    gain = f"{drift['gain_bits']:+.3f} ± {1.96 * drift['gain_error']:.3f} bits".replace("-", "\N{MINUS SIGN}")
+    gain = f"{drift['gain_bits']:+.3f} ± {1.96 * drift['gain_error']:.3f}".replace("-", "\N{MINUS SIGN}")
     for place in ("#asset-XAUUSD", "#drift"):
         assert gain in page.locator(place).inner_text()
+    # Nothing of the list is cut off at its right edge.
+    assert page.locator("#assets").evaluate("each => each.scrollWidth <= each.clientWidth")
     assert "nothing to import in this folder" in page.locator("#feed").inner_text()
     assert not page.locator("#hashes").is_visible()
     assert not page.locator("#portfolio").is_visible()

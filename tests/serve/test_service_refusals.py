@@ -53,6 +53,8 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             refusal(await forecast(bars=[{**bars[0], "close": "1.1"}, *bars[1:]]), 422)
             refusal(await forecast(bars=[{**bars[0], "datetime": 17}, *bars[1:]]), 422)
             refusal(await forecast(bars=[{**bars[0], "extra": 1}, *bars[1:]]), 422)
+            zoned = [*bars[:-1], {**bars[-1], "datetime": bars[-1]["datetime"] + "+02:00"}]
+            assert "without a zone" in str(refusal(await forecast(bars=zoned), 422)["expected"])
             wrong_day = {**bars[-1], "datetime": "2024-02-31T00:00:00"}
             assert "row 60" in refusal(await forecast(bars=[*bars[:-1], wrong_day]), 422)["where"]
             for number in ("NaN", "Infinity", "1e999", "1" + "0" * 400):

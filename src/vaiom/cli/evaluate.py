@@ -84,7 +84,7 @@ def evaluate(
     with console.progress_bar(f"scoring {split}") as progress:
         evaluation = evaluate_run(run, opened, split, **options, device=device, progress=progress)
     model = f"{evaluation.experiment}, seed {evaluation.seed}, step {evaluation.step:,}"
-    where = f"\nEverything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it."
+    where = f"Everything else is in {Run(out or run).evaluation(split)}, the loss of each event beside it."
     return _describe(evaluation, opened, [model], where, every=every)
 
 
@@ -105,7 +105,7 @@ def score(
     opened, name = vaiom.open_corpus(corpus), name or forecasts.name.partition(".")[0]
     options: dict[str, Any] = {"against": against, "baselines": baselines, "context": context, "unseal": unseal}
     evaluation = vaiom.score(forecasts, opened, split, name=name, save=save, **options)
-    stored = [f"\nKept in {Run(against).forecasts / name}: vaiom report {against}"] if save and against else []
+    stored = [f"Kept in {Run(against).forecasts / name}: vaiom report {against}"] if save and against else []
     return _describe(evaluation, opened, [], *stored, name=name, every=every)
 
 
@@ -129,7 +129,7 @@ def _describe(
         shown = [replace(top, columns=top.columns[:_NARROW], rows=[row[:_NARROW] for row in top.rows])]
         shown += tables["calibration"][:1]
     verdict = describe(evaluation, period_of(corpus.splits, evaluation.split), name or "the model")
-    first, *rest = [fill(text, _WIDTH, break_long_words=False) for text in (verdict, *caveats, *notes)]
+    first, *rest = [fill(text, _WIDTH, break_long_words=False) for text in (verdict, *caveats, "", *notes)]
     return Answer(json=asdict(evaluation), shown=[first, *about, *shown], notes=rest)
 
 

@@ -313,7 +313,7 @@ def describe(result: Evaluation, period: str, who: str = "the model") -> str:
         sides = [side_of_zero(each.gain.asset_months.interval) for each in ranked]
         beaten, lost = sides.count(1), sides.count(-1)
         share = f"all {len(ranked)} baselines" if beaten == len(ranked) else f"{beaten} of {len(ranked)} baselines"
-        sentence += f" It beats {share} by an interval that excludes zero{f', and loses to {lost} so' if lost else ''}."
+        sentence += f" By intervals that exclude zero it beats {share}{f' and loses to {lost}' if lost else ''}."
     return sentence
 
 

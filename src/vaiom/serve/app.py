@@ -385,8 +385,11 @@ async def _refuse_invalid(_: Request, error: RequestValidationError) -> Response
     first = error.errors()[0]
     unit = "character" if first["type"] == "json_invalid" else "row"
     where = ", ".join(part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"])
-    got = repr(first.get("input"))[:200]
-    return error_response(DataError(first["msg"], where=where, got=got, fix="see the schema at /openapi.json"))
+    got, problem, expected = repr(first.get("input"))[:200], first["msg"], None
+    if first.get("ctx", {}).get("pattern") == schemas.STAMP:
+        problem, expected = "not a stamp of a bar", "2026-01-01T00:00:00, on the model's clock, without a zone"
+    fix = "see the schema at /openapi.json"
+    return error_response(DataError(problem, expected=expected, where=where, got=got, fix=fix))
 
 
 async def _refuse_routing(request: Request, error: HTTPException) -> Response:

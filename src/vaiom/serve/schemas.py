@@ -343,7 +343,7 @@ def _limits(forecaster: Forecaster) -> list[str]:
     return [
         f"It has learned from bars before {end} and knows nothing of what changed since.",
         "Every figure but prob_zero is given that the next close differs from the last one.",
-        f"It forecasts {ahead} bars of {forecaster.tokenizer.timeframe} ahead, whenever they come: "
+        f"Horizons, in bars of {forecaster.tokenizer.timeframe}: {ahead}, whenever those bars come; "
         "where the market closes in between, the scale is still that of ordinary bars.",
         f"It sees {seen}: no news, no calendar of events, no order book.",
         f"Fewer than {forecaster.context} bars make a forecast worse, fewer than {MIN_BARS} make it impossible.",

@@ -22,7 +22,7 @@ function listAssets() {
     },
     panels.node("b", {}, asset.symbol),
     panels.node("span", { class: "up" }, asset.prob_up === null ? "" : panels.percent(asset.prob_up)),
-    panels.node("small", {}, asset.close === null ? "no bars" : String(asset.close)),
+    panels.node("small", {}, asset.close === null ? "no bars" : String(Number(asset.close.toPrecision(8)))),
     panels.node("small", { class: alert ? "up alert" : "up" }, panels.gain(asset.drift)));
   }));
   const chosen = list.querySelector('[aria-selected="true"]');

@@ -18,12 +18,12 @@ const bars = (number, timeframe) => number === 1 ? `${timeframe} bar` : `${numbe
 
 // How much better than Frequency, with the half width of its 95% interval.
 export function gain({ gain_bits: value, gain_error: error }) {
-  return value === null ? "" : `${signed(value, 3)}${error === null ? "" : ` ± ${(1.96 * error).toFixed(3)}`} bits`;
+  return value === null ? "" : `${signed(value, 3)}${error === null ? "" : ` ± ${(1.96 * error).toFixed(3)}`}`;
 }
 
 export function sentence({ symbol, horizon, quantiles: q, prob_up: up }, timeframe) {
   const when = `the next ${bars(horizon, timeframe)}`;
-  return `In nine of ten cases ${symbol} moves between ${points(q["0.05"])} and ${points(q["0.95"])} bp over ${when}; it rises with ${percent(up)}.`;
+  return `In nine of ten cases ${symbol} moves between ${points(q["0.05"])} and ${points(q["0.95"])} bp over ${when}; it rises with a probability of ${percent(up)}, given that it moves.`;
 }
 
 const span = (minutes) => minutes < 120 ? `${minutes} minutes` : minutes < 2880 ? `${Math.round(minutes / 60)} hours` : `${Math.round(minutes / 1440)} days`;
@@ -94,7 +94,7 @@ export function drift(box, asset, all) {
   box.replaceChildren(
     node("strong", { id: "model-bits", "data-value": model }, model.toFixed(4)), " bits a bar, Frequency ",
     node("span", { id: "frequency-bits", "data-value": frequency }, frequency.toFixed(4)),
-    `: a gain of ${gain(asset.drift)} (95%) over ${scored} bars. Frequency: ${all.frequency}. `,
+    `: a gain of ${gain(asset.drift)} bits (95%) over ${scored} bars. Frequency: ${all.frequency}. `,
     all.e_value == null ? "" : `On record: better than Frequency with e = ${Number(all.e_value.toPrecision(3))}. `,
     alert ? node("strong", { class: "alert" }, `Alert: worse than Frequency by more than chance explains.`) : "",
   );
