@@ -102,11 +102,27 @@ def test_stamps_between_the_bins_are_found() -> None:
     assert finding.examples[0].startswith("2023-11-02 16:07")
 
 
-def test_session_bars_that_move_with_daylight_saving_are_on_the_grid() -> None:
-    summer = random_bars(300, start=datetime(2024, 4, 1, 21), step=timedelta(days=1))
-    season = pl.when(pl.col("Datetime") > datetime(2024, 11, 3)).then(pl.lit("1h")).otherwise(pl.lit("0h"))
-    bars = summer.with_columns(pl.col("Datetime").dt.offset_by(season))
-    assert "off_grid_stamp" not in counts(check_bars("EURUSD", bars))
+@pytest.mark.parametrize(("shift", "moved"), [("1h", 0), ("-1h", 0), ("2h", 83), ("-2h", 83), ("61m", 83)])
+def test_session_bars_that_move_with_daylight_saving_are_on_the_grid(shift: str, moved: int) -> None:
+    usual = random_bars(300, start=datetime(2024, 4, 1, 21), step=timedelta(days=1))
+    season = pl.when(pl.col("Datetime") > datetime(2024, 11, 3, 22)).then(pl.lit(shift)).otherwise(pl.lit("0h"))
+    bars = usual.with_columns(pl.col("Datetime").dt.offset_by(season))
+    assert counts(check_bars("EURUSD", bars)).get("off_grid_stamp", 0) == moved
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "phase"),
+    [
+        (datetime(2024, 1, 1), timedelta(weeks=1), 0),
+        (datetime(2024, 1, 7, 22), timedelta(weeks=1), (6 * 24 + 22) * 3600),
+        (datetime(2024, 1, 1, 5, 17, 3), timedelta(hours=4), 3600 + 17 * 60 + 3),
+        (datetime(2024, 1, 1, 5), timedelta(weeks=4), 0),
+    ],
+)
+def test_the_phase_counts_from_midnight_or_monday(start: datetime, step: timedelta, phase: int) -> None:
+    asset = check_bars("EURUSD", random_bars(40, start=start, step=step))
+    assert (asset.timeframe_seconds, asset.phase_seconds) == (step // timedelta(seconds=1), phase)
+    assert "off_grid_stamp" not in counts(asset)
 
 
 def test_one_stamp_far_away_is_named_instead_of_a_million_gaps() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strategies import random_bars
 from vaiom.market.check import check_bars
-from vaiom.market.findings import Finding
+from vaiom.market.findings import Finding, find_spikes
 from vaiom.market.folder import PRICE_COLUMNS
 
 ROWS = 800
@@ -40,6 +40,56 @@ def test_a_spike_that_reverts_is_found(factors: dict[str, float]) -> None:
     assert list(found) == ["spike"]
     assert found["spike"].count == 1
     assert found["spike"].examples[0].startswith(f"{random_bars(ROWS)['Datetime'][400]:%Y-%m-%d %H:%M}")
+
+
+def spikes_by_loop(bars: pl.DataFrame) -> list[int]:
+    """The rule row by row: far from both neighbours and back, by the medians of the hundred rows around."""
+    open_, high, low, close = (np.log(bars[name].to_numpy()) for name in PRICE_COLUMNS)
+    move, half = np.abs(np.diff(close, prepend=np.nan)), (high - low) / 2
+    rows = len(bars)
+
+    def around(values: np.ndarray, row: int) -> float:
+        inside = values[max(0, row - 50) : row + 51]
+        inside = inside[~np.isnan(inside)]
+        return float(np.median(inside)) if len(inside) >= 20 else 0.0
+
+    found = []
+    for row in range(rows):
+        reach = [
+            high[row] - max(open_[row], close[row], *(high[n] for n in (row - 1, row + 1) if 0 <= n < rows)),
+            min(open_[row], close[row], *(low[n] for n in (row - 1, row + 1) if 0 <= n < rows)) - low[row],
+        ]
+        if 0 < row < rows - 1:
+            there, back = close[row] - close[row - 1], close[row + 1] - close[row]
+            away = min(abs(there), abs(back))
+            reach.append(away if abs(there + back) <= away / 4 else 0.0)
+        scale = max(around(move, row), around(half, row))
+        if scale > 0 and max(reach) > 15 * scale:
+            found.append(row)
+    return found
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.integers(15, 160), st.sampled_from([0.0, 1e-4, 3e-3]), st.booleans())
+def test_spikes_are_those_of_a_plain_loop(seed: int, rows: int, width: float, quiet: bool) -> None:
+    rng = np.random.default_rng(seed)
+    bars = random_bars(rows, seed=seed).with_columns(pl.col("High") * (1 + width), pl.col("Low") * (1 - width))
+    values = bars.select(PRICE_COLUMNS).to_numpy().copy()
+    if quiet:
+        values[:, :] = values[0]
+    for row in rng.choice(rows, 6):
+        values[row, rng.integers(4)] *= np.exp(rng.choice([-1, 1]) * rng.uniform(0.001, 0.06))
+    values[:, 1], values[:, 2] = values.max(axis=1), values.min(axis=1)
+    bars = bars.with_columns(pl.Series(name, values[:, n]) for n, name in enumerate(PRICE_COLUMNS))
+    expected, found = spikes_by_loop(bars), find_spikes(bars)
+    assert [each.count for each in found] == [len(expected)] * bool(expected)
+    shown = [example[:16] for each in found for example in each.examples]
+    assert shown == [f"{bars['Datetime'][row]:%Y-%m-%d %H:%M}" for row in expected[:5]]
+
+
+def test_one_move_and_then_nothing_is_a_stale_run() -> None:
+    close = np.array([1.0, *[2.0] * 8])
+    assert findings(flat_bars(close))["stale_run"].count == 8
 
 
 def test_a_jump_that_stays_is_a_price() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import date, datetime, timedelta
 
 import polars as pl
@@ -100,6 +101,15 @@ def test_a_change_of_clock_begins_an_era(spot: pl.Series) -> None:
     assert finding.examples[0].startswith("2020-2021: opens Sunday 21:00 in summer")
 
 
+@pytest.mark.parametrize(("weeks", "known"), [(2, False), (3, True)])
+def test_three_weekends_are_enough_for_an_opening(spot: pl.Series, weeks: int, known: bool) -> None:
+    stamps = on_clock(spot, "UTC")
+    start = datetime(2021, 1, 4)
+    clock = clock_of(stamps.filter(stamps.is_between(start, start + timedelta(weeks=weeks), closed="left")))
+    assert ("Sunday 22:00 in winter" in clock.statement) == known
+    assert [era.weeks for era in clock.eras] == [3] * known
+
+
 def test_no_opening_no_statement_about_it() -> None:
     hours = pl.datetime_range(datetime(2024, 1, 1), datetime(2024, 6, 1), "1h", eager=True)
     assert "trades through the weekend" in clock_of(hours).statement
@@ -196,12 +206,14 @@ def reference_gaps(stamps: list[datetime], step: timedelta) -> tuple[Gaps, int]:
     st.sampled_from([2, 8, 24]),
     st.lists(st.tuples(st.floats(0, 1), st.integers(1, 12)), max_size=9),
     st.integers(2, 20),
+    st.sampled_from([0.0, 0.1, 0.5]),
 )
 def test_gaps_are_those_of_a_plain_loop(
-    start: datetime, hours: int, holes: list[tuple[float, int]], weeks: int
+    start: datetime, hours: int, holes: list[tuple[float, int]], weeks: int, thin: float
 ) -> None:
     step, count = timedelta(hours=hours), weeks * WEEK_HOURS // hours
     taken = {2 + int(share * count) + number for share, length in holes for number in range(length)}
+    taken |= {number for number in range(2, count) if random.Random(number).random() < thin}
     stamps = [start + number * step for number in range(count) if number not in taken and number % 7]
     gaps, found = find_gaps(pl.Series(stamps, dtype=pl.Datetime("us")), hours * HOUR)
     expected, num_long = reference_gaps(stamps, step)
@@ -260,7 +272,19 @@ def test_stamps_are_far_where_fewer_than_one_in_a_hundred_is_there(
 def test_no_gaps_where_a_week_does_not_repeat() -> None:
     stamps = pl.datetime_range(datetime(2024, 1, 1), datetime(2024, 6, 1), "1w", eager=True)
     for step in (None, 7 * 24 * HOUR, 5 * HOUR):
-        assert find_gaps(stamps, step) == (Gaps(), [])
+        gaps, found = find_gaps(stamps, step)
+        assert (to_json(gaps), found) == (
+            {"expected_bins": 0, "missing_bins": 0, "missing_on_holidays": 0, "longest_closures": []},
+            [],
+        )
+
+
+def test_bars_of_seconds_are_counted_by_the_minute() -> None:
+    days = pl.datetime_range(datetime(2024, 1, 1), datetime(2024, 1, 29), "30s", closed="left", eager=True)
+    stamps = days.filter(days.dt.hour() == 9)
+    hole = stamps.is_between(datetime(2024, 1, 10, 9, 3), datetime(2024, 1, 10, 9, 4, 30))
+    gaps, _ = find_gaps(stamps.filter(~hole), 30)
+    assert (gaps.expected_bins, gaps.missing_bins) == (28 * 60, 2)
 
 
 def test_easter() -> None:
