@@ -84,10 +84,38 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First its content, then the name in its folder: a crash of the machine leaves the old file or the new one."""
-    file, flushed = tmp_path / "file", []
-    monkeypatch.setattr("vaiom.files.os.fsync", lambda opened: flushed.append((os.fstat(opened).st_ino, file.exists())))
+    file, flushed, descriptors = tmp_path / "file", [], []
+
+    def note(opened: int) -> None:
+        descriptors.append(opened)
+        flushed.append((os.fstat(opened).st_ino, file.exists()))
+
+    monkeypatch.setattr("vaiom.files.os.fsync", note)
     write_bytes(file, b"x")
     assert flushed == [(file.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    file, flushed = tmp_path / "folder", []
+    with staged_folder(file):
+        pass
+    assert flushed == [(tmp_path.stat().st_ino, True)]
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="descriptor"):
+            os.fstat(descriptor)
+
+
+def test_a_lock_file_that_another_process_swept_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def locked_too_late(path: Path) -> object:
+        lock = try_lock(path)
+        made.append(path)
+        if len(made) < 3:
+            path.unlink()
+        return lock
+
+    monkeypatch.setattr("vaiom.files.try_lock", locked_too_late)
+    with staging_folder(tmp_path):
+        assert len(made) == 3
+        assert [path.exists() for path in made] == [False, False, True]
 
 
 def test_a_lock_is_held_by_one(tmp_path: Path) -> None:

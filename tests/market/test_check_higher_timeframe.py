@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -138,6 +139,73 @@ def test_news_at_one_hour_is_not_a_hidden_bar(hourly: pl.DataFrame) -> None:
         pl.when(news).then(pl.col("Volume") * 12).otherwise("Volume").alias("Volume"),
     )
     assert not hidden_rows(bars).any()
+
+
+def rows_by_loop(bars: pl.DataFrame, step: int) -> tuple[set[int], set[int]]:
+    """The rule row by row: which are certain, and which suspicious alone."""
+    seconds = bars["Datetime"].dt.epoch("s").to_list()
+    high, low, volume = (bars[name].to_list() for name in ("High", "Low", "Volume"))
+    certain, suspicious = set[int](), set[int]()
+    for period, direction in itertools.product((3600, 14_400, 86_400, 604_800), (1, -1)):
+        if period <= 4 * step:
+            continue
+        order = [*range(len(seconds))][::-direction]
+        others = {row: [n for n in order if 0 < direction * (seconds[n] - seconds[row]) < period] for row in order}
+        enough = max(4, float(np.median([len(each) for each in others.values() if each])) / 2)
+        by_clock_time = dict[int, list[tuple[int, bool, bool, bool]]]()
+        for row in order:
+            num, top = len(others[row]), max((high[n] for n in others[row]), default=0.0)
+            bottom = min((low[n] for n in others[row]), default=0.0)
+            if num < enough or top <= bottom:
+                continue
+            coverage = (min(high[row], top) - max(low[row], bottom)) / (top - bottom)
+            heavy = volume[row] > 0 and volume[row] >= max(0.25, 4 / num) * sum(volume[n] for n in others[row])
+            equal = coverage >= 0.9 and (high[row] - low[row]) / (top - bottom) <= 1.1
+            covers = coverage >= 0.9 or (heavy and coverage >= 0.85)
+            by_clock_time.setdefault(seconds[row] % period, []).append((row, covers, equal, equal and heavy))
+        for neighbours in by_clock_time.values():
+            recur, both = [], []
+            for at in range(len(neighbours)):
+                recent = neighbours[max(0, at - 19) : at + 1]
+                num_equal = sum(equal for _, _, equal, _ in recent)
+                recur.append(num_equal >= 5 and 2 * num_equal >= len(recent))
+                both.append(sum(heavy for *_, heavy in recent) >= 3)
+            for at, (row, covers, _, equal_and_heavy) in enumerate(neighbours):
+                certain |= {row} if covers and any(recur[at : at + 20]) else set()
+                suspicious |= {row} if equal_and_heavy and any(both[at : at + 20]) else set()
+    return certain, suspicious - certain
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([(1200, "2h"), (14_400, "1d"), (14_400, "1w"), (86_400, "1w")]),
+    st.sampled_from([0.1, 0.25, 0.5, 0.6]),
+    st.booleans(),
+)
+def test_rows_are_judged_as_a_plain_loop_judges_them(
+    seed: int, kind: tuple[int, str], share: float, at_the_end: bool
+) -> None:
+    """Some bars of a higher timeframe, some a little off it, and some light ones, in a week with a weekend."""
+    rng = np.random.default_rng(seed)
+    step, every = kind
+    honest = random_bars(330, seed=seed, start=datetime(2018, 1, 1), step=timedelta(seconds=step))
+    honest = honest.filter(pl.col("Datetime").dt.weekday() < 7)
+    mixed, planted = with_hidden_bars(honest, every, at_the_end=at_the_end)
+    light, off, kept = (rng.random(len(planted)) for _ in range(3))
+    factor = pl.Series(1 + np.where(planted, (off - 0.5) * 1e-3, 0.0))
+    weight = pl.Series(np.where(light < 0.5, 1.0, 0.3))
+    mixed = mixed.with_columns(pl.col("High") * factor, pl.col("Volume") * weight)
+    planted &= kept < share
+    bars = pl.concat([mixed.filter(planted), honest.filter(~planted)]).sort("Datetime")
+    rows, found = find_higher_timeframe_bars(bars, step)
+    certain, suspicious = rows_by_loop(bars, step)
+    assert set(np.flatnonzero(rows)) == certain
+    assert {each.kind: each.count for each in found} == {
+        kind: len(which)
+        for kind, which in (("hidden_higher_timeframe_bar", certain), ("suspiciously_wide_row", suspicious))
+        if which
+    }
 
 
 @settings(max_examples=15)

@@ -13,8 +13,8 @@ import pytest
 
 from market import feed_server
 from vaiom.errors import ConfigError, DataError
-from vaiom.market.download import UnavailableError
-from vaiom.market.feeds import BELIEVED, Dukascopy, Exchange, Feed, Files, open_feed
+from vaiom.market.download import DUKASCOPY_URL, UnavailableError
+from vaiom.market.feeds import Dukascopy, Exchange, Feed, Files, open_feed
 from vaiom.market.formats.table import Options
 
 NOW, HOUR, MINUTE = datetime(2024, 5, 15, 12, 0, 30), timedelta(hours=1), timedelta(minutes=1)
@@ -59,9 +59,11 @@ def test_an_exchange_is_asked_page_by_page_up_to_the_present() -> None:
     assert Exchange(fake, "30min").name == "15m"
     with pytest.raises(DataError, match="no such market"):
         Exchange(fake, "1h").read("EURUSD", NOW, NOW)
-    fake.timeframes = {"7m": "7"}
-    with pytest.raises(ConfigError, match="no candles that make 1h"):
-        Exchange(fake, "1h")
+    for timeframes, got in (({"7m": "7", "9m": "9"}, "7m, 9m"), (None, "none")):
+        fake.timeframes = timeframes  # type: ignore[assignment]
+        with pytest.raises(ConfigError, match="no candles that make 1h") as refused:
+            Exchange(fake, "1h")
+        assert refused.value.got == got
 
 
 def test_an_exchange_of_ccxt_on_loopback() -> None:
@@ -114,7 +116,7 @@ def test_dukascopy_is_asked_for_days_and_the_last_hours_and_never_again_for_what
         assert len(server.seen) == 1 + 24 + 12
         # A file that was not there may have been missed; that of the hour under way is not asked for.
         server.files[feed_server.path_of("EURUSD", NOW.date(), "10h_ticks")] = ticks
-        for _ in range(BELIEVED - 1):
+        for _ in range(2):
             assert len(stamps(feed, since=NOW - 48 * HOUR)) == len(bars) + 2
         server.seen.clear()
         assert len(stamps(feed, since=NOW - 48 * HOUR)) == len(bars) + 2
@@ -139,6 +141,8 @@ def test_files_are_read_as_another_program_writes_them(tmp_path: Path) -> None:
         file.write_text(written, encoding="utf-16")
         assert stamps(feed) == [NOW.replace(hour=hour, minute=0, second=0) for hour in hours]
     assert stamps(feed, "GBPUSD") == []
+    (tmp_path / "USDJPY_2024_04_15_BID_candles_min_1.bi5").touch()
+    assert stamps(feed, "USDJPY") == []
     # The program goes on with another file, and says a bar again.
     (tmp_path / "EURUSD_H1_2.csv").write_text(names + LINE.format("09").replace("1.15", "1.16") + LINE.format("10"))
     assert feed.read("EURUSD", NOW, NOW)[0]["Close"].to_list() == [1.15, 1.16, 1.15]
@@ -179,5 +183,9 @@ def test_sources_that_do_not_exist_are_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "ccxt", known)
     with pytest.raises(ConfigError, match="knows no such exchange"):
         open_feed("ccxt:krakn", "1h")
-    assert isinstance(open_feed("ccxt:fake", "1h"), Exchange)
-    assert isinstance(open_feed("http://127.0.0.1:9", "1h"), Dukascopy)
+    feeds = [
+        open_feed(source, "1h") for source in ("ccxt:fake", "http://127.0.0.1:9", "dukascopy", str(Path(__file__)))
+    ]
+    assert [type(feed) for feed in feeds] == [Exchange, Dukascopy, Dukascopy, Files]
+    assert [feed.in_utc for feed in feeds] == [True, True, True, False]
+    assert [feed.server.base_url for feed in feeds[1:3]] == ["http://127.0.0.1:9", DUKASCOPY_URL]

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from market.price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
-from vaiom.errors import DataError
+from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import read_bars
 from vaiom.market.imports import import_files
-from vaiom.market.symbols import find_pair
+from vaiom.market.symbols import find_pair, usual_price
 
 HEADER = "time,open,high,low,close,volume"
 STAMP = "%Y-%m-%d %H:%M"
@@ -144,6 +144,30 @@ def test_symbols_in_names(name: str, pair: str | None) -> None:
     assert find_pair(name) == pair
 
 
+def test_usual_prices_are_near_those_of_the_market() -> None:
+    dollars = {
+        "EURUSD": 1.1,
+        "GBPUSD": 1.3,
+        "AUDUSD": 0.66,
+        "NZDUSD": 0.6,
+        "USDJPY": 150,
+        "USDCHF": 0.9,
+        "USDCAD": 1.35,
+    }
+    dollars |= {
+        "USDSGD": 1.34,
+        "USDHKD": 7.8,
+        "USDCNY": 7.2,
+        "USDCNH": 7.2,
+        "USDSEK": 10.5,
+        "USDNOK": 10.7,
+        "usddkk": 6.9,
+    }
+    for symbol, price in {**dollars, "EURJPY": 165, "EURGBP": 0.85}.items():
+        assert 1 / 1.6 < usual_price(symbol) / price < 1.6, symbol
+    assert usual_price("XAUUSD") is None
+
+
 def test_a_packed_table_is_read_and_a_bomb_is_not(tmp_path: Path) -> None:
     lines = ["time,open,high,low,close"] + [f"2024-01-02 {hour:02}:00,1.1,1.2,1.0,1.1" for hour in range(24)]
     table = "\n".join(lines).encode()
@@ -162,11 +186,15 @@ def test_a_packed_table_is_read_and_a_bomb_is_not(tmp_path: Path) -> None:
             import_files([packed], tmp_path / "other")
 
 
-def test_a_table_packed_by_zstd(tmp_path: Path) -> None:
+def test_a_table_packed_by_zstd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = table(tmp_path / "EURUSD.csv", some_bars())
     packed = tmp_path / "in" / "EURUSD.csv.zst"
     packed.parent.mkdir()
     packed.write_bytes(pa.compress(plain.read_bytes(), codec="zstd", asbytes=True))
+    with monkeypatch.context() as patched:
+        patched.setattr("vaiom.errors.find_spec", lambda _: None)
+        with pytest.raises(ConfigError, match=r"vaiom\[train\]"):
+            import_files([packed.parent], tmp_path / "out")
     import_files([packed.parent], tmp_path / "out")
     assert_frame_equal(read_bars(tmp_path / "out")["EURUSD"], frame_of(some_bars()))
     packed.write_bytes(packed.read_bytes()[:-5])
@@ -268,6 +296,38 @@ def test_timeframes_sides_and_symbols_are_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="several symbols"):
         import_files([minutes, other], tmp_path / "out", symbol="EURUSD")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_few_bars_around_a_hole_have_no_timeframe_of_their_own(tmp_path: Path) -> None:
+    minutes = table(tmp_path / "EURUSD_1.csv", some_bars())
+    few = table(tmp_path / "EURUSD_2.csv", some_bars(4, step_min=60, start=datetime(2019, 3, 1)))
+    assert import_files([minutes, few], tmp_path / "out")["symbols"]["EURUSD"]["timeframe"] == "1min"
+
+
+def test_a_clock_is_not_moved_beyond_all_calendars(tmp_path: Path) -> None:
+    path = table(tmp_path / "EURUSD.csv", some_bars())
+    with pytest.raises(DataError, match=r"EURUSD, bar 1, moved by 365000w"):
+        import_files([path], tmp_path / "out", shift=timedelta(weeks=365_000))
+
+
+def test_volumes_that_repair_blanked_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "EURUSD.csv"
+    lines = [f"2019-02-04 00:0{minute},1,2,1,2,{volume}" for minute, volume in enumerate(("5", "", "nan", "many"))]
+    path.write_text("\n".join([HEADER, *lines]))
+    repairs = import_files([path], tmp_path / "out", repair=True)["symbols"]["EURUSD"]["repairs"]
+    assert repairs["volumes_blanked"] == 2
+    assert read_bars(tmp_path / "out")["EURUSD"]["Volume"].to_list() == [5.0, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(8, "S1, S2, S3, S4, S5, S6, S7, S8"), (9, "S1, S2, S3, S4, S5, S6, S7, S8, ...")]
+)
+def test_some_of_many_symbols_are_named(tmp_path: Path, count: int, shown: str) -> None:
+    path = tmp_path / "all.csv"
+    path.write_text("\n".join(["symbol," + HEADER, *(f"S{n},2019-02-04 00:00,1,2,1,2,5" for n in range(1, count + 1))]))
+    with pytest.raises(DataError, match="several symbols") as refused:
+        import_files([path], tmp_path / "out")
+    assert refused.value.got == shown
 
 
 def test_files_that_share_one_stamp_overlap(tmp_path: Path) -> None:

@@ -151,6 +151,11 @@ def test_infer_timeframe_is_the_commonest_step(steps: list[int]) -> None:
     assert seen == (None if expected is None else timedelta(minutes=expected))
 
 
+def test_a_single_bar_is_resampled_too() -> None:
+    made = resample(bars_every(timedelta(minutes=1), 1, start=datetime(2024, 1, 1, 0, 7)), "1h")
+    assert made.row(0) == (datetime(2024, 1, 1), 1.0, 2.0, 0.5, 1.5, 0.0)
+
+
 def test_finer_targets_are_refused() -> None:
     with pytest.raises(DataError, match="cannot be made finer"):
         resample(bars_every(timedelta(hours=1), 5), "10min")
@@ -200,6 +205,10 @@ def test_a_folder_becomes_a_folder_that_remembers_its_source(tmp_path: Path) -> 
     }
     assert manifest["resampled_from"] == {"shift": "2h"}
     assert seen == [(0, 2, "EURUSD"), (1, 2, "XAUUSD"), (2, 2, "")]
+    with pytest.raises(DataError, match="exists already"):
+        resample_folder(source, "4h", out)
+    resample_folder(source, "4h", out, overwrite=True)
+    assert len(read_bars(out)["EURUSD"]) == 1
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: data.replace(b"Close", b"\x8close")])

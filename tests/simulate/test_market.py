@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from vaiom.simulate.market import (
     trading_stamps,
     write_market,
 )
-from vaiom.simulate.oracle import Filter, Oracle
+from vaiom.simulate.oracle import Dynamics, Filter, Oracle
 
 SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
 STORED = Path(__file__).parents[1] / "compatibility" / "v0_1" / "bars"
@@ -43,7 +44,12 @@ def market() -> dict[str, SimulatedAsset]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("market") / "bars"
-    assert list(write_market(SMALL, out)["symbols"]) == ["SIM01USD", "SIM02USD", "XAUSIM"]
+    manifest = write_market(SMALL, out)
+    assert list(manifest["symbols"]) == ["SIM01USD", "SIM02USD", "XAUSIM"]
+    assert json.loads((out / "manifest.json").read_text()) == manifest
+    known = json.loads((out / "truth" / "market.json").read_text())
+    assert (known["market"], list(known["assets"])) == (manifest["market"], list(manifest["symbols"]))
+    assert {entry["rows"] for entry in manifest["symbols"].values()} == {SMALL.bars}
     return out
 
 
@@ -62,7 +68,10 @@ def test_same_seed_same_market_and_other_seeds_differ(market: dict[str, Simulate
 
 def test_settings_that_an_earlier_version_stored_give_its_bars() -> None:
     stored = json.loads((STORED / "manifest.json").read_text())
-    market, bars = simulate(from_json(MarketConfig, stored["market"])), read_bars(STORED)
+    config, usual = from_json(MarketConfig, stored["market"]), MarketConfig()
+    assert (usual.assets, usual.bars, usual.seed, usual.timeframe) == (6, 64_000, 17, "1h")
+    assert replace(usual, assets=3, bars=2_400, seed=5) == config
+    market, bars = simulate(config), read_bars(STORED)
     assert list(market) == list(bars) == list(stored["symbols"])
     for symbol, one in market.items():
         assert_frame_equal(one.bars, bars[symbol], check_exact=True)
@@ -90,20 +99,23 @@ def test_bars_are_sensible(market: dict[str, SimulatedAsset]) -> None:
 
 
 def test_there_are_two_classes_as_the_corpus_sees_them() -> None:
-    classes = {one.asset.symbol: one.asset.metal for one in simulate(MarketConfig(assets=20, bars=2)).values()}
+    market = simulate(MarketConfig(assets=20, bars=2))
+    classes = {one.asset.symbol: one.asset.metal for one in market.values()}
+    first = {symbol: one.bars["Close"][0] for symbol, one in market.items() if one.asset.metal}
+    assert first == {"XAUSIM": 1_500.0, "XAGSIM": 20.0, "XPTSIM": 900.0, "XPDSIM": 1_200.0}
     assert len(classes) == 20
     assert {default_class(symbol) == "SPOT" for symbol, metal in classes.items() if metal} == {True}
     assert {default_class(symbol) == "FX" for symbol, metal in classes.items() if not metal} == {True}
 
 
+@pytest.mark.parametrize(("timeframe", "minutes"), [("1h", 60), ("45min", 45), ("10min", 10)])
 @pytest.mark.parametrize("metal", [False, True])
-def test_the_calendar_closes_on_weekends_and_holidays(metal: bool) -> None:
-    *hours, following = through = trading_stamps(metal, MarketConfig(bars=30_000), 0, 30_001)
-    stamps = pl.Series(through.astype("datetime64[us]"))
-    assert len(hours) == 30_000
-    assert hours[-1] == np.datetime64("2025-12-31T23")
-    assert following == np.datetime64("2026-01-02T00")
-    every = pl.datetime_range(stamps[0], stamps[-1], "1h", eager=True)
+def test_the_calendar_closes_on_weekends_and_holidays(metal: bool, timeframe: str, minutes: int) -> None:
+    config = MarketConfig(bars=30_000 * minutes // 60, timeframe=timeframe)
+    stamps = pl.Series(trading_stamps(metal, config, 0, config.bars + 1).astype("datetime64[us]"))
+    assert len(stamps) == config.bars + 1
+    assert stamps[-2] == datetime(2025, 12, 31, 23)
+    every = pl.datetime_range(stamps[0], stamps[-1], timedelta(minutes=minutes), eager=True)
     weekday, hour = every.dt.weekday(), every.dt.hour()
     closed = (weekday == 6) | ((weekday == 5) & (hour >= 22)) | ((weekday == 7) & (hour < 22))
     closed |= (every.dt.month() == 12) & (every.dt.day() == 25) | (every.dt.month() == 1) & (every.dt.day() == 1)
@@ -129,12 +141,18 @@ def ranks(one: SimulatedAsset) -> pl.DataFrame:
     return pl.DataFrame({"stamp": one.truth.timestamps[rows + 1], "rank": rank})
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.6])
+ALTERNATING = Dynamics(spread=(0.2, 1.4), drift=(0.0, 0.1), transition=((0.0, 1.0), (1.0, 0.0)))
+
+
+@pytest.mark.parametrize("changes", [{}, {"correlation": 0.6}, {"dynamics": ALTERNATING}], ids=["", "factor", "states"])
 def test_every_close_is_drawn_from_the_law_of_the_row_before(
-    market: dict[str, SimulatedAsset], correlation: float
+    market: dict[str, SimulatedAsset], changes: dict[str, Any]
 ) -> None:
-    config = MarketConfig(assets=3, bars=6_000, faults_per_bar=0.005, correlation=correlation)
-    ranked = [ranks(one) for one in (simulate(config) if correlation else market).values()]
+    config, correlation = (
+        MarketConfig(assets=3, bars=6_000, faults_per_bar=0.005, **changes),
+        changes.get("correlation", 0),
+    )
+    ranked = [ranks(one) for one in (simulate(config) if changes else market).values()]
     centred = np.concatenate([each["rank"] for each in ranked]) - 0.5
     four_errors = 4 / np.sqrt(len(centred) * (1 - correlation))
     assert abs(centred.mean()) * np.sqrt(12) < four_errors

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from market.price_files import candles_bi5, frame_of, some_bars
+from vaiom import files
 from vaiom.errors import DataError
+from vaiom.market import download
 from vaiom.market.folder import read_bars
-from vaiom.market.formats import read
+from vaiom.market.formats import dukascopy, read
 from vaiom.market.imports import import_files
 
 HEADER = "time,open,high,low,close,volume\n"
@@ -56,12 +58,20 @@ def parquet_of_no_texts() -> bytes:
     return buffer.getvalue().replace(b"-02-", b"-\xff\xfe-")
 
 
+def parquet_of_nothing() -> bytes:
+    buffer = io.BytesIO()
+    frame_of(some_bars()).select().write_parquet(buffer)
+    return buffer.getvalue()
+
+
 DAY = datetime(2019, 2, 4)
 BI5 = "EURUSD_2019_01_04_BID_candles_min_1.bi5"
 CASES: dict[str, tuple[str, bytes | str, str]] = {
     "empty": ("EURUSD.csv", "", "holds no rows"),
     "header alone": ("EURUSD.csv", HEADER + "\n", "holds no rows"),
     "missing column": ("EURUSD.csv", HEADER.replace("close", "price") + GOOD, r"'Close' is missing[\s\S]*--column"),
+    "names are listed": ("EURUSD.csv", "when,open\n1,2\n", r"'Datetime' is missing[\s\S]*got: +when, open"),
+    "no columns": ("EURUSD.parquet", parquet_of_nothing(), r"'Datetime' is missing[\s\S]*got: +no columns"),
     "renamed stamp": ("EURUSD.csv", HEADER.replace("time", "when") + GOOD, r"'Datetime' is missing"),
     "no names": ("EURUSD.csv", GOOD + NEXT, r"no names[\s\S]*line 1[\s\S]*--column"),
     "unreadable stamp": (
@@ -197,3 +207,21 @@ def test_zip_members_are_never_extracted(tmp_path: Path, monkeypatch: pytest.Mon
         entry = import_files([path], tmp_path / "out", replace=True)["symbols"]["EURUSD"]
         assert entry["sources"][0]["member"] == name
     assert sorted(left.name for left in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_the_sizes_that_a_hostile_file_cannot_exceed() -> None:
+    mib = 1024 * 1024
+    assert (64 * mib, 256 * mib) == (dukascopy.MAX_UNPACKED, dukascopy.MAX_DICTIONARY)
+    assert (4096 * mib, 200, mib) == (read.MAX_UNPACKED, read.MAX_RATIO, read.RATIO_FROM)
+    assert (4096 * mib, mib) == (files.MOST_UNPACKED, download.LARGEST_BODY_BYTES)
+
+
+@pytest.mark.parametrize(("above", "found"), [(19, True), (20, False)])
+def test_a_header_is_looked_for_in_the_first_twenty_lines(tmp_path: Path, above: int, found: bool) -> None:
+    path = tmp_path / "EURUSD.csv"
+    path.write_text("Acme, Inc.\n" * above + HEADER + GOOD)
+    if found:
+        assert import_files([path], tmp_path / "out")["symbols"]["EURUSD"]["rows"] == 1
+    else:
+        with pytest.raises(DataError, match="is missing"):
+            import_files([path], tmp_path / "out")

@@ -253,7 +253,7 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
     "lines above a header of other names": (
         "table",
         HOURS,
-        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="Acme\n\ntime,open,high,low,last,volume"),
+        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="Acme, Inc.\nAccount\ntime,open,high,low,last,volume"),
         {"columns": {"Close": "last"}},
     ),
     "numbered names": (

@@ -77,6 +77,12 @@ def test_offsets_are_taken_off_under_utc() -> None:
         parse(zoned)
 
 
+def test_columns_of_dates_and_stamps_are_taken_as_they_are() -> None:
+    noon = datetime(2019, 2, 4, 12)
+    assert parse(pl.Series([noon.date()])) == [datetime(2019, 2, 4)]
+    assert parse(pl.Series([noon], dtype=pl.Datetime("ns"))) == [noon]
+
+
 def test_utc_leaves_naive_stamps_alone() -> None:
     assert parse(["2019-02-04 01:00"], utc=True) == [datetime(2019, 2, 4, 1)]
 
@@ -113,7 +119,9 @@ def test_halves_of_a_day() -> None:
     assert parse(texts) == [datetime(2019, 2, 4) + hour for hour in hours]
 
 
-@pytest.mark.parametrize("text", ["04/02/2019 00:00", "yesterday", "2019-13-01", "2019-02-30 00:00", "", None, "12"])
+@pytest.mark.parametrize(
+    "text", ["04/02/2019 00:00", "yesterday", "2019-13-01", "2019-02-30 00:00", "", None, "12", "2019-02-04Z"]
+)
 def test_what_cannot_be_read_is_named_by_row(text: str | None) -> None:
-    with pytest.raises(DataError, match="line 3"):
+    with pytest.raises(DataError, match=r"cannot be read[\s\S]*line 3"):
         parse(["2019-02-04 00:00", text, "2019-02-04 00:02"])
