@@ -20,7 +20,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,7 @@ def ensure_folder(path: Path) -> Path:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` on success, remove it otherwise."""
-    with _staged(path.parent, partial(Path.touch, exist_ok=False), path.suffix) as staged:
+    with _staged(path.parent, Path.touch, path.suffix) as staged:
         try:
             yield staged
         except Exception as error:

@@ -16,7 +16,7 @@ from vaiom.codec import Stored, to_json
 from vaiom.files import Progress
 from vaiom.market import findings
 from vaiom.market.findings import DAY, HOUR, WEEK, Finding, Severity, finding, show_stamp
-from vaiom.market.folder import PRICE_COLUMNS, conform, counted, infer_timeframe, read_file, symbols_in
+from vaiom.market.folder import PRICE_COLUMNS, conform, counted, infer_timeframe, keep_last, read_file, symbols_in
 
 _EPOCH = datetime(1970, 1, 1)
 _MICRO = 1_000_000
@@ -88,7 +88,7 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
     higher, higher_findings = findings.find_higher_timeframe_bars(stamped, timeframe)
     priced = pl.all_horizontal(pl.col(*PRICE_COLUMNS) > 0, pl.col(*PRICE_COLUMNS).is_finite())
     # Rows that are certainly wrong are reported once, and left out where neighbours are compared.
-    usable = stamped.filter(priced & ~pl.lit(pl.Series(higher))).unique("Datetime", keep="last", maintain_order=True)
+    usable = keep_last(stamped.filter(priced & ~pl.lit(pl.Series(higher))))
     gaps, gap_findings = find_gaps(stamps, timeframe)
     clock, clock_findings = read_clock(stamps, timeframe)
     phase, stamp_findings = check_stamps(bars, timeframe)

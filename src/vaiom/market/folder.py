@@ -96,6 +96,11 @@ def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta |
     return None if majority and 2 * count <= len(steps) else timedelta(microseconds=int(step))
 
 
+def keep_last(bars: pl.DataFrame) -> pl.DataFrame:
+    """Sorted bars without those whose stamp is repeated by the next row."""
+    return bars.filter(pl.col("Datetime").ne_missing(pl.col("Datetime").shift(-1)))
+
+
 def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, fix: str = _REPAIR) -> None:
     """Stamps must be present and increase, or with `repeats` not decrease; `where` is a name or a `Place`."""
 

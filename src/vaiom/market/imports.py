@@ -115,7 +115,7 @@ def combine(symbol: str, sources: Sequence[FileBars], options: Options) -> tuple
         raise DataError(f"no bars of {symbol} in all its files", where=names, expected="at least one bar")
     shared_timeframe = _require_compatible(filled, repair=options.repair)
     together = pl.concat([source.bars.select(folder.BAR_COLUMNS) for source in filled])
-    ordered = together.sort("Datetime", maintain_order=True).unique("Datetime", keep="last", maintain_order=True)
+    ordered = folder.keep_last(together.sort("Datetime", maintain_order=True))
     timeframe = shared_timeframe or infer_timeframe(ordered["Datetime"], majority=True)
     bars = ordered.with_columns(pl.col("Datetime") + options.shift)
     require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(options.shift)}")

@@ -163,10 +163,10 @@ def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
     return Asset(symbol, metal, start, ticks_per_unit, typical * exp(0.15 * size), sessions)
 
 
-def trading_stamps(metal: bool, config: MarketConfig, start: int = 0, stop: int | None = None) -> Stamps:
+def trading_stamps(metal: bool, config: MarketConfig, start: int, stop: int) -> Stamps:
     """Stamps of a range of the last `bars` rows up to the market's end; the row after them has number `bars`."""
     first, ends, before = _trading_hours(metal, config)
-    rows = np.arange(start, config.bars if stop is None else stop) + before
+    rows = np.arange(start, stop) + before
     hours = np.searchsorted(ends, rows, side="right")
     since = rows - np.append(0, ends)[hours]
     return np.asarray(first[hours] + since * step_seconds(config.timeframe)).astype("datetime64[s]")

@@ -48,8 +48,8 @@ def parse_path(path: str) -> tuple[str, datetime] | None:
     match = _PATH.search(path.replace("\\", "/"))
     if not match:
         return None
-    defaults = {"year": 0, "month": 0, "day": 1, "hour": 0}
-    year, month, day, hour = (int(match[name] or default) for name, default in defaults.items())
+    defaults = {"month": 0, "day": 1, "hour": 0}
+    year, (month, day, hour) = int(match["year"]), (int(match[name] or least) for name, least in defaults.items())
     try:
         start = datetime(year, month + 1, day, hour)  # months count from 00
         if not 1900 <= year < 2200:
