@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,17 +15,24 @@ from scipy.integrate import quad
 from scipy.stats import multivariate_normal, multivariate_t, norm, t
 
 from vaiom.codec import from_json, to_json
-from vaiom.errors import ConfigError
+from vaiom.errors import ConfigError, DataError
 from vaiom.events.dependence import (
+    LEAST_TAIL,
     Dependence,
+    ReferenceCopula,
     average,
     correlation_of,
     log_density,
     pit_of,
+    scale_of,
+    scores_of,
+    series_of,
     with_variances,
 )
-from vaiom.events.distribution import PIECES, BucketDistribution, ReturnShape, Tail
-from vaiom.events.joint import JointDistribution
+from vaiom.events.distribution import PIECES, BucketDistribution, ReturnDistributions, ReturnShape, Tail
+from vaiom.events.fields import BAD_RETURN, MASK_BITS
+from vaiom.events.joint import DRAWS, SHOWN_LEVELS, JointDistribution, Portfolio
+from vaiom.files import write_json
 
 KNOTS = np.linspace(-3, 3, 14 * PIECES + 1)
 SHAPE = ReturnShape(knots=KNOTS, lower=Tail(scale=0.5, shape=0.1), upper=Tail(scale=0.5, shape=0.1))
@@ -173,10 +183,293 @@ def test_a_fit_survives_json_and_what_makes_no_sense_is_refused() -> None:
     again = from_json(Dependence, to_json(one))
     assert np.array_equal(again.covariance, one.covariance)
     assert again.degrees == one.degrees
-    with pytest.raises(ValueError, match="positive definite"):
-        fit(3, covariance=np.ones((3, 3)))
-    with pytest.raises(ValueError, match="size"):
-        fit(3, classes=("FX",))
+    fit(3, shrinkage=1.0)
+    lopsided = random_covariance(3, 1) + np.triu(np.full((3, 3), 1e-3))
+    for words, wrong in (
+        ("positive definite", {"covariance": np.ones((3, 3))}),
+        ("positive definite", {"covariance": -np.eye(3)}),
+        ("positive definite", {"covariance": lopsided}),
+        ("positive definite", {"correlation": np.ones((3, 3))}),
+        ("size", {"classes": ("FX",)}),
+        ("size", {"symbols": ("A0", "A1", "A1")}),
+        ("size", {"covariance": np.eye(4)}),
+        ("size", {"covariance": np.ones((3, 3, 3))}),
+        ("size", {"correlation": np.eye(2)}),
+        ("sense", {"decay": 0.0}),
+        ("sense", {"decay": 1.0}),
+        ("sense", {"shrinkage": 0.0}),
+        ("sense", {"shrinkage": 1.1}),
+        ("sense", {"degrees": {"4": 8.0}}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fit(3, **wrong)
+
+
+def test_a_fit_is_read_for_its_own_checkpoint_alone(tmp_path: Path) -> None:
+    file = tmp_path / "dependence.json"
+    write_json(file, to_json(fit(3)))
+    assert to_json(Dependence.read(file, "a")) == to_json(fit(3))
+    with pytest.raises(DataError, match=r"another checkpoint[\s\S]*vaiom dependence"):
+        Dependence.read(file, "b")
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.99])
+def test_memory_ends_where_a_weight_falls_below_a_hundredth(decay: float) -> None:
+    memory = fit(2, decay=decay).memory
+    assert decay**memory < 0.01 <= decay ** (memory - 1)
+
+
+def test_a_stamp_with_all_assets_enters_the_average_in_the_fitted_unit() -> None:
+    start, rng = fit(3), np.random.default_rng(4)
+    scores, scales = rng.standard_normal(3), rng.uniform(0.5, 2, 3)
+    own = np.sqrt(np.diag(start.covariance))
+    moves = scores * scales / np.exp(np.log(scales / own).mean())
+    plain = 0.9 * start.covariance + 0.1 * np.outer(moves, moves)
+    after = start.begin().after(start.symbols, scores, scales)
+    unit = math.exp(np.log(np.diag(start.covariance) / np.diag(plain)).mean())
+    np.testing.assert_allclose(after.covariance, unit * plain, rtol=1e-12)
+    assert after.counts.tolist() == [1, 1, 1]
+    louder = start.begin().after(start.symbols, scores, 7 * scales)
+    np.testing.assert_allclose(louder.covariance, after.covariance, rtol=1e-12)
+    # Alone an asset says nothing about dependence.
+    assert after.after(["A1"], scores[:1], scales[:1]).counts.tolist() == [1, 1, 1]
+
+
+def test_absent_assets_have_the_moments_that_the_present_ones_imply() -> None:
+    matrix, values = random_covariance(4, 8), np.array([0.5, np.nan, -1.2, np.nan])
+    here, gone = [0, 2], [1, 3]
+    cross = matrix[np.ix_(gone, here)] @ np.linalg.inv(matrix[np.ix_(here, here)])
+    filled = values.copy()
+    filled[gone] = cross @ values[here]
+    moments = np.outer(filled, filled)
+    moments[np.ix_(gone, gone)] += matrix[np.ix_(gone, gone)] - cross @ matrix[np.ix_(here, gone)]
+    np.testing.assert_allclose(average(matrix, values, 0.8), 0.8 * matrix + 0.2 * moments, rtol=1e-12)
+    whole = np.array([1.0, -2.0, 0.5, 0.1])
+    np.testing.assert_allclose(average(matrix, whole, 0.8), 0.8 * matrix + 0.2 * np.outer(whole, whole))
+
+
+@pytest.mark.parametrize("level", [0.2, 0.95])
+def test_a_new_asset_is_as_correlated_as_its_class_within_limits(level: float) -> None:
+    """Pairs of a class as the mean of such pairs; at most half of the variance is explained."""
+    matrix = np.full((4, 4), level) + (1 - level) * np.eye(4)
+    matrix[:2, 2:] = matrix[2:, :2] = level / 2
+    scales = np.array([1.0, 2.0, 0.5, 1.5])
+    start = fit(4, covariance=matrix * np.outer(scales, scales), classes=("FX", "FX", "SPOT", "SPOT"))
+    for new, means in (
+        ("GBPUSD", [level, level, level / 2, level / 2]),
+        ("XAGUSD", [level / 2, level / 2, level, level]),
+    ):
+        explained = np.array(means) @ np.linalg.inv(matrix) @ means
+        expected = np.array(means) * min(1, math.sqrt(0.5 / explained))
+        found = start.begin().correlation([*start.symbols, new], np.append(scales, 3.0))
+        np.testing.assert_allclose(found[:4, :4], matrix, rtol=1e-9)
+        np.testing.assert_allclose(found[4, :4], expected, rtol=1e-9)
+    assert (explained > 0.5) == (level == 0.95)
+    # A class that Train did not have is independent.
+    assert not start.begin().correlation(["A0", "BTCUSDT"], np.ones(2))[0, 1]
+    assert start.begin().correlation(["GBPUSD", "EURGBP"], np.array([3.0, 4.0]))[0, 1] > 0
+
+
+def test_the_correlation_is_shrunk_to_that_of_train() -> None:
+    start = fit(3, shrinkage=0.3)
+    state = replace(start.begin(), covariance=random_covariance(3, 9))
+    mixed = 0.7 * state.covariance + 0.3 * start.covariance
+    found = state.correlation(["A2", "A0"], np.sqrt(np.diag(mixed))[[2, 0]])
+    np.testing.assert_allclose(found, correlation_of(mixed[np.ix_([2, 0], [2, 0])]), rtol=1e-6)
+
+
+def test_series_with_holes_run_stamp_by_stamp() -> None:
+    start, rng = fit(3), np.random.default_rng(6)
+    stamps = {"A0": [1, 2, 3, 6], "A1": [2, 3, 4], "A2": [1, 3, 6]}
+    series = {
+        name: (np.array(own), rng.standard_normal(len(own)), rng.uniform(1, 2, len(own)))
+        for name, own in stamps.items()
+    }
+    step, table = start.begin(), np.full((2, 7, 3), np.nan)
+    for asset, (own, *values) in enumerate(series.values()):
+        table[:, own, asset] = values
+    for scores, scales in table[:, [1, 2, 3, 4, 6]].swapaxes(0, 1):
+        there = np.flatnonzero(~np.isnan(scores))
+        step = step.after([f"A{asset}" for asset in there], scores[there], scales[there])
+    after = start.begin().after_all(series)
+    np.testing.assert_array_equal(after.covariance, step.covariance)
+    assert after.counts.tolist() == [4, 2, 3]
+    assert len(list(start.begin().through(start.symbols, *table[:, 1:4]))) == 4
+
+
+def test_a_correlation_has_ones_on_its_diagonal_to_the_bit() -> None:
+    for seed in range(20):
+        assert (np.diag(correlation_of(random_covariance(5, seed))) == 1).all()
+
+
+def test_a_reference_copula_mixes_what_it_says() -> None:
+    average_, start = correlation_of(random_covariance(3, 1)), correlation_of(random_covariance(3, 2))
+    mixed = ReferenceCopula(weight=0.25).correlation(average_, start)
+    np.testing.assert_allclose(mixed, correlation_of(0.25 * average_ + 0.75 * start))
+    assert asdict(ReferenceCopula()) == {"weight": 0.0, "decay": 0.99, "degrees": None}
+
+
+def test_scores_and_scales_of_bars_come_from_the_forecast_before_them() -> None:
+    probs, sigma = np.random.default_rng(0).dirichlet(np.full(16, 5.0), 7), np.linspace(0.01, 0.02, 7)
+    dists = ReturnDistributions(probs=probs, sigma=sigma, shape=SHAPE)
+    columns = {
+        "timestamp": np.arange(7) * 3600,
+        "log_ret": np.array([0.01, 0.02, np.nan, 0.0, -0.01, 0.03, 0.5]),
+        "flags": np.array([0, 0, 0, BAD_RETURN, MASK_BITS["missing"], MASK_BITS["stale"], MASK_BITS["bad_data"]]),
+        "sigma20": sigma,
+    }
+    stamps, scores, scales = series_of(dists, 0.1, columns)
+    assert (stamps // 3600).tolist() == [1, 3, 5]
+    for row, score, scale in zip((1, 3, 5), scores, scales, strict=True):
+        before = BucketDistribution(probs=probs[row - 1], sigma=float(sigma[row - 1]), shape=SHAPE)
+        assert score == pytest.approx(norm.ppf(float(pit_of(before, 0.1, columns["log_ret"][row]))))
+        assert scale == pytest.approx((before.quantile(norm.cdf(1)) - before.quantile(norm.cdf(-1))) / 2, rel=1e-5)
+        assert scale == scale_of(before)
+    undefined = series_of(dists, 0.1, {**columns, "sigma20": np.where(np.arange(7) == 2, 0.0, sigma)})
+    assert (undefined[0] // 3600).tolist() == [1, 5]
+    extremes = scores_of(pit_of(dists, 0.0, np.repeat([-9.0, 9.0], [3, 4])))
+    np.testing.assert_allclose(extremes, norm.ppf(np.repeat([LEAST_TAIL, 1 - LEAST_TAIL], [3, 4])))
+
+
+@pytest.mark.parametrize("degrees", [None, 5.0])
+def test_a_marginal_is_its_forecast_with_a_step_at_zero(degrees: float | None) -> None:
+    law, zero = joint(degrees=degrees, zero=0.2), 0.2
+    for symbol in law.symbols:
+        one, dist_ = law.marginal(symbol), law.dists[symbol]
+        for x in (-0.02, -1e-9, 0.0, 0.004):
+            assert one.cdf(x) == pytest.approx(0.8 * dist_.cdf(x) + (zero if x >= 0 else 0))
+        below = 0.8 * dist_.cdf(0.0)
+        for q in (0.01, below - 1e-3):
+            assert one.quantile(q) == one.ppf(q) == pytest.approx(dist_.quantile(q / 0.8), abs=1e-9)
+        assert one.quantile(below + 1e-3) == one.quantile(below + zero - 1e-3) == 0
+        for q in (below + zero + 1e-3, 0.99):
+            assert one.quantile(q) == pytest.approx(dist_.quantile((q - zero) / 0.8), abs=1e-9)
+        tails = one.returns_of(np.array([-1e9, 1e9]))
+        assert tails == pytest.approx(
+            [dist_.quantile(LEAST_TAIL / 0.8), dist_.quantile(1 - LEAST_TAIL / 0.8)], rel=1e-6
+        )
+
+
+def test_draws_are_the_copulas_scores_through_the_marginals() -> None:
+    for degrees in (None, 5.0):
+        law = replace(joint(degrees=degrees), location=np.array([0.1, -0.2, 0.3]))
+        rng = np.random.default_rng(11)
+        scores = rng.standard_normal((9, 3)) @ np.linalg.cholesky(law.scatter).T
+        if degrees:
+            scores = scores / np.sqrt(rng.chisquare(degrees, (9, 1)) / degrees)
+        expected = [
+            law.marginal(name).returns_of(scores[:, at] + law.location[at]) for at, name in enumerate(law.symbols)
+        ]
+        np.testing.assert_allclose(law.sample(9, seed=11), np.stack(expected, axis=1))
+    assert law.sample().shape == (DRAWS, 3)
+    np.testing.assert_array_equal(law.sample(7), law.sample(7, seed=0))
+    assert law.sample(1).shape == (1, 3)
+    with pytest.raises(ConfigError, match="number of draws"):
+        law.sample(0)
+
+
+@pytest.mark.parametrize("degrees", [None, 5.0])
+def test_what_is_learned_in_two_steps_is_what_is_learned_at_once(degrees: float | None) -> None:
+    law = replace(joint(4, degrees=degrees), as_of=None, notes=("few bars",))
+    steps, once = law.given({"A1": 0.01}).given({"A3": -0.02}), law.given({"A3": -0.02, "A1": 0.01})
+    assert steps.symbols == once.symbols == ("A0", "A2")
+    assert steps.degrees == once.degrees == (None if degrees is None else degrees + 2)
+    np.testing.assert_allclose(steps.location, once.location, rtol=1e-9)
+    np.testing.assert_allclose(steps.scatter, once.scatter, rtol=1e-9)
+    assert np.array_equal(once.scatter, once.scatter.T)
+    assert (once.margin, once.notes, once.horizon) == (degrees, ("few bars",), 1)
+    law.given({"A1": np.float64(1.0), "A2": -1})  # the largest moves that are believed
+
+
+def test_the_chance_of_an_event_is_its_share_of_the_draws() -> None:
+    law = joint()
+    hits = law.sample(500, seed=4)[:, 1] < 0
+    chance = law.prob(lambda r: r["A1"] < 0, 500, seed=4)
+    assert chance == hits.mean()
+    assert chance.standard_error == pytest.approx(math.sqrt(hits.mean() * (1 - hits.mean()) / 500))
+    for wrong in (lambda r: True, lambda r: r["A1"], lambda r: np.ones(3, bool)):
+        with pytest.raises(ConfigError, match="yes or no"):
+            law.prob(wrong)
+
+
+PROFITS = np.random.default_rng(12).standard_t(3, (1_000, 3)) * [1.0, -2.0, 0.0]
+BOOK = Portfolio(positions={"A": 10.0, "B": -20.0, "C": 0.0}, profits=PROFITS, notes=("few bars",))
+
+
+def test_the_risks_of_a_portfolio_are_those_of_its_draws() -> None:
+    total, ordered = PROFITS.sum(axis=1), np.sort(PROFITS.sum(axis=1))
+    np.testing.assert_array_equal(BOOK.profit, total)
+    for q in (0.0, 0.0005, 0.3, 0.9999, 1.0):
+        error = math.sqrt(q * (1 - q) / 1_000)
+        got = BOOK.quantile(q)
+        assert got == pytest.approx(np.quantile(total, q))
+        low, high = np.quantile(total, [max(0, q - error), min(1, q + error)])
+        assert got.standard_error == pytest.approx((high - low) / 2)
+    for level, count in ((0.95, 50), (0.99, 10), (0.999, 1)):
+        assert BOOK.value_at_risk(level) == -BOOK.quantile(1 - level)
+        assert BOOK.value_at_risk(level).standard_error == BOOK.quantile(1 - level).standard_error
+        losses = -ordered[:count]
+        shortfall = BOOK.expected_shortfall(level)
+        assert shortfall == pytest.approx(losses.mean())
+        variance = losses.var() + level * (losses.mean() - losses.min()) ** 2
+        assert shortfall.standard_error == pytest.approx(math.sqrt(variance / count))
+    for wrong in (0.0, 1.0, -0.1, 0.9995):
+        with pytest.raises(ConfigError, match="risk level"):
+            BOOK.expected_shortfall(wrong)
+    for wrong in (-0.01, 1.01):
+        with pytest.raises(ConfigError, match="quantile's level"):
+            BOOK.quantile(wrong)
+
+
+def test_contributions_are_means_of_the_draws_near_the_limit_and_beyond_it() -> None:
+    order = np.argsort(PROFITS.sum(axis=1))
+    near = -PROFITS[order[45:56]].mean(axis=0)  # a tenth of the 50 worst on both sides
+    limits = near * BOOK.value_at_risk(0.95) / near.sum()
+    shortfalls = -PROFITS[order[:50]].mean(axis=0)
+    for at, (symbol, part) in enumerate(BOOK.contributions(0.95).items()):
+        amount = BOOK.positions[symbol]
+        assert part.amount == amount
+        assert part.value_at_risk == pytest.approx(limits[at])
+        assert part.expected_shortfall == pytest.approx(shortfalls[at])
+        assert part.marginal_value_at_risk == pytest.approx(limits[at] / amount if amount else 0)
+        assert part.marginal_expected_shortfall == pytest.approx(shortfalls[at] / amount if amount else 0)
+    assert BOOK.contributions() == BOOK.contributions(0.99)
+    nothing = Portfolio(positions={"A": 0.0}, profits=np.zeros((100, 1))).contributions(0.9)["A"]
+    assert set(asdict(nothing).values()) == {0.0}
+
+
+def test_a_portfolio_as_json_and_as_a_figure() -> None:
+    shown = json.loads(json.dumps(BOOK.to_dict(), allow_nan=False))
+    limit, shortfall = BOOK.value_at_risk(), BOOK.expected_shortfall()
+    assert SHOWN_LEVELS == (0.01, 0.05, 0.5, 0.95, 0.99)
+    assert shown == {
+        "level": 0.99,
+        "value_at_risk": limit,
+        "expected_shortfall": shortfall,
+        "standard_errors": {"value_at_risk": limit.standard_error, "expected_shortfall": shortfall.standard_error},
+        "quantiles": {str(each): BOOK.quantile(each) for each in SHOWN_LEVELS},
+        "contributions": {symbol: asdict(each) for symbol, each in BOOK.contributions().items()},
+        "notes": ["few bars"],
+    }
+    figure = pytest.importorskip("matplotlib.figure")
+    ax = BOOK.plot(figure.Figure().subplots())
+    assert ax.get_title() == "A, B, C; lines at 99% VaR and ES"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("profit", "of 1,000 draws")
+    assert [line.get_xdata()[0] for line in ax.lines] == [-limit, -shortfall]
+    assert [line.get_linestyle() for line in ax.lines] == ["-", ":"]
+    counts = [bar.get_height() for bar in ax.patches]
+    assert len(counts) == 200
+    assert sum(counts) == 998  # of a thousand, one beyond each end
+
+
+def test_a_portfolio_is_paid_what_prices_move_not_their_logs() -> None:
+    law = replace(joint(), notes=("few bars",))
+    book = law.portfolio({"A2": 100, "A0": -50}, 20, seed=5)
+    drawn = law.sample(20, seed=5)
+    np.testing.assert_allclose(book.profits, np.expm1(drawn[:, [2, 0]]) * [100, -50])
+    assert (book.positions, book.notes) == ({"A2": 100.0, "A0": -50.0}, ("few bars",))
+    np.testing.assert_array_equal(law.portfolio({"A0": 1.0}).profits, law.portfolio({"A0": 1.0}, DRAWS, 0).profits)
+    law.portfolio({"A0": 1e100}, 1)
 
 
 def test_zero_returns_have_the_middle_of_their_step() -> None:

@@ -290,11 +290,11 @@ class BucketDistribution(Generic[Value]):
     @cached_property
     def _sigma(self) -> Floats:
         """(N, 1)."""
-        return np.asarray(self.sigma, np.float64).reshape(-1, 1)
+        return np.ravel(np.asarray(self.sigma, np.float64))[:, None]
 
     @cached_property
     def _pieces(self) -> _Pieces:
-        rows = self.cumulative.reshape(-1, len(self.shape.knots))
+        rows = self.cumulative.reshape(len(self._sigma), len(self.shape.knots))
         return _Pieces(knots=self.shape.knots, cumulative=rows, lower=self.shape.lower, upper=self.shape.upper)
 
     def _losses(self, levels: Floats, side: str) -> _Pieces:

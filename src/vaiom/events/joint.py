@@ -73,7 +73,7 @@ class Marginal:
         below = (1 - zero) * self.dist.cdf(0.0)
         at_zero = (levels > below) & (levels <= below + zero)
         share = np.where(levels > below, levels - zero, levels) / (1 - zero)
-        return np.where(at_zero, 0.0, np.asarray(self.dist.quantile(np.clip(share, LEAST_TAIL, 1 - LEAST_TAIL))))
+        return np.where(at_zero, 0.0, np.asarray(self.dist.quantile(np.maximum(share, 0.0))))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
