@@ -4,13 +4,14 @@ import math
 from datetime import datetime
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vaiom.events.calendar import calendar_channels, calendar_fields, log_waits
+from vaiom.events.calendar import LAST_SECOND, calendar_channels, calendar_fields, log_waits
 from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS
 
-stamps = st.lists(st.datetimes(datetime(1970, 1, 1), datetime(2105, 12, 31)), min_size=1, max_size=20)
+LAST = datetime(2106, 2, 7, 6, 28, 15)
+stamps = st.lists(st.datetimes(datetime(1970, 1, 1), LAST), min_size=1, max_size=20)
 
 
 def plain_fields(stamp: datetime) -> dict[str, int]:
@@ -27,6 +28,7 @@ def plain_fields(stamp: datetime) -> dict[str, int]:
 
 
 @given(stamps)
+@example([datetime(1970, 1, 1), LAST])
 def test_fields_equal_the_standard_library(moments: list[datetime]) -> None:
     moments = [moment.replace(microsecond=0) for moment in moments]
     fields = calendar_fields(np.array(moments, "datetime64[s]").astype(np.int64))
@@ -58,6 +60,15 @@ def test_waits_are_logs_of_bars_apart(steps: list[int], step: int) -> None:
     # Two rows are all that a live bar needs.
     assert log_waits(stamps[-2:], step)[-1] == log_waits(stamps, step)[-1]
     assert log_waits(stamps[:0], step).shape == (0,)
+    np.testing.assert_array_equal(log_waits(stamps[1:], step, int(stamps[0])), log_waits(stamps, step)[1:])
+
+
+def test_the_last_storable_second_has_fields_and_channels() -> None:
+    assert np.array([LAST], "datetime64[s]").astype(np.int64).item() == LAST_SECOND
+    out = np.empty((1, 15), np.float32)
+    calendar_channels(np.array([LAST_SECOND]), out)
+    assert np.isfinite(out).all()
+    assert out[0, 0] == 1
 
 
 def test_the_schemas_have_the_papers_sizes() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,17 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.events.fit import INTERIOR_QUANTILES
-from vaiom.events.horizons import Horizon, HorizonCorpus, at_horizon, fit_horizon, of_next_bar
+from vaiom.events.fit import INTERIOR_QUANTILES, bucket_of
+from vaiom.events.horizons import (
+    Horizon,
+    HorizonCorpus,
+    at_horizon,
+    fit_horizon,
+    next_sum,
+    of_next_bar,
+    slots_of_week,
+    usual_sizes,
+)
 from vaiom.events.splits import NO_TARGET_CODE, TRAIN, SplitConfig
 
 SPLITS = SplitConfig(
@@ -145,3 +155,103 @@ def test_what_is_no_horizon(bars: int) -> None:
 def test_a_horizon_longer_than_train() -> None:
     with pytest.raises(DataError, match="Train holds no event of 1000 bars"):
         fit_horizon(corpus(), 1_000)
+
+
+def test_usual_sizes_are_means_shrunk_twice() -> None:
+    """A slot's mean to its asset's, and that to the mean of all; the unknown asset is all of them."""
+    rng = np.random.default_rng(0)
+    size, assets, slots = rng.exponential(1, 900), rng.integers(1, 3, 900), rng.integers(0, 4, 900)
+    found = usual_sizes(size, assets, slots, (3, 4))
+    for asset in range(3):
+        own = (assets == asset) | (asset == 0)
+        of_asset = (size[own].sum() + 100 * size.mean()) / (own.sum() + 100)
+        for slot in range(4):
+            here = own & (slots == slot)
+            of_slot = (size[here].sum() + 100 * of_asset) / (here.sum() + 100)
+            assert found[asset, slot] == pytest.approx(of_slot / size.mean(), abs=5.1e-5)
+    np.testing.assert_array_equal(found, found.round(4))
+
+
+def test_a_fit_is_that_of_the_train_sums() -> None:
+    log_ret = np.array(corpus().columns["log_ret"])
+    log_ret[100:140] = 0.0
+    flat = replace(corpus(), columns={**corpus().columns, "log_ret": log_ret})
+    fit, seen = fit_horizon(flat, BARS), at_horizon(flat, BARS)
+    assert slots_of_week(flat) == 168
+    assert (fit.bars, fit.timeframe) == (BARS, "1h")
+    train = (seen.split_codes == flat.splits.code(TRAIN)) & ~flat.mask_any & (flat.sigma20 > 0)
+    train &= np.isfinite(seen.log_ret_next)
+    shares = [float((seen.log_ret_next[train & (flat.meta[:, 0] == asset)] == 0).mean()) for asset in (1, 2)]
+    assert shares[0] > 0.02
+    assert fit.zero_share == pytest.approx((np.mean(shares), *shares))
+    events = np.flatnonzero(train & (seen.log_ret_next != 0))
+    assets, seconds = flat.meta[events, 0].astype(int), flat.columns["timestamp"][events].astype(int)
+    slots = (seconds // 3_600 + 72) % 168  # the first hour of 1970 was a Thursday's
+    z = seen.log_ret_next[events] / (flat.sigma20[events] * np.sqrt(BARS))
+    np.testing.assert_array_equal(fit.slot_scale, usual_sizes(np.abs(z), assets, slots, (3, 168)))
+    z /= fit.slot_scale[assets, slots]
+    inner = np.quantile(z[np.abs(z) < 2], INTERIOR_QUANTILES)
+    np.testing.assert_allclose(fit.edges[5:12], inner)
+    np.testing.assert_array_equal(seen.target_return[events], bucket_of(fit.edges, z))
+    np.testing.assert_allclose(
+        seen.sigma20[events], flat.sigma20[events] * np.sqrt(BARS) * fit.slot_scale[assets, slots]
+    )
+
+
+def test_a_corpus_at_a_horizon_says_what_it_is() -> None:
+    seen = view()
+    assert (seen.horizon, corpus().horizon) == (BARS, 1)
+    assert seen.bars is corpus()
+    assert corpus().bars is corpus()
+    assert seen.return_shape is seen.at.shape
+    np.testing.assert_array_equal(seen.edges["return"], seen.at.edges)
+    np.testing.assert_array_equal(seen.edges["gap"], corpus().edges["gap"])
+    assert not seen.target_return[seen.target_bad].any()
+    assert np.isnat(seen.target_timestamps[1_700 - BARS : 1_700]).all()
+    assert seen.target_timestamps[0] == corpus().timestamps[BARS]
+    # A sum that is all but nothing is a price that came back.
+    tiny = replace(corpus(), columns={**corpus().columns, "log_ret": np.full(3_400, 1e-11)})
+    assert not np.nan_to_num(next_sum(tiny, BARS)).any()
+    assert np.nan_to_num(next_sum(tiny, 30)).any()
+
+
+def test_the_next_bar_is_a_horizon_with_the_tokenizers_fit() -> None:
+    one, tokenizer = of_next_bar(corpus().tokenizer), corpus().tokenizer
+    assert (one.bars, one.timeframe) == (1, "1h")
+    assert one.zero_share[0] == pytest.approx(np.mean(tokenizer.zero_share))
+    assert one.slot_scale.shape == (3, 168)
+    np.testing.assert_array_equal(one.edges, tokenizer.edges["return"])
+    assert one.shape is tokenizer.return_shape
+
+
+def test_a_horizon_without_sense_is_refused() -> None:
+    fit = view().at
+    zero = fit.slot_scale * (np.arange(168) > 0)
+    for words, change in (
+        ("16 return buckets", {"edges": fit.edges[:-1]}),
+        ("16 return buckets", {"edges": np.sort(fit.edges)[::-1]}),
+        ("each asset and slot", {"slot_scale": fit.slot_scale[:, 1:]}),
+        ("each asset and slot", {"zero_share": fit.zero_share[1:]}),
+        ("without sense", {"bars": 0}),
+        ("without sense", {"slot_scale": zero}),
+        ("without sense", {"slot_scale": fit.slot_scale + np.inf}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            replace(fit, **change)
+
+
+def test_the_hash_knows_the_horizon() -> None:
+    def named(data: Corpus) -> Corpus:
+        manifest: dict[str, Any] = dict.fromkeys(("arrays", "tokenizer_sha256", "splits", "assets"), "x")
+        return replace(data, manifest=manifest)
+
+    hashes = [named(corpus()).sha256, *(at_horizon(named(corpus()), bars).sha256 for bars in (4, BARS, view().at))]
+    assert len(set(hashes)) == 3
+    assert hashes[2] == hashes[3]
+
+
+def test_slots_are_those_of_the_timeframe() -> None:
+    bars = {"EURUSD": random_bars(900, step=timedelta(hours=4), start=datetime(2023, 8, 1))}
+    coarse = corpus_in_memory(bars, CorpusConfig(splits=SPLITS))
+    assert slots_of_week(coarse) == 42
+    assert fit_horizon(coarse, 2).slot_scale.shape == (2, 42)

@@ -70,3 +70,8 @@ def test_a_strict_week_is_continued_to_any_bar(slots: set[int], weeks: int, skip
     end = min(skipped % len(slots) + len(slots) * (weeks + 1), len(every) - ahead)
     history = np.array(every[:end], np.uint32)
     assert next_stamp(history, HOUR, ahead) == every[end - 1 + ahead]
+
+
+def test_without_a_usual_slot_bars_follow_the_clock() -> None:
+    assert next_stamp(np.array([0, 3 * WEEK], np.uint32), HOUR) == 3 * WEEK + HOUR
+    assert next_stamp(np.array([0, 3 * WEEK], np.uint32), HOUR, 4) == 3 * WEEK + 4 * HOUR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from reference.ewma_loop import ewma_loop
 from strategies import price_pairs
 from vaiom.errors import DataError
 from vaiom.events import scales
-from vaiom.events.scales import AssetState, Bars, Ewma, Series, average
+from vaiom.events.scales import AssetState, Bars, Ewma, Series, average, floored_root
 
 values = st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e-4), st.just(1e-6)), max_size=80)
 
@@ -102,3 +103,38 @@ def test_a_state_that_no_history_leaves_is_refused() -> None:
     ):
         with pytest.raises(DataError, match="not the state of an asset"):
             AssetState.from_json({**state, field: value})
+
+
+def test_a_state_with_slots_survives_json_and_is_refused_when_its_tables_differ() -> None:
+    state = AssetState.empty(timedelta(hours=4)).to_json()
+    assert AssetState.from_json(state).to_json() == state
+    assert np.shape(state["extra"]["season"]["level"]) == (3, 42)
+    assert AssetState.from_json(state).slots.step == 4 * 3600  # type: ignore[union-attr]
+    assert state["extra"]["sigma20"] is None
+    fed = AssetState.from_json({**state, "ret20": [4e-6, 0]}).to_json()
+    assert fed["extra"]["sigma20"] == pytest.approx(2e-3)
+    season, short = state["extra"]["season"], [[0] * 41] * 3
+    for wrong in (
+        {"level": short},
+        {"count": short},
+        {"last_week": short},
+        {"level": "x"},
+        {name: [] for name in season},
+    ):
+        with pytest.raises(DataError, match="not the state of an asset"):
+            AssetState.from_json({**state, "extra": {**state["extra"], "season": {**season, **wrong}}})
+    for missing in ("close", "num_clean", "ret20"):
+        with pytest.raises(DataError, match="not the state of an asset"):
+            AssetState.from_json({name: value for name, value in state.items() if name != missing})
+
+
+def test_no_bars_leave_the_state_as_it_was() -> None:
+    state = series_of(np.ones(3), np.array([1.0, 1.1, 1.2])).after
+    assert series_of(np.empty(0), np.empty(0), state).after is state
+
+
+def test_one_number_and_many_have_the_same_floor() -> None:
+    many = np.array([math.nan, 0.0, 1e-20, 1e-16, 4e-6])
+    expected = [math.nan, 1e-8, 1e-8, 1e-8, 2e-3]
+    np.testing.assert_allclose(floored_root(many), expected, rtol=1e-15)
+    np.testing.assert_allclose([floored_root(each) for each in many], expected, rtol=1e-15)
