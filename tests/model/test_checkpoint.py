@@ -17,10 +17,12 @@ from small_models import TINY, events
 from vaiom.codec import to_json
 from vaiom.errors import CheckpointError
 from vaiom.events.fit import Tokenizer, fit_shape
+from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of
-from vaiom.model.checkpoint import Provenance, load_checkpoint, save_checkpoint
+from vaiom.model.checkpoint import Provenance, load_checkpoint, load_model, save_checkpoint
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
+from vaiom.run import Run
 
 TOKENIZER = Tokenizer(
     symbols=("AUDUSD", "EURUSD", "XAUUSD"),
@@ -197,6 +199,30 @@ def test_another_schema_is_refused(saved: Path, tmp_path: Path, changes: dict[st
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(rewritten(saved, tmp_path / "model.safetensors", **changes))
     assert caught.value.fix
+
+
+def test_a_model_is_loaded_from_its_file_or_its_run(saved: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    best = Run(run).best
+    best.write_bytes(saved.read_bytes())
+    assert load_model(run).sha256 == load_model(str(saved)).sha256 == load_checkpoint(saved).sha256
+
+
+def test_a_card_says_how_other_bars_are_prepared_for_the_model(saved: Path, tmp_path: Path) -> None:
+    provenance = {**to_json(PROVENANCE), "splits": SplitConfig().to_json(), "train": {"average": 0.9}}
+    card = load_checkpoint(rewritten(saved, tmp_path / "model.safetensors", provenance=provenance))
+    assert card.provenance.train == {"ema_decay": 0.9}
+    assert card.corpus_options() == {"like": card.tokenizer, "timeframe": "1h", "splits": SplitConfig()}
+
+
+def test_tensors_begin_at_a_multiple_of_eight_bytes(saved: Path) -> None:
+    data = saved.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    assert length % 8 == 0
+    described = data[8 : 8 + length].rstrip(b" ")
+    assert described == canonical_json(json.loads(described))
+    assert length - len(described) < 8
 
 
 def test_a_rewritten_header_alone_is_not_an_error(saved: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reference.losses_loop import mean_of_window_means, micro_batch_loss, ordinal_labels
 from vaiom.model.config import AUXILIARIES
-from vaiom.model.heads import class_ids, objective, position_losses
+from vaiom.model.heads import class_ids, objective, position_losses, return_log_probs
 
 WEIGHTS = {"gap": 0.1, "vol_regime": 0.3, "ordinal": 0.7}
 
@@ -153,3 +153,18 @@ def test_ordinal_labels_are_the_thresholds_below_the_bucket(bucket: int) -> None
 
 def test_class_ids_shift_by_one_and_never_below_zero() -> None:
     assert class_ids(torch.tensor([0, 1, 16], dtype=torch.uint8)).tolist() == [0, 0, 15]
+
+
+def test_a_teacher_has_its_share_of_the_return_loss() -> None:
+    model = tiny_model()
+    logits = model(*events(model, 4, 5))
+    targets, valid = (random := random_targets(4, 5)), random["return"] > 0
+    teacher = torch.rand(4, 5, 16).softmax(dim=-1)
+    alone, terms = objective(logits, targets, WEIGHTS, 2)
+    soft = -(teacher * return_log_probs(logits)).sum(dim=-1)
+    means = [soft[half][valid[half]].mean() for half in (slice(0, 2), slice(2, 4))]
+    taught, same = objective(logits, targets, WEIGHTS, 2, teacher, 0.4)
+    expected = alone + 0.4 * (sum(means) / 2 - terms["return"])
+    torch.testing.assert_close(taught, expected)
+    assert same["return"].item() == terms["return"].item()
+    assert objective(logits, targets, WEIGHTS, 2, teacher)[0].item() == alone.item()

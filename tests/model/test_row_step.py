@@ -54,6 +54,33 @@ def test_every_row_from_the_first_on(changes: dict[str, object]) -> None:
     memories = walk(RowStep.of(model), None, x[0].float().numpy(), meta[0].numpy())
     np.testing.assert_allclose([each.probs for each in memories], expected, atol=1e-6, rtol=0)
     assert memories[-1].position == LENGTH
+    with torch.no_grad():
+        hidden = model.hidden(x, meta)[0].numpy()
+    np.testing.assert_allclose([each.hidden for each in memories], hidden, atol=2e-5)
+
+
+@pytest.mark.parametrize("most_rows", [5, 64])
+def test_a_walk_goes_through_any_number_of_rows(most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_step, "MOST_ROWS", most_rows)
+    model = windowed_model()
+    x, meta = events(model, 1, LENGTH)
+    memories = list(RowStep.of(model).walk(x[0].numpy(), meta[0].numpy(), 1_000))
+    np.testing.assert_allclose([each.probs for each in memories], answers(model, x, meta), atol=1e-5, rtol=0)
+    assert [each.position for each in memories] == [*range(1_001, 1_001 + LENGTH)]
+    [first] = RowStep.of(model).walk(x[0, :1].numpy(), meta[0].numpy())
+    assert (first.position, first.end) == (1, 1)
+    assert list(RowStep.of(model).walk(x[0, :0].numpy(), meta[0].numpy())) == []
+
+
+@pytest.mark.parametrize("head", ["moms", "independent"])
+def test_logits_of_any_size_are_a_distribution(head: str) -> None:
+    model = windowed_model(return_head=head)
+    x, meta = events(model, 1, 3)
+    expected = answers(model, x, meta)
+    with torch.no_grad():
+        model.heads.projection.bias.add_(3_000)
+    memories = walk(RowStep.of(model), None, x[0].numpy(), meta[0].numpy())
+    np.testing.assert_allclose([each.probs for each in memories], expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, 22, 40])
@@ -76,7 +103,8 @@ def test_a_window_begins_what_rows_go_on_with(
 
 def test_the_error_function_of_many_values() -> None:
     x = np.append(np.linspace(-6, 6, 1201, dtype=np.float32), np.float32([-1e15, 1e15]))
-    np.testing.assert_allclose(erf(x), [math.erf(each) for each in x], atol=2e-7)
+    with np.errstate(over="raise", invalid="raise"):
+        np.testing.assert_allclose(erf(x), [math.erf(each) for each in x], atol=2e-7)
 
 
 def test_a_window_of_a_receptive_field_is_enough() -> None:
