@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,18 @@ import pytest
 from judged_runs import BASELINES, CONTEXT, Judged, Page
 
 from vaiom.cli.main import main
-from vaiom.evaluation.ledger import LEDGER_NAME
+from vaiom.errors import DataError
+from vaiom.evaluation.evaluate import Evaluation
+from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads
+from vaiom.events.corpus import open_corpus
+from vaiom.model.checkpoint import load_model
+from vaiom.model.vaiom import count_parameters
 from vaiom.report.contents import read_run
 from vaiom.report.figures import calibration
-from vaiom.report.page import write_report
+from vaiom.report.page import render_card, write_report
 from vaiom.report.results import headline, headline_tables
 from vaiom.report.tables import bits, count, interval, signed
-from vaiom.run import Run
+from vaiom.run import Run, packaged_models
 
 SECTIONS = [
     "Bits per event, and how sure the gains are",
@@ -214,7 +220,9 @@ def test_one_asset_in_one_month_is_reported_with_what_cannot_be_said(lonely: Jud
     assert "there is a single block, so no interval can be given" in text
     for caveat in lonely.evaluations["test-h1"].caveats:
         assert caveat in text
-    assert "compared with the simplest baselines only" in text
+    assert "simplest baselines only: <code>vaiom baselines</code> fits stronger ones" in text
+    assert "a uniform guess over 16 buckets costs 4." in text
+    assert "thick bar: 95% interval over asset-months" in text
     page = Page(text)
     assert "undefined" in page.texts["td"]
     assert page.texts["h2"] == [title for title in SECTIONS if title != "Seeds together"]
@@ -280,3 +288,78 @@ def test_a_run_without_its_log_has_no_training_curve(judged: Judged, tmp_path: P
     shutil.rmtree(here.run / "checkpoints")
     write_report(here.run)
     assert "training" not in [a["id"] for a in Page(Run(here.run).report.read_text()).attributes("section")]
+
+
+def test_forecasts_that_were_scored_against_the_run_have_a_part_of_their_own(
+    judged: Judged, tmp_path: Path, undrawn: None
+) -> None:
+    here = judged.copy_to(tmp_path)
+    evaluated = json.loads(Run(here.run).evaluation("validation").read_text())
+    more = {"form": "samples", "num_missing": 3, "run_sha256": evaluated["checkpoint_sha256"], "experiment": "b"}
+    for name in ("b", "a"):
+        folder = Run(here.run).forecasts / name
+        folder.mkdir(parents=True)
+        Run(folder).evaluation("validation").write_text(json.dumps(evaluated | more))
+    contents = read_run(here.run)
+    assert [[*split.forecasts] for split in contents.splits] == [["a", "b"], [], []]
+    write_report(here.run)
+    text = Run(here.run).report.read_text()
+    assert "Forecasts of others on the same events" in Page(text).texts["h2"]
+    assert "events) a needs " in text
+    change(Run(Run(here.run).forecasts / "a").evaluation("validation"), run_sha256="of another")
+    with pytest.raises(DataError, match="scored against another model"):
+        read_run(here.run)
+
+
+def test_what_the_report_was_made_from_is_named(judged: Judged, tmp_path: Path) -> None:
+    found = read_run(judged.run).inputs
+    assert (found.run, found.corpus, found.corpus_problem) == (str(judged.run), str(judged.corpus), None)
+    assert (found.ledger_sha256, found.matplotlib) == (
+        ledger_heads(open_corpus(judged.corpus))[-1],
+        version("matplotlib"),
+    )
+    here = judged.copy_to(tmp_path)
+    config = here.run / "config.toml"
+    config.write_text(config.read_text().replace(str(judged.corpus), str(tmp_path / "gone")))
+    lost = read_run(here.run)
+    assert (lost.corpus, lost.inputs.corpus, lost.inputs.ledger_sha256) == (None, None, None)
+    assert lost.inputs.corpus_problem is not None
+    assert str(tmp_path / "gone") in lost.inputs.corpus_problem
+
+
+def test_a_card_has_the_origin_and_the_figures_of_the_model(judged: Judged, tmp_path: Path) -> None:
+    card = render_card(judged.run)
+    model, seconds = load_model(judged.run), Run(judged.run).read_metrics()[-1]["seconds"]
+    assert card.startswith("\n# run\n") or card.startswith("# run\n")
+    assert "| purpose | evidence |" in card
+    assert f"| parameters | {count(count_parameters(model.config, model.tokenizer.vocabulary_sizes))} |" in card
+    assert f"| cost of training | {seconds:,.0f} s, teachers and compilation apart |" in card
+    assert f"| weights | sha256 {model.sha256} |" in card
+    assert "The figures are those of" not in card
+    own = open_corpus(judged.corpus).manifest["assets"]["EURUSD"]
+    first, last = (own[end].replace("T", " ").removesuffix(":00") for end in ("first", "last"))
+    assert f"| EURUSD | {count(own['rows'])} rows, {first} to {last}, sha256 " in card
+    assert "- test-h1: models had looked at these events once, this evaluation included." in card
+    for split, found in judged.evaluations.items():
+        assert f"| **model** | **{bits(found.bits['model'])}** |" in card
+        assert f"## {split}, {count(found.num_events)} events: bits per event and paired gain" in card
+    file = tmp_path / "other.safetensors"
+    shutil.copy(Run(judged.run).best, file)
+    bare = render_card(file)
+    assert "# other\n" in bare
+    assert "- No evaluation lies beside the model: no figure is claimed." in bare
+    assert "cost of training" not in bare
+    assert f"| EURUSD | {count(own['rows'])} rows, sha256 " in bare
+
+
+def test_the_card_of_a_model_for_use_has_the_figures_of_its_evidence() -> None:
+    use, evidence = packaged_models()["fx-1h"], packaged_models()["fx-1h-evidence"]
+    card, about = render_card(use), json.loads(Run(use).about.read_text())
+    assert "- The figures are those of `fx-1h-evidence`: the same settings, trained and selected on less." in card
+    assert "| purpose | for use: nothing is left to judge it on |" in card
+    assert f"| weights | sha256 {load_model(use).sha256} |" in card
+    assert f"| cost of training | {about['cost']} |" in card
+    for split in Run(evidence).evaluated_splits():
+        found = Evaluation.read(evidence, split)
+        assert f"## {split}, {count(found.num_events)} events: bits per event and paired gain" in card
+    assert "The figures are those of" not in render_card(evidence)

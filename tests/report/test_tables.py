@@ -192,3 +192,93 @@ def test_numbers_are_spelled_once() -> None:
     assert [count(None), count(1234), bits(None), ratio((2, 6))] == [NOTHING, "1,234", NOTHING, "2/6"]
     assert [side_of_zero(pair) for pair in (None, (-1, 1), (0, 1), (0.1, 1), (-1, -0.1))] == [0, 0, 0, 1, -1]
     assert [percent(share, 2) for share in (0.0, 1.0, 0.00001, 0.12345)] == ["0%", "100%", "0.00%", "12.35%"]
+    assert [percent(share) for share in (None, 0.12345)] == [NOTHING, "12.3%"]
+    assert [p_value(p) for p in (0.0001, 0.0999, 0.1)] == ["0.0001", "0.1", "0.10"]
+    assert [text(value) for value in (None, 0, "word")] == [NOTHING, "0", "word"]
+
+
+def printed(table: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
+    console.print(table.to_terminal(width), crop=False)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+WON = Table(
+    "Wins & losses",
+    [Column("asset"), Column("blocks won", ratio, about="Of all"), Column("gain", signed), Column("p", p_value)],
+    [["EURUSD", (2, 6), -0.01, None], ["XAU_USD", (11, 12), 0.5, 0.25]],
+    frozenset({1}),
+)
+
+
+def test_a_terminal_aligns_words_left_and_numbers_right() -> None:
+    assert printed(WON, 80) == [
+        "Wins & losses",
+        "         blocks",
+        "asset       won     gain     p",
+        "EURUSD      2/6  -0.0100     -",
+        "XAU_USD   11/12  +0.5000  0.25",
+    ]
+
+
+def test_a_terminal_fills_its_width_before_it_begins_another_part() -> None:
+    assert printed(WON, 30) == printed(WON, 80)
+    assert printed(WON, 29) == [
+        "Wins & losses",
+        "         blocks",
+        "asset       won     gain",
+        "EURUSD      2/6  -0.0100",
+        "XAU_USD   11/12  +0.5000",
+        "",
+        "asset       p",
+        "EURUSD      -",
+        "XAU_USD  0.25",
+    ]
+    # Each part has a column beside the first, however narrow the screen is.
+    assert [line for line in printed(WON, 8) if line.startswith("EUR")] == [
+        *("EURUSD      2/6", "EURUSD   -0.0100", "EURUSD      -"),
+    ]
+
+
+def test_prose_is_broken_into_lines_and_its_table_into_no_parts() -> None:
+    table = Table("Findings", [Column("asset"), Column("what", prose)], [["EURUSD", "rows that jump far\nthe first"]])
+    assert printed(table, 22) == [
+        "Findings",
+        "asset   what",
+        "EURUSD  rows that jump",
+        "        far",
+        "        the first",
+    ]
+
+
+def test_html_says_what_columns_mean_and_sorts_pairs_by_their_first_number() -> None:
+    lines = WON.to_html().split("\n")
+    assert lines[0].endswith("<table><caption><span>Wins &amp; losses</span></caption>")
+    assert 'aria-label="Wins &amp; losses"' in lines[0]
+    head = '<th scope="col" aria-sort="none"'
+    assert lines[1] == (
+        f'<thead><tr>{head} class="words"><button type="button">asset</button></th>'
+        f'{head}><button type="button" title="Of all">blocks won</button></th>'
+        f'{head}><button type="button">gain</button></th>{head}><button type="button">p</button></th></tr></thead>'
+    )
+    assert lines[3] == (
+        '<tr><th scope="row" class="words">EURUSD</th><td data-value="2.0">2/6</td>'
+        f'<td data-value="-0.01">{MINUS}0.0100</td><td>{NOTHING}</td></tr>'
+    )
+    assert lines[4].startswith('<tr class=strong><th scope="row" class="words">XAU_USD</th><td data-value="11.0">')
+    assert WON.__html__() == WON.to_html()
+
+
+def test_markdown_and_latex_align_columns_and_set_strong_rows_in_bold() -> None:
+    assert WON.to_markdown().split("\n") == [
+        *("**Wins \\& losses**", "", "| asset | blocks won | gain | p |", "|:---|---:|---:|---:|"),
+        f"| EURUSD | 2/6 | {MINUS}0.0100 | {NOTHING} |",
+        "| **XAU\\_USD** | **11/12** | **+0.5000** | **0.25** |",
+        "",
+    ]
+    assert WON.to_latex().split("\n") == [
+        *(r"\begin{table}[h]", r"\centering", r"\caption{Wins \& losses}", r"\begin{tabular}{lrrr}", r"\toprule"),
+        *(r"asset & blocks won & gain & p \\", r"\midrule", r"{}EURUSD & 2/6 & $-$0.0100 & \textendash{} \\"),
+        r"{}\textbf{XAU\_USD} & \textbf{11/12} & \textbf{+0.5000} & \textbf{0.25} \\",
+        *(r"\bottomrule", r"\end{tabular}", r"\end{table}", ""),
+    ]
