@@ -142,6 +142,26 @@ def test_christoffersen_counts_transitions_within_an_asset_alone() -> None:
     got = christoffersen(exceeded, assets)
     assert got == pytest.approx(-2 * (log_likelihood(counts[0, 1] + counts[1, 1], 8, rate) - memory))
     assert christoffersen(np.zeros(5, bool), assets[:5]) is None
+    assert christoffersen(np.ones(5, bool), assets[:5]) is None
+    assert christoffersen(np.array([0, 1, 0, 1, 0, 1], bool), np.array(list("abcdef"))) is None
+    assert (chi_square_tail(None, 1), chi_square_tail(-1e-9, 1), chi_square_tail(-1e-9, 2)) == (None, 1.0, 1.0)
+
+
+def test_every_figure_of_a_tail_test_equals_its_definition() -> None:
+    loss, limit = np.array([1.0, 3.0, 5.0, 0.5]), np.array([2.0, 2.0, 4.0, 1.0])
+    shortfall, square = np.array([3.0, 3.0, 6.0, 2.0]), np.array([10.0, 10.0, 40.0, 5.0])
+    tails = {("long", 0.05): np.stack([loss, limit, shortfall, square])}
+    [test] = tail_tests(tails, np.full(4, "a"), np.full(4, "all"))
+    z2 = (3 / (0.05 * 3) + 5 / (0.05 * 6)) / 4 - 1
+    variance = sum(s / (0.05 * m**2) - 1 for s, m in zip(square, shortfall, strict=True)) / 16
+    assert (test.exceedances, test.exceedance_rate, test.num_events) == (2, 0.5, 4)
+    assert test.shortfall_z2 == pytest.approx(z2)
+    assert test.shortfall_p == pytest.approx(0.5 * math.erfc(z2 / math.sqrt(2 * variance)), rel=1e-9)
+    both = kupiec(loss > limit, 0.05) + (christoffersen(loss > limit, np.full(4, "a")) or 0.0)
+    assert test.conditional_coverage_p == pytest.approx(math.exp(-both / 2), rel=1e-9)
+    tails["long", 0.05][2, 0] = 0.0  # a forecast that no loss is beyond
+    [test] = tail_tests(tails, np.full(4, "a"), np.full(4, "all"))
+    assert (test.shortfall_z2, test.shortfall_p) == (None, None)
 
 
 def test_the_truth_passes_and_is_rejected_as_rarely_as_the_levels_say() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vaiom.errors import DataError
-from vaiom.evaluation.scores import ScoredEvents, read_events, require_same_events, write_events
+from vaiom.evaluation.scores import ScoredEvents, difference_of, read_events, require_same_events, write_events
 
 EVENTS = ScoredEvents(
     symbols=np.array(["EURUSD", "EURUSD", "XAUUSD"]),
@@ -81,6 +81,34 @@ def test_missing_damaged_and_foreign_files_are_refused(suffix: str, tmp_path: Pa
         np.savez(tmp_path / "events-validation.npz", symbol=np.array(["a"]))
         with pytest.raises(DataError, match="bits_model"):
             read_events(tmp_path, "validation")
+
+
+@pytest.mark.parametrize("form", ["parquet", "npz"])
+def test_probabilities_come_back_and_what_is_none_is_refused(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "npz":
+        monkeypatch.setitem(sys.modules, "polars", None)
+    probs = np.random.default_rng(0).dirichlet(np.ones(16), 3)
+    write_events(tmp_path, "validation", replace(EVENTS, probs=probs))
+    np.testing.assert_array_equal(read_events(tmp_path, "validation", same_as=EVENTS).probs, probs)
+    with pytest.raises(DataError, match="event sets differ"):
+        read_events(tmp_path, "validation", same_as=replace(EVENTS, buckets=EVENTS.buckets[::-1]))
+    for wrong in (probs * 1.01, probs.astype(np.float32)):
+        write_events(tmp_path, "validation", replace(EVENTS, probs=wrong))
+        with pytest.raises(DataError, match="not readable as scored events") as caught:
+            read_events(tmp_path, "validation")
+        assert caught.value.got == "probabilities that do not sum to one"
+    write_events(tmp_path, "validation", replace(EVENTS, buckets=EVENTS.buckets.astype(np.int64)))
+    with pytest.raises(DataError, match="no small whole numbers"):
+        read_events(tmp_path, "validation")
+
+
+def test_the_first_event_that_differs_is_named() -> None:
+    with pytest.raises(DataError) as caught:
+        require_same_events(EVENTS, replace(EVENTS, buckets=np.array([1, 15, 9], np.uint8)), where="there")
+    assert (caught.value.got, caught.value.expected) == ("event 1 differs", "the same 3 events in the same order")
+    assert difference_of(EVENTS, EVENTS) is None
 
 
 def test_an_archive_that_ends_too_early_is_refused(tmp_path: Path) -> None:

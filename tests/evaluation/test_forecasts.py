@@ -22,10 +22,12 @@ from vaiom.baselines.counts import Frequency
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.evaluate import ForecastScore, evaluate_run
+from vaiom.evaluation.forecasts import quantile_buckets
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.scores import event_bits, losses_of, read_events
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.distribution import ReturnShape, Tail
 from vaiom.market.folder import write_symbol
 from vaiom.run import Run
 
@@ -176,6 +178,27 @@ def test_quantiles_and_samples_of_a_normal_distribution_have_its_bits(corpus: Co
     assert score(long, corpus).bits["model"] == pytest.approx(score(some, corpus).bits["model"], abs=1e-12)
 
 
+def test_between_quantiles_probability_is_even_and_beyond_them_it_falls_as_the_tails_of_train_do() -> None:
+    shape = ReturnShape(knots=np.arange(17.0), lower=Tail(scale=3.0, shape=0.2), upper=Tail(scale=5.0, shape=0.4))
+    levels, quantiles = [0.1, 0.4, 0.9], np.array([[-1.0, 0.0, 2.0], [0.0, 1.0, 4.0]])
+    bounds = np.array([[-3.0, -1.5, -0.5, 1.0, 2.5, 4.0], [-1.0, -0.5, 0.5, 2.5, 5.0, 6.0]])
+
+    def below(place: float, own: np.ndarray) -> float:
+        if place < own[0]:
+            density = 0.3 / (own[1] - own[0])
+            return 0.1 * (1 + 0.2 * (own[0] - place) * density / 0.1) ** (-1 / 0.2)
+        if place > own[2]:
+            density = 0.5 / (own[2] - own[1])
+            return 1 - 0.1 * (1 + 0.4 * (place - own[2]) * density / 0.1) ** (-1 / 0.4)
+        left = 0 if place < own[1] else 1
+        return levels[left] + (levels[left + 1] - levels[left]) * (place - own[left]) / (own[left + 1] - own[left])
+
+    expected = [
+        np.diff([0, *(below(place, own) for place in places), 1]) for places, own in zip(bounds, quantiles, strict=True)
+    ]
+    np.testing.assert_allclose(quantile_buckets(levels, quantiles, bounds, shape), expected, rtol=1e-9)
+
+
 def test_three_quantiles_leave_no_bucket_without_probability(corpus: Corpus, rows: np.ndarray) -> None:
     sigma = corpus.sigma20[rows]
     few = {str(level): norm.ppf(level) * sigma for level in (0.1, 0.5, 0.9)}
@@ -229,6 +252,24 @@ def broken(frame: pl.DataFrame, **columns: Any) -> pl.DataFrame:
 def test_refused(corpus: Corpus, rows: np.ndarray, change: Any, says: str) -> None:
     with pytest.raises(DataError, match=says.replace("(", r"\(").replace(")", r"\)")):
         score(change(uniform(corpus, rows)), corpus)
+
+
+def test_a_refusal_shows_the_first_line_and_counts_all(corpus: Corpus, rows: np.ndarray) -> None:
+    table = uniform(corpus, rows)
+    wrong = pl.int_range(pl.len()).is_in([2, 5])
+    with pytest.raises(DataError) as caught:
+        score(table.with_columns(p4=pl.when(wrong).then(0.5).otherwise(pl.col("p4"))), corpus)
+    shown = ", ".join(["0.0625"] * 3 + ["0.5"] + ["0.0625"] * 12)
+    assert caught.value.where == "forecast 3"
+    assert caught.value.got == f"2 of {len(rows):,} lines, the first: {shown}"
+    assert caught.value.expected == "16 of them from 0 on, with a sum within 0.0001 of 1"
+    late = table.with_columns(pl.col("time") + np.timedelta64(30, "m"))
+    with pytest.raises(DataError) as caught:
+        score(late, corpus)
+    assert caught.value.got == f"{len(rows):,} lines, 0 of them after a bar of the corpus"
+    assert caught.value.expected == (
+        f"some of {len(rows):,} events, the first after the bar of {corpus.timestamps[rows[0]]}"
+    )
 
 
 def test_quantiles_that_cross_are_refused(corpus: Corpus, rows: np.ndarray) -> None:

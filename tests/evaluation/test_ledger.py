@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -64,6 +65,36 @@ def test_baselines_are_recorded_and_not_counted(corpus: Corpus, tmp_path: Path) 
     with pytest.raises(ConfigError, match="must name the split"):
         score_baselines(corpus, ["frequency"], tmp_path, "test-h1", 16, quietly, unseal="sealed")
     assert set(load_losses(tmp_path, corpus, "sealed", 16)) == {"frequency", "markov"}
+    with pytest.raises(ConfigError, match="buffer is never scored") as caught:
+        score_baselines(corpus, ["frequency"], tmp_path, "buffer", 16, quietly)
+    assert caught.value.expected == "train, validation, test-h1, test-h2, sealed"
+    before = read_ledger(corpus)
+    with pytest.raises(ConfigError, match="unknown"):
+        score_baselines(corpus, ["nobody"], tmp_path, "test-h1", 16, quietly)
+    with pytest.raises(DataError):  # losses of another context: refused before anything is fitted or looked at
+        score_baselines(corpus, ["markov"], tmp_path, "test-h1", 32, quietly)
+    assert read_ledger(corpus) == before
+
+
+def test_a_corpus_without_a_folder_and_one_that_cannot_be_written_count_no_looks(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match="only a corpus folder keeps a ledger"):
+        look(replace(corpus, path=None), "test-h1")
+    assert record_look(corpus, "validation", run="main", checkpoint_sha256="ab", num_events=7) is None
+    assert record_look(corpus, "test-h1", run="main", checkpoint_sha256="ab", num_events=7) == 1
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    look(corpus, "test-h1")
+    assert len(synced) == 1
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DataError, match="ledger cannot be written") as caught:
+        look(corpus, "test-h1")
+    assert caught.value.got == "No space left on device"
 
 
 def test_the_corpus_opens_packs_and_grows_as_before(corpus: Corpus, tiny: TinyRuns, tmp_path: Path) -> None:
