@@ -303,6 +303,22 @@ def test_other_assets_than_those_of_train_are_not_judged(
     assert judge_joint(model, corpus, "validation", replace(fit, symbols=("A", "B", "C"))) is None
 
 
+def test_without_a_stamp_that_all_assets_have_there_is_no_portfolio(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, corpus, _ = world
+
+    def without_the_first(*asked: Any) -> joint.Panel:
+        panel = make_panel(*asked)
+        return replace(panel, rows=np.where(np.arange(3) == 0, -1, panel.rows))
+
+    monkeypatch.setattr(joint, "make_panel", without_the_first)
+    monkeypatch.setattr(joint, "HISTORY", 100)
+    found = judge_joint(model, corpus, "validation", fit)
+    assert found is not None
+    assert (found.portfolios, found.num_stamps > 100) == ([], True)
+
+
 def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:
     model, corpus, _ = world
     end = np.datetime64(TINY_SPLITS.validation[0])

@@ -54,7 +54,10 @@ def test_stretches_are_successive_events_over_the_whole_split() -> None:
     chosen = stretches(rows).reshape(NUM_STRETCHES, STRETCH_EVENTS)
     assert (np.diff(chosen, axis=1) == 3).all()
     assert (chosen[0, 0], chosen[-1, -1]) == (rows[0], rows[-1])
-    assert stretches(rows[:50]) is not None
+    assert chosen.shape == (16, 128)
+    full = NUM_STRETCHES * STRETCH_EVENTS
+    np.testing.assert_array_equal(stretches(rows[:full]), rows[:full])
+    assert len(stretches(rows[: full + 1])) == full
     np.testing.assert_array_equal(stretches(rows[:50]), rows[:50])
 
 
