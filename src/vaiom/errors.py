@@ -8,7 +8,7 @@ EXTRAS = {
     "train": ("torch", "lightgbm", "arch", "pyarrow"),
     "risk": ("scipy",),
     "report": ("matplotlib", "jinja2"),
-    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "serve": ("fastapi", "uvicorn", "httptools", "prometheus_client"),
     "feeds": ("ccxt",),
     "ray": ("ray",),
     "export": ("onnx", "onnxruntime", "onnxscript"),

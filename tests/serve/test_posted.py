@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,28 @@ def test_a_refused_history_leaves_nothing(tiny: TinyRun, tmp_path: Path) -> None
             histories.forecast({"EURUSD": wrong}, "EURUSD")
     assert len(histories._known) == 1
     require_same(histories, {"EURUSD": bars.head(61)}, "EURUSD")
+
+
+def test_no_answer_depends_on_what_was_posted_before(tiny: TinyRun, tmp_path: Path) -> None:
+    """Bars at the end, of half hours or of four, look like another timeframe by themselves, or only with the others."""
+    forecaster, bars = Forecaster.load(windowed(tiny, tmp_path)), tiny.history["EURUSD"].head(260)
+    last = bars["Datetime"][59]
+    refused: DataError | None = None
+    for step, number in ((timedelta(minutes=30), 2), (timedelta(hours=4), 30), (timedelta(hours=4), 200)):
+        stamps = [last + step * each for each in range(1, number + 1)]
+        tail = bars[60 : 60 + number].with_columns(Datetime=pl.Series(stamps, dtype=bars["Datetime"].dtype))
+        whole, histories = bars.head(60).vstack(tail), PostedHistories(forecaster)
+        for stop in range(60, len(whole) + 1, 10 if number == 200 else number):
+            part = {"EURUSD": whole.head(stop)}
+            try:
+                forecaster.predict(part)
+            except DataError as error:
+                refused = error
+                with pytest.raises(DataError, match=error.problem):
+                    histories.forecast({"EURUSD": bars_of(part["EURUSD"])}, "EURUSD")
+            else:
+                require_same(histories, part, "EURUSD")
+    assert refused
 
 
 def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path) -> None:

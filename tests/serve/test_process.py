@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -138,6 +139,15 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
         assert b" 413 " in huge.recv(1000)
         # They were answered while the slow ones were still being waited for.
         assert select.select(slow, [], [], 0)[0] == []
+        chunked = b"POST /v1/forecast HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        for start in (b"GET /", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\n", chunked):
+            endless = socket.create_connection(("127.0.0.1", port), timeout=60)
+            with endless, suppress(ConnectionError):
+                endless.sendall(start)
+                for number in range(400):
+                    endless.sendall(b"X%d: " % number * (b"\n" in start[-1:]) + b"a" * 10_000)
+                    endless.sendall(b"\r\n" * (b"\n" in start[-1:]))
+                raise AssertionError("headers without an end were read")
         for connection in (*slow, huge):
             connection.close()
         process.send_signal(signal.SIGINT)

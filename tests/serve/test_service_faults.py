@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serve_runs import SYMBOLS, TinyRun, config_of, in_process
+from serve_runs import SYMBOLS, TinyRun, as_json, config_of, in_process
 from test_service_refusals import refusal
 
 from vaiom.errors import DataError
@@ -164,7 +164,11 @@ def test_unknown_symbols_leave_nothing_behind(tiny: TinyRun, tmp_path: Path) -> 
                 ]
                 for answer in answers:
                     refusal(answer, 404)
+                bars = as_json(tiny.history["EURUSD"].tail(40))
+                body = {"symbol": f"X{number}", "bars": bars}
+                assert (await client.post("/v1/forecast", json=body, headers=keys)).status_code == 200
             assert not service._locks
+            assert "X0" not in service.forecaster._metas
             assert b'asset="X' not in (await client.get("/metrics", headers=keys)).content
 
     asyncio.run(run())

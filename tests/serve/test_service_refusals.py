@@ -65,6 +65,11 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
                 answer = await client.post("/v1/forecast", content=broken, headers={"content-type": "application/json"})
                 refusal(answer, answer.status_code)
                 assert answer.status_code in (400, 422)
+            # A page of another site may send a body without a type, or of these, and not as JSON.
+            for kind in ({}, {"content-type": "text/plain"}, {"content-type": "multipart/form-data; boundary=x"}):
+                text = json.dumps({"bars": [first]})
+                answer = await client.post("/v1/assets/EURUSD/bars", content=text, headers=kind)
+                assert "application/json" in refusal(answer, 422)["expected"]
             assert "EURUSD" in refusal(await push(first, symbol="NOPE"), 404)["expected"]
             refusal(await client.get("/v1/assets/NOPE/forecast"), 404)
             refusal(await client.get("/v1/assets/NOPE/history"), 404)

@@ -69,7 +69,7 @@ class Forecaster:
         self.reads_other_assets = self.rows.cross
         self.reads = self.symbols if self.rows.cross else ()
         further = engine.horizons.fitted.fits if engine.horizons else ()
-        self._metas: dict[str, npt.NDArray[np.int64]] = {}
+        self._metas = {symbol: meta_of(card.tokenizer, symbol) for symbol in self.symbols}
         self._horizons = {each.bars: each for each in (of_next_bar(card.tokenizer), *further)}
 
     @classmethod
@@ -253,9 +253,7 @@ class Forecaster:
 
     def meta(self, symbol: str) -> npt.NDArray[np.int64]:
         """(3,) metadata of an asset: asset id, class id, timeframe id."""
-        if symbol not in self._metas:
-            self._metas[symbol] = meta_of(self.tokenizer, symbol)
-        return self._metas[symbol]
+        return self._metas[symbol] if symbol in self._metas else meta_of(self.tokenizer, symbol)
 
     def online(self) -> OnlineForecaster:
         """A forecaster for live bars, with a state per asset."""

@@ -381,8 +381,11 @@ def _as_json(handler: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awai
 
 
 # FastAPI's own errors; the middleware handles those that we raise.
-async def _refuse_invalid(_: Request, error: RequestValidationError) -> Response:
+async def _refuse_invalid(request: Request, error: RequestValidationError) -> Response:
     first = error.errors()[0]
+    if isinstance(first.get("input"), bytes):
+        expected, got = "JSON, with the header Content-Type: application/json", request.headers.get("content-type")
+        return error_response(DataError("the body is not sent as JSON", expected=expected, got=got or "no such header"))
     unit = "character" if first["type"] == "json_invalid" else "row"
     where = ", ".join(part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"])
     got, problem, expected = repr(first.get("input"))[:200], first["msg"], None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 import polars as pl
 
+from vaiom.errors import DataError
 from vaiom.forecast.bars import MIN_BARS, check_bars
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
@@ -48,8 +49,14 @@ class PostedHistories:
         if not online.streams and len(frames[symbol]) < MIN_BARS:
             check_bars(frames[symbol], symbol, self.forecaster.tokenizer.timeframe)  # the error names the number needed
         known = {each: stream.num_bars for each, stream in online.streams.items()}
-        new = {each: frame[known.get(each, 0) :] for each, frame in frames.items()}
-        online.extend_many({each: frame for each, frame in new.items() if len(frame)})
+        new = {each: frame[known.get(each, 0) :] for each, frame in frames.items() if len(frame) > known.get(each, 0)}
+        try:
+            for each in new if known else ():
+                check_bars(frames[each], each, self.forecaster.tokenizer.timeframe, min_bars=1)
+            online.extend_many(new)
+        except DataError:  # refused, or accepted only as a whole: no answer may depend on what was posted before
+            online = self.forecaster.online()
+            online.extend_many(frames)
         dist = online.forecast(symbol, horizon=horizon, now=now)
         self._known[_key(columns, tuple(sorted((each, len(frame)) for each, frame in frames.items())))] = online
         while sum(len(lengths) for lengths, _ in self._known) > MOST_ASSETS and len(self._known) > 1:

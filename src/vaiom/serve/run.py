@@ -106,6 +106,7 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
     import uvicorn
 
     from vaiom.serve.app import Service, make_app
+    from vaiom.serve.protocol import BoundedProtocol
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -124,6 +125,7 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(service),
+            http=BoundedProtocol,
             log_level="warning",
             access_log=False,
             server_header=False,
