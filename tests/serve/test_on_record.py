@@ -103,6 +103,34 @@ def test_a_stranger_checks_the_ledger(ledger: Path, grown: Path, tiny: TinyRun) 
     service.close()
 
 
+def test_a_wrong_bar_that_was_removed_is_no_evidence(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:
+    """The bar that came in its place settles the forecast, once, in the service as in the audit."""
+    file = tmp_path / "ledger.jsonl"
+
+    async def run() -> None:
+        config = config_of(tiny, tmp_path / "state", bars=tiny.bars, ledger=file, backfill=0, api_keys=("secret",))
+        async with in_process(config) as (client, _):
+            client.headers["X-API-Key"] = "secret"
+            for number in range(12):
+                for symbol in SYMBOLS:
+                    path, bar = f"/v1/assets/{symbol}/bars", tiny.later[symbol][number]
+                    if number == 7:
+                        before = tiny.later[symbol][number - 1]["datetime"]
+                        wrong = {**bar, **dict.fromkeys(("open", "high", "low", "close"), 1.01 * bar["close"])}
+                        assert (await client.post(path, json={"bars": [wrong]})).status_code == 200
+                        assert (await client.delete(f"{path}?after={before}")).status_code == 200
+                    assert (await client.post(path, json={"bars": [bar]})).status_code == 200
+
+    asyncio.run(run())
+    service, undisturbed = ForecastLedger(file, ""), ForecastLedger(ledger, "")
+    assert service.e_value == pytest.approx(undisturbed.e_value)
+    proof = prove_ledger(file, tiny.run, grown)
+    assert (proof.verdict, proof.findings) == (PASSED, [])
+    assert f"e = {service.e_value:.3g}" in proof.notes[1]
+    service.close()
+    undisturbed.close()
+
+
 def rewritten(ledger: Path, out: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None]) -> Path:
     """By somebody who makes the hashes anew, so that only model and bars contradict."""
     written = b""

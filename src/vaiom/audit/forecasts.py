@@ -20,7 +20,7 @@ from vaiom.events.splits import SplitConfig
 from vaiom.files import sha256_file
 from vaiom.forecast.bars import CLOCK_ALLOWANCE
 from vaiom.forecast.ledger import Commitment, Settlement, e_value, read_ledger
-from vaiom.run import Run
+from vaiom.run import Run, find_run
 
 BASELINES = ("frequency", "hour_of_week")
 _TOLERANCE = 1e-4  # of a probability, between machines and precisions
@@ -33,6 +33,7 @@ Entries = list[tuple[Commitment, Settlement | None]]
 def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     if not file.is_file():
         raise DataError("no such ledger", where=file, fix="`vaiom serve --ledger` writes one")
+    run = find_run(run)
     model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
     tokenizer, origin = model.checkpoint.tokenizer, model.checkpoint.provenance
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
@@ -74,7 +75,7 @@ def _read_in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Comm
         key = (entry.symbol, entry.as_of)
         if isinstance(entry, Settlement):
             if proof.check(key in commitments, f"line {number}: a bar without a forecast before it"):
-                settled.setdefault(key, entry)
+                settled[key] = entry  # the last: a wrong bar may have been removed and come again
         elif key not in settled:  # what comes after the bar is no forecast
             probs = np.array(entry.probs)
             whole = len(probs) == NUM_RETURN_BUCKETS and (probs >= 0).all() and abs(probs.sum() - 1) <= _TOLERANCE

@@ -76,7 +76,10 @@ class ForecastLedger:
     def __init__(self, file: Path, model: str, clock: Callable[[], datetime] = utc_now) -> None:
         self.file, self.model, self.clock = file, model, clock
         self._last: dict[str, Entry] = {}
-        self._settled: list[Settlement] = []
+        self._settled: dict[tuple[str, datetime], Settlement] = {}
+        """The last outcome of each forecast: a wrong bar may have been removed and come again."""
+        self._e_value: tuple[int, float | None] = 0, None
+        """The e-value at a size of the file."""
         self._digest, self._size, self._lock = hashlib.sha256(), 0, threading.Lock()
         self._torn = True
         """Whether a partial line may follow the complete ones."""
@@ -106,8 +109,13 @@ class ForecastLedger:
     @property
     def e_value(self) -> float | None:
         """The e-value of all settled forecasts against "no better than Frequency"."""
-        bits = [(each.target_time, each.model_bits, each.frequency_bits) for each in self._settled]
-        return e_value(*zip(*bits, strict=True)) if bits else None
+        size, value = self._size, self._e_value[1]
+        if size != self._e_value[0]:  # all of them: a ledger of years takes long
+            settled = [*self._settled.values()]
+            bits = [(each.target_time, each.model_bits, each.frequency_bits) for each in settled]
+            value = e_value(*zip(*bits, strict=True)) if bits else None
+            self._e_value = size, value
+        return value
 
     def commit(self, dist: ReturnDistribution) -> None:
         """Record a forecast, unless it is already the last one."""
@@ -160,8 +168,10 @@ class ForecastLedger:
         self._digest.update(line)
         self._size += len(line)
         self._last[entry.symbol] = entry
-        if isinstance(entry, Settlement) and None not in (entry.model_bits, entry.frequency_bits):
-            self._settled.append(entry)
+        if isinstance(entry, Settlement):
+            self._settled.pop(key := (entry.symbol, entry.as_of), None)
+            if None not in (entry.model_bits, entry.frequency_bits):
+                self._settled[key] = entry
 
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
