@@ -272,6 +272,13 @@ def test_calls_that_make_no_sense(forecaster: Forecaster, tiny: TinyRun, tmp_pat
         forecaster.predict({"EURUSD": BARS}, symbol="XAUUSD")
     with pytest.raises(DataError, match="symbol"):
         forecaster.predict(BARS, symbol="../EURUSD")
+    for unnamed in (None, 7):
+        with pytest.raises(DataError, match="symbol"):
+            forecaster.predict({unnamed: BARS})
+    with pytest.raises(DataError, match="symbol is missing"):
+        forecaster.predict_df(BARS.with_columns(symbol=pl.lit(None, pl.String)))
+    with pytest.raises(ConfigError, match="no bars"):
+        forecaster.joint({})
     with pytest.raises(CheckpointError, match="no model"):
         Forecaster.load(tmp_path)
     with pytest.raises(CheckpointError, match="no model"):
@@ -280,6 +287,21 @@ def test_calls_that_make_no_sense(forecaster: Forecaster, tiny: TinyRun, tmp_pat
     assert forecaster.predict({}) == {}
     picked = forecaster.predict({"EURUSD": BARS, "XAUUSD": None}, symbol="EURUSD")  # the others are not even looked at
     np.testing.assert_array_equal(picked.probs, forecaster.predict(BARS, "EURUSD").probs)
+
+
+def test_pandas_frames_that_make_no_sense(forecaster: Forecaster) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({name: BARS[name].to_numpy() for name in BARS.columns})
+    with pytest.raises(DataError, match="there twice"):
+        forecaster.predict(pandas.concat([table, table[["Close"]]], axis=1), "EURUSD")
+    with pytest.raises(DataError, match="too many levels"):
+        forecaster.predict(pandas.concat({"a": pandas.concat({"EURUSD": table}, axis=1)}, axis=1), "EURUSD")
+    with pytest.raises(DataError, match="symbol is missing"):
+        forecaster.predict_df(table.assign(symbol=None))
+    with pytest.raises(ConfigError, match="moment"):
+        forecaster.predict(BARS, "EURUSD", now=pandas.NaT)
+    with pytest.raises(DataError, match="stamp"):
+        forecaster.online().push("EURUSD", {**BARS.row(0, named=True), "Datetime": pandas.NaT})
 
 
 @settings(max_examples=40)

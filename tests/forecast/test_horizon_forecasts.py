@@ -127,6 +127,8 @@ def test_a_horizon_nobody_trained(further: TinyRun, frames: dict[str, pl.DataFra
     with pytest.raises(ConfigError, match="no such horizon") as caught:
         forecaster.predict(frames, horizon=24)
     assert caught.value.expected == "1, 4, 8 bars"
+    for horizon in (np.int64(4), 4.0):  # of an array
+        assert repr(forecaster.predict(frames, "EURUSD", horizon=horizon).horizon) == "4"
     for wrong in (0, -4, 2.5, "4"):
         with pytest.raises(ConfigError, match="no such horizon"):
             forecaster.predict(frames, horizon=wrong)

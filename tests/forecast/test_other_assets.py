@@ -62,6 +62,7 @@ def test_whoever_has_no_bar_at_the_last_stamp_is_named(simulated_world: TinyRun)
     forecaster, bars = Forecaster.load(simulated_world.run), read_bars(simulated_world.bars)
     assert forecaster.reads == ("EURUSD", "GBPJPY", "USDJPY")
     assert forecaster.describe()["reads_other_assets"]
+    assert forecaster.predict({}) == {}
     open_ = cut(bars, datetime(2023, 12, 27, 14))
     assert [dist.missing_assets for dist in forecaster.predict(open_).values()] == [(), (), ()]
     closed = forecaster.predict(cut(bars, datetime(2023, 12, 27, 20)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -98,6 +98,8 @@ def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str,
     else:
         groups = frame.rename(names).partition_by(id_column, as_dict=True, include_key=False, maintain_order=True)
         parts = {symbol: part for (symbol,), part in groups.items()}
+    if any(symbol is None or symbol != symbol for symbol in parts):
+        raise DataError("a symbol is missing", where=f"column {id_column}", fix="remove the rows, or name their asset")
     return {check_symbol(str(symbol)): part for symbol, part in parts.items()}
 
 
@@ -115,7 +117,7 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
     if missing or not stamps:
         name, expected = missing[0] if stamps else "Datetime", ", ".join(("Datetime", *PRICE_COLUMNS))
         raise DataError(f"{name!r} is missing", where=where, expected=expected)
-    if not isinstance(stamps[0], datetime) or stamps[0].utcoffset():
+    if not _is_utc(stamps[0]):
         raise DataError("a stamp must be a datetime without a zone, or in UTC", where=where, got=repr(stamps[0]))
     stamp = stamps[0].replace(tzinfo=None)
     seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
@@ -130,10 +132,10 @@ def moment_or_now(now: object) -> datetime:
     """A moment of the bars' clock as given, without its zone where that is UTC, or the present."""
     if now is None:
         return utc_now()
-    if not isinstance(now, datetime) or now.utcoffset():
+    if not _is_utc(now):
         expected = "a datetime without a zone, or in UTC"
         raise ConfigError("not a moment of the bars' clock", expected=expected, got=repr(now))
-    return now.replace(tzinfo=None)
+    return cast(datetime, now).replace(tzinfo=None)
 
 
 def utc_now() -> datetime:
@@ -159,6 +161,11 @@ def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
     return DataError(problem, where=where, expected=f"{timeframe} bars", got=got, fix=fix)
 
 
+def _is_utc(moment: object) -> bool:
+    """Whether it is a datetime without a zone or in UTC; a missing one of pandas is unequal to itself."""
+    return isinstance(moment, datetime) and moment == moment and not moment.utcoffset()
+
+
 def _number(value: Any, where: str, name: str) -> np.float64:
     if value is None:
         return np.float64(math.nan)
@@ -182,9 +189,9 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
     if is_pandas(frame):
         frame = _of_one_asset(frame, symbol, where).rename(columns=str)
         # The index holds the stamps if no column does.
-        if "Datetime" not in _canonical(frame.columns, where) and frame.index.dtype.kind == "M":
+        if "Datetime" not in _canonical(list(frame.columns), where) and frame.index.dtype.kind == "M":
             frame = frame.reset_index(names="Datetime")
-    names, zone = _canonical(frame.columns, where), None
+    names, zone = _canonical(list(frame.columns), where), None
     if is_pandas(frame):
         for new, old in names.items():
             got, place = frame[old].dtype, f"{where}, column {old}"
@@ -215,8 +222,8 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
 def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
     """Our column names and those of the frame, with the aliases of file imports."""
     roles = {role: name for role, name in guess_roles(names).items() if role in BAR_COLUMNS}
-    for name in names:
-        if (known := roles.get(name.capitalize(), name)) != name:
+    for number, name in enumerate(names):
+        if (known := roles.get(name.capitalize(), name)) != name or (name in roles.values() and name in names[:number]):
             raise DataError("a column is there twice", where=where, got=f"{known} and {name}")
     return roles
 
@@ -225,6 +232,9 @@ def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:
     """A pandas frame with one level of column names; yfinance adds tickers above or below."""
     if frame.columns.nlevels == 1:
         return frame
+    if frame.columns.nlevels > 2:
+        expected, got = "names, or names and tickers", f"{frame.columns.nlevels} levels"
+        raise DataError("columns of too many levels", where=where, expected=expected, got=got)
     prices = next((n for n in range(2) if "close" in {str(name).lower() for name in frame.columns.levels[n]}), 0)
     tickers = {find_pair(str(name)) or str(name): name for name in frame.columns.unique(level=1 - prices)}
     if len(tickers) > 1 and symbol not in tickers:

@@ -161,6 +161,8 @@ class Forecaster:
         """
         require_installed("scipy")
         self.at(horizon)
+        if not bars:
+            raise ConfigError("there are no bars to forecast from", expected='{"EURUSD": frame}')
         assets = self._rows_of(bars, None)
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
         dists = {dist.symbol: dist for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)}
@@ -335,9 +337,9 @@ class Forecaster:
             shape=at.shape,
             prob_zero=at.zero_share[asset],
             as_of=as_of,
-            target_time=coming if horizon == 1 else moment_of(next_stamp(stamps, step, horizon)),
+            target_time=coming if at.bars == 1 else moment_of(next_stamp(stamps, step, at.bars)),
             stale_since=stale_since,
-            horizon=horizon,
+            horizon=at.bars,
             context=context,
             stale=masked or old,
             masked=masked,
@@ -359,7 +361,7 @@ class Forecaster:
             min_bars = MIN_BARS if symbol in (None, each) else 1
             frame = check_bars(bars[each], each, self.tokenizer.timeframe, min_bars)
             assets[each], _ = self.rows(bars_of(frame, f"bars of {each}"))
-        if self.reads_other_assets:  # of the assets that the model was trained on
+        if self.reads_other_assets and assets:  # of the assets that the model was trained on
             for each, fields in cross_columns(assets, self.symbols).items():
                 assets[each] |= fields
         return assets

@@ -47,7 +47,7 @@ def counted(items: Sequence[T], progress: Progress | None, name: Callable[[T], s
 
 def check_symbol(symbol: str) -> str:
     """A symbol names a file, so it must be a plain word."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}", symbol):
+    if not isinstance(symbol, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}", symbol):
         expected = "up to 32 letters, digits, '.', '_' or '-'"
         fix = "write it without separators, as in EURUSD"
         raise DataError("not usable as a symbol", expected=expected, got=repr(symbol), fix=fix)
