@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 from vaiom.errors import ConfigError
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fit import fit_shape
-from vaiom.forecast.distribution import ReturnDistribution
+from vaiom.forecast.distribution import ReturnDistribution, as_csv, notes_of
 
 EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.3, 0.01, 0.3, 0.6, 1, 2, 3, 5, 8, np.inf])
 MOMENT = datetime(2025, 3, 3, 10)
@@ -215,6 +218,66 @@ def test_a_forecast_shows_and_serialises_itself() -> None:
     assert dist._repr_html_().count("<tr>") == 16
 
 
+def test_json_and_csv_hold_every_figure_of_each_forecast() -> None:
+    """Of many at once; each figure is the one that the forecast itself gives."""
+    plain = distribution(np.arange(1.0, 17), sigma=4e-4)
+    assert (plain.horizon, plain.stale, plain.masked, plain.unknown_asset) == (1, False, False, False)
+    noted = {"stale": True, "missing_assets": ("GBPUSD", "XAUUSD"), "notes": ("masked: x", "old")}
+    other = dataclasses.replace(plain, symbol="USDJPY", probs=plain.probs[::-1], sigma=8e-4, horizon=4, **noted)
+    text = csv.DictReader(io.StringIO(as_csv([plain, other])))
+    for dist, line in zip((plain, other), text, strict=True):
+        quantiles = {str(q): dist.quantile(q) for q in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)}
+        risks = {
+            name: {side: {str(level): ask(level, side) for level in (0.95, 0.99)} for side in ("long", "short")}
+            for name, ask in (("value_at_risk", dist.value_at_risk), ("expected_shortfall", dist.expected_shortfall))
+        }
+        flat = {
+            "symbol": dist.symbol, "as_of": "2025-03-03T10:00:00", "target_time": "2025-03-03T11:00:00",
+            "horizon": dist.horizon, "context": 512, "stale": dist.stale, "stale_since": "2025-03-03T12:00:00",
+            "unknown_asset": False, "sigma": dist.sigma, "prob_zero": 0.02, "prob_up": dist.prob_up,
+            "mean": dist.mean(),
+        }  # fmt: skip
+        assert dist.to_dict() == {
+            **flat, "missing_assets": list(dist.missing_assets), "notes": list(dist.notes),
+            "probs": dist.probs.tolist(), "edges": [None, *EDGES[1:-1].tolist(), None],
+            "return_edges": [None, *(EDGES[1:-1] * dist.sigma).tolist(), None], "quantiles": quantiles, **risks,
+        }  # fmt: skip
+        flat |= {"missing_assets": " ".join(dist.missing_assets)} | {f"q{q}": x for q, x in quantiles.items()}
+        for name, short in (("value_at_risk", "var"), ("expected_shortfall", "es")):
+            flat |= {f"{short}{level}_{side}": x for side, own in risks[name].items() for level, x in own.items()}
+        flat |= {f"p{bucket}": p for bucket, p in enumerate(dist.probs.tolist(), start=1)}
+        assert line == {name: str(value) for name, value in flat.items()}
+    again = dataclasses.replace(other, symbol="EURJPY", notes=("old",))
+    assert notes_of([plain, other, again]) == ["USDJPY: masked: x", "USDJPY, EURJPY: old"]
+
+
+def test_the_picture_in_text_has_a_bar_per_bucket_to_scale() -> None:
+    probs = np.full(16, 2.0)
+    probs[[0, 8, 15]] = 1.0, 4.0, 0.5
+    dist = dataclasses.replace(distribution(probs), notes=("a caution",))
+    headline, *lines = str(dist).splitlines()
+    assert headline == "EURUSD, bar of 2025-03-03 11:00, from 512 bars through 2025-03-03 10:00"
+    ends = [f"{8 * edge:+.1f}" for edge in EDGES[1:-1]]
+    ranges = [f"below {ends[0]}", *(f"{a} to {b}" for a, b in pairwise(ends)), f"above {ends[-1]}"]
+    lengths = [8, *[15] * 7, 30, *[15] * 6, 4]
+    for line, range_, length, p in zip(lines, ranges, lengths, dist.probs, strict=False):
+        assert line == f"  {range_:>14}  {'█' * length:<30} {p:6.1%}"
+    assert lines[16] == f"  given a non-zero return: up {dist.prob_up:.1%}, mean {1e4 * dist.mean():+.2f} bp"
+    assert [line.partition(":")[0] for line in lines[17:]] == [
+        "  5%, 50%, 95% quantile in bp",
+        "  99% value at risk / expected shortfall in bp",
+        "  exactly zero",
+        "  note",
+    ]
+    assert lines[-2:] == ["  exactly zero: 2.00% of this asset's Train returns", "  note: a caution"]
+    longer = str(dataclasses.replace(dist, horizon=4)).splitlines()[0]
+    assert longer.startswith("EURUSD, 4 bars through 2025-03-03 11:00, from")
+    assert dist.summary()["chances"] == "▃▅▅▅▅▅▅▅█▅▅▅▅▅▅▂"
+    assert (dist.summary()["zero"], dist.summary()["bar"]) == ("2.0%", "2025-03-03 11:00")
+    told = dataclasses.replace(dist, stale=True, unknown_asset=True, missing_assets=("XAUUSD",))
+    assert [each.summary()["caution"] for each in (dist, told)] == ["", "stale unknown incomplete"]
+
+
 def test_the_summary_gives_each_side_its_own_risks_in_basis_points() -> None:
     dist = distribution(np.arange(1.0, 17))
     summary = dist.summary()
@@ -234,7 +297,19 @@ def test_the_summary_gives_each_side_its_own_risks_in_basis_points() -> None:
 def test_a_forecast_draws_itself() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
-    ax = distribution(np.ones(16)).plot()
+    dist = distribution(np.arange(1.0, 17))
+    ax = dist.plot()
+    assert dist.plot(ax) is ax
+    ax.clear()
+    dist.plot(ax)
+    [filled] = ax.collections
+    (left, bottom), (right, top) = filled.get_datalim(ax.transData).get_points()
+    ends = [1e4 * dist.quantile(level) for level in (0.002, 0.998)]
+    assert [left, right] == pytest.approx(ends)
+    x = np.linspace(left, right, 800) / 1e4
+    assert [bottom, top] == pytest.approx([0, np.max(dist.pdf(x)) / 1e4])
+    assert [line.get_xdata()[0] for line in ax.lines] == [1e4 * dist.quantile(level) for level in (0.05, 0.5, 0.95)]
+    assert ax.get_xlabel().startswith("log return of the next bar, basis points")
     assert ax.get_title().startswith("EURUSD, bar of 2025-03-03 11:00")
     assert "non-zero" in ax.get_ylabel()
     assert len(ax.lines) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_distribution import distribution
 
 from vaiom.errors import DataError
 from vaiom.files import FolderInUseError, sha256_of
@@ -48,6 +50,24 @@ def test_assets_that_move_together_make_no_evidence_of_chance(
     assert mean <= 1 + 1e-9
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 20), st.floats(0, 20)), min_size=1, max_size=9))
+def test_the_e_value_is_the_mean_wealth_of_eight_gamblers(bars: list[tuple[int, float, float]]) -> None:
+    """By a plain loop: each stakes its share at every stamp on the mean gain of that stamp's assets, hedged."""
+    gains: dict[int, list[float]] = {}
+    for hour, ours, theirs in bars:
+        mixture = 63 / 64 * 2.0**-ours + 1 / 64 * 2.0**-theirs
+        gains.setdefault(hour, []).append(theirs + math.log2(mixture))
+    wealths = []
+    for halvings in range(8):
+        wealth = 1.0
+        for each in gains.values():
+            wealth *= 1 + 0.9 * 0.5**halvings * sum(each) / len(each) / 6
+        wealths.append(wealth)
+    hours, ours, theirs = zip(*bars, strict=True)
+    got = e_value([NOW + timedelta(hours=hour) for hour in hours], ours, theirs)
+    assert got == pytest.approx(sum(wealths) / 8, rel=1e-9)
+
+
 def test_a_better_model_gathers_evidence_and_a_worse_one_none() -> None:
     draw = np.random.default_rng(0)
     stamps = [NOW + timedelta(hours=hour) for hour in range(1_000)]
@@ -55,7 +75,7 @@ def test_a_better_model_gathers_evidence_and_a_worse_one_none() -> None:
     baseline = draw.normal(3.3, 1.0, 1_000).clip(0.01)
     assert e_value(stamps, better.tolist(), baseline.tolist()) > 100
     assert e_value(stamps, baseline.tolist(), better.tolist()) < 1
-    assert e_value(stamps * 9, [0.0] * 9_000, [9.0] * 9_000) < float("inf")
+    assert e_value(stamps, [0.0] * 1_000, [9.0] * 1_000) == math.exp(690)  # a number that JSON can hold
 
 
 def written(file: Path, number: int) -> ForecastLedger:
@@ -71,9 +91,14 @@ def test_lines_hold_together(tmp_path: Path) -> None:
     file = tmp_path / "new" / "ledger.jsonl"
     ledger = written(file, 3)
     assert ledger.head == sha256_of(file.read_bytes())
+    assert {json.loads(line)["time"] for line in file.read_bytes().splitlines()} == {NOW.isoformat()}
+    value = ledger.e_value
+    written_again(ledger)  # a bar that is not scored
+    assert (
+        value == ledger.e_value == e_value([NOW + timedelta(hours=hour) for hour in (1, 2, 3)], [3.0] * 3, [3.25] * 3)
+    )
     with pytest.raises(FolderInUseError):
         ForecastLedger(file, "model")
-    value = ledger.e_value
     ledger.close()
     whole = file.read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -89,8 +114,16 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         whole + b"{}\n",
         lines[0] + b"\r" + lines[1] + lines[2],
         whole + b"[]\n",
-        whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, "symbol": 3}).encode() + b"\n",
-        whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, "model_bits": math.nan}).encode() + b"\n",
+        *(
+            whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, **wrong}).encode() + b"\n"
+            for wrong in (
+                {"symbol": 3},
+                {"model_bits": math.nan},
+                {"model_bits": -0.5},
+                {"frequency_bits": -0.5},
+                {"as_of": "2025-01-06T10:00:00+00:00"},
+            )
+        ),
     ):
         file.write_bytes(changed)
         assert None in [entry for _, entry in read_ledger(file)]
@@ -151,7 +184,7 @@ def test_the_name_of_a_new_ledger_is_on_the_disk(tmp_path: Path, monkeypatch: py
     flushed = []
     monkeypatch.setattr("vaiom.files.os.fsync", lambda each: flushed.append(Path(f"/proc/self/fd/{each}").readlink()))
     written(tmp_path / "ledger.jsonl", 0).close()
-    assert tmp_path in flushed
+    assert {tmp_path, tmp_path / "ledger.jsonl"} <= {*flushed}
 
 
 def test_a_line_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +200,22 @@ def test_a_line_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
     ledger.settle(entry)
     assert len([*read_ledger(ledger.file)]) == 2
     ledger.close()
+
+
+def test_a_forecast_is_recorded_once_until_another_entry_follows(tmp_path: Path) -> None:
+    dist = distribution(np.arange(1.0, 17))
+    ledger = ForecastLedger(tmp_path / "ledger.jsonl", "model", clock=lambda: NOW)
+    assert ledger.e_value is None
+    for each in (dist, dist, replace(dist, symbol="USDJPY"), dist, replace(dist, missing_assets=("XAUUSD",)), dist):
+        ledger.commit(each)
+    ledger.close()
+    entries = [entry for _, entry in read_ledger(ledger.file)]
+    assert [(entry.symbol, entry.missing_assets) for entry in entries if isinstance(entry, Commitment)] == [
+        ("EURUSD", []), ("USDJPY", []), ("EURUSD", ["XAUUSD"]), ("EURUSD", []),
+    ]  # fmt: skip
+    assert entries[0] == Commitment(
+        symbol="EURUSD", as_of=dist.as_of, model="model", sigma=dist.sigma, probs=dist.probs.tolist(), missing_assets=[]
+    )
 
 
 def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from forecast_runs import CONTEXT, TinyRun, untrained
 from hypothesis import given, settings
+from scipy.special import ndtr
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom import Forecaster, ReturnDistribution, read_bars
@@ -17,7 +18,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.fields import inputs_of
 from vaiom.events.rows import bars_of
 from vaiom.forecast import torch_engine
-from vaiom.forecast.bars import MIN_BARS
+from vaiom.forecast.bars import MIN_BARS, coarsened, end_of_cut_bar
 from vaiom.forecast.engine import TOLERANCE
 
 
@@ -95,6 +96,10 @@ def test_every_bar_of_a_history_is_forecast_causally(tiny: TinyRun, forecaster: 
     frame = history.to_frame()
     assert frame["p16"].to_list() == history.probs[:, 15].tolist()
     assert frame["masked"].to_list() == history.masked.tolist()
+    assert frame["as_of"].to_list() == bars["Datetime"].to_list()[MIN_BARS - 1 :]
+    assert frame["context"].to_list() == [min(number, CONTEXT) for number in range(MIN_BARS, 161)]
+    assert frame["sigma"].to_list() == history.sigma.tolist()
+    assert frame["num_missing_assets"].to_list() == [0] * len(history)
 
 
 def test_a_history_no_longer_than_the_context(forecaster: Forecaster) -> None:
@@ -154,6 +159,7 @@ def test_a_long_frame_gives_a_frame_of_its_own_kind(forecaster: Forecaster) -> N
         (table.drop("item"), "'item' is missing"),
         (panda.drop(columns="time"), "'time' is missing"),
         (table.with_columns(item=pl.lit("a/b")), "not usable as a symbol"),
+        (panda.assign(item=panda["item"].mask(panda.index == 5)), "too few bars"),  # a bar of no asset is not dropped
         (table.reverse(), "goes back in time"),
         ([1], "not a table"),
     ):
@@ -223,6 +229,46 @@ def test_old_and_masked_last_bars_are_stale(forecaster: Forecaster) -> None:
     masked = forecaster.predict(repeated, "EURUSD")
     assert masked.stale
     assert masked.notes[0] == "masked: the last close repeats the one before"
+
+
+@pytest.mark.parametrize(("minutes", "says"), [(-1, True), (0, False), (1, True), (59, True), (60, False)])
+def test_a_bar_that_is_not_over_is_noted(forecaster: Forecaster, minutes: int, says: bool) -> None:
+    """Whoever gives the last stamp itself as the moment means the end of its bar."""
+    bars = random_bars(100)
+    dist = forecaster.predict(bars, "EURUSD", now=bars["Datetime"][-1] + timedelta(minutes=minutes))
+    assert any(note.startswith(f"unfinished: the bar of {dist.as_of}") for note in dist.notes) is says
+    assert not dist.stale
+
+
+@pytest.mark.parametrize(("minutes", "cut"), [(60, False), (55, False), (54, True), (1, True)])
+def test_finer_bars_make_coarser_ones_and_say_where_the_last_is_cut(minutes: int, cut: bool) -> None:
+    fine = random_bars(120 + minutes, start=datetime(2024, 1, 2), step=timedelta(minutes=1))
+    coarse = coarsened(fine, "EURUSD", "1h")
+    assert coarse["Datetime"].to_list() == [datetime(2024, 1, 2, hour) for hour in range(3)]
+    assert coarse["Close"][-1] == fine["Close"][-1]
+    assert end_of_cut_bar(fine, coarse, "1h") == (datetime(2024, 1, 2, 2, minutes) if cut else None)
+    for same in (coarse, fine.head(1)):
+        assert coarsened(same, "EURUSD", "1h") is same
+        assert end_of_cut_bar(same, same, "1h") is None
+
+
+def test_one_window_and_consecutive_ones_are_forecast_as_alone(tiny: TinyRun, forecaster: Forecaster) -> None:
+    bars = read_bars(tiny.bars)["XAUUSD"].head(200)
+    windows = [forecaster.windows({"XAUUSD": bars.head(stop)})[0] for stop in range(150, 201)]
+    for some in (windows[:1], windows):
+        for one, other in zip(forecaster.forecast_consecutive(some), forecaster.forecast(some), strict=True):
+            np.testing.assert_allclose(one.probs, other.probs, atol=TOLERANCE)
+            assert (one.as_of, one.horizon, one.notes) == (other.as_of, 1, other.notes)
+
+
+def test_paths_of_a_model_without_further_horizons_have_one_bar(forecaster: Forecaster) -> None:
+    paths = forecaster.paths(random_bars(100), "EURUSD", seed=5)
+    dist = forecaster.predict(random_bars(100), "EURUSD")
+    assert (paths.symbol, paths.as_of, paths.horizons) == ("EURUSD", dist.as_of, (1,))
+    assert paths.returns.shape == (1_000, 1)
+    draws = np.random.default_rng(5).standard_normal(1_000)
+    np.testing.assert_allclose(paths.at(1), dist.quantile(ndtr(draws)), rtol=1e-6)
+    np.testing.assert_array_equal(paths.quantile([0.1, 0.9]), np.quantile(paths.returns, [0.1, 0.9], axis=0))
 
 
 def test_a_short_history_is_used_and_noted(forecaster: Forecaster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from forecast_runs import TinyRun, tiny_run
 
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError
+from vaiom.events.fields import inputs_of
 from vaiom.experiments.refit import fit_horizons
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import PRICE_COLUMNS
@@ -67,6 +69,41 @@ def test_batch_history_and_stream_agree(further: TinyRun, frames: dict[str, pl.D
     np.testing.assert_allclose(history.distributions.quantile(0.05)[-1], dist.quantile(0.05), rtol=1e-4)
     assert f"{horizon} bars" in repr(dist)
     assert "the bar" not in str(dist)
+
+
+def test_numpy_answers_as_pytorch_does(
+    further: TinyRun, frames: dict[str, pl.DataFrame], tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no device is named, or PyTorch is not there; and who needs it says so."""
+    torch_, numpy = Forecaster.load(further.run), Forecaster.load(further.run, device=None)
+    assert (torch_.engine.name, numpy.engine.name) == ("torch", "numpy")
+    assert Forecaster.load(tiny.run, device=None).engine.name == "torch"  # a model that does not stream
+    for horizon in (1, *HORIZONS):
+        ours, theirs = (each.predict(frames, horizon=horizon) for each in (numpy, torch_))
+        for symbol, dist in theirs.items():
+            np.testing.assert_allclose(ours[symbol].probs, dist.probs, atol=1e-5)
+        histories = [each.predict_all(frames["XAUUSD"], "XAUUSD", horizon=horizon) for each in (numpy, torch_)]
+        np.testing.assert_allclose(histories[0].probs, histories[1].probs, atol=1e-5)
+    [window] = torch_.windows(frames["EURUSD"], "EURUSD")
+    meta = torch_.meta("EURUSD")
+    events = inputs_of(torch_.config, window.columns, meta)
+    wanted = torch_.engine.probs_of_prefixes(events, meta, 1)
+    for engine in (torch_.engine, numpy.engine):
+        for each in (engine.probs_of_prefixes(events, meta), engine.probs_after_each(events, meta, len(events))):
+            np.testing.assert_allclose(each, wanted, atol=1e-5)
+        np.testing.assert_allclose(engine.probs(events[None], meta[None]), wanted[-1:], atol=1e-5)
+    for place in ("vaiom.forecast.engine", "vaiom.errors"):
+        monkeypatch.setattr(f"{place}.find_spec", lambda name: None if name == "torch" else find_spec(name))
+    assert [Forecaster.load(further.run, device).engine.name for device in ("cpu", "auto")] == ["numpy", "numpy"]
+    for run, device in ((further.run, "cuda"), (tiny.run, None)):
+        with pytest.raises(ConfigError, match="torch"):
+            Forecaster.load(run, device)
+
+
+def test_heads_belong_to_the_selected_model_alone(further: TinyRun, tmp_path: Path) -> None:
+    shutil.copy(Run(further.run).horizons, tmp_path)
+    shutil.copy(Run(further.run).best, tmp_path / "other.safetensors")
+    assert Forecaster.load(tmp_path / "other.safetensors").horizons == (1,)
 
 
 def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:

@@ -18,7 +18,7 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.events.dependence import Dependence
 from vaiom.files import write_json
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.portfolio import join
+from vaiom.forecast.portfolio import join, read_positions, state_after
 from vaiom.market.folder import read_bars
 from vaiom.run import Run
 
@@ -106,6 +106,18 @@ def test_little_in_common_is_said(together: Forecaster, bars: dict[str, pl.DataF
     assert np.linalg.eigvalsh(same.correlation)[0] > 0
 
 
+@pytest.mark.parametrize(("number", "says"), [(0, True), (99, True), (100, False)])
+def test_few_common_bars_are_noted(
+    together: Forecaster, bars: dict[str, pl.DataFrame], number: int, says: bool
+) -> None:
+    state = state_after(together, {each.symbol: each.columns for each in together.windows(bars)})
+    dists = together.predict(bars)
+    note = f"XAUUSD: {number} bars beside others: its correlation is mostly that of Train"
+    assert (note in join(dists, replace(state, counts=np.array([500, number]))).notes) is says
+    alone = join({"XAUUSD": dists["XAUUSD"]}, replace(state, counts=np.array([500, number])))
+    assert note not in alone.notes
+
+
 def test_a_horizon_without_a_dependence_of_its_own_takes_that_of_one_bar(
     together: Forecaster, bars: dict[str, pl.DataFrame]
 ) -> None:
@@ -128,6 +140,46 @@ def test_what_cannot_be_joined_is_refused(together: Forecaster, bars: dict[str, 
         together.joint(bars, horizon=5)
     with pytest.raises(ConfigError, match="never fitted"):
         Forecaster.load(tiny.run).joint(bars)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("EURUSD,1\nXAUUSD,inf\n", 2),
+        ("EURUSD,1\nEURUSD,2\n", 2),
+        ("EURUSD,1,USD\n", 1),
+        ("EURUSD\n", 1),
+        ("EURUSD,much\n", 1),
+        ("EURUSD,1\nsymbol,amount\n", 2),
+    ],
+)
+def test_a_line_that_is_no_position_is_named(tmp_path: Path, text: str, line: int) -> None:
+    file = tmp_path / "positions.csv"
+    file.write_text(text)
+    with pytest.raises(DataError, match="not a position") as caught:
+        read_positions(file)
+    assert caught.value.where == f"{file}, line {line}"
+
+
+def test_positions_are_read_with_or_without_a_header(tmp_path: Path) -> None:
+    file = tmp_path / "positions.csv"
+    for text in ("Symbol, Amount\n\nEURUSD, 1e6\n XAUUSD,-2\n", "EURUSD;1e6\nXAUUSD;-2\n"):
+        file.write_text(text)
+        assert read_positions(file) == {"EURUSD": 1e6, "XAUUSD": -2.0}
+    for other in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(DataError, match="cannot be read"):
+            read_positions(other)
+
+
+def test_a_dependence_belongs_to_the_selected_model_alone(tiny: TinyRun, tmp_path: Path) -> None:
+    best = Run(tmp_path).best
+    best.write_bytes(Run(tiny.run).best.read_bytes())
+    other = best.rename(best.with_name("other.safetensors"))
+    best.write_bytes(other.read_bytes())
+    assert Forecaster.load(best).dependence is None
+    write_json(Run(tmp_path).dependence, to_json(dependence(Forecaster.load(best).card.sha256)))
+    assert Forecaster.load(best).dependence is not None
+    assert Forecaster.load(other).dependence is None
 
 
 def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Path, run: Command) -> None:

@@ -102,6 +102,8 @@ def good_bar(hours: int = 0) -> dict[str, Any]:
         ({"datetime": datetime(2024, 1, 1, 0, 10)}, "another timeframe"),
         ({"datetime": "2024-01-01"}, "without a zone"),
         ({"datetime": datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))}, "without a zone"),
+        ({"datetime": datetime(2024, 1, 1, 1, 0, 0, 1)}, "cannot be stored"),
+        ({"datetime": datetime(2107, 1, 1)}, "cannot be stored"),
         ({"close": "1.1"}, "finite number"),
         ({"close": float("inf")}, "finite number"),
         ({"open": True}, "finite number"),
@@ -133,6 +135,11 @@ def test_what_a_stream_cannot_do_yet(forecaster: Forecaster) -> None:
         online.forecast("EURUSD")
     with pytest.raises(DataError, match="'Low' is missing"):
         online.push("EURUSD", {name: value for name, value in good_bar().items() if name != "low"})
+    with pytest.raises(DataError, match="'Datetime' is missing"):
+        online.push("EURUSD", {name: value for name, value in good_bar().items() if name != "datetime"})
+    with pytest.raises(DataError, match="another timeframe"):
+        online.extend("XAUUSD", random_bars(3, step=timedelta(minutes=10)))
+    assert online.extend("XAUUSD", random_bars(3, step=timedelta(days=3))) == 3  # long weekends, for all one knows
     flat = frame_of(np.ones(60), np.ones(60))
     online.extend("EURUSD", flat)
     assert (

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from forecast_runs import TinyRun, untrained
+import torch
+from forecast_runs import CONTEXT, TinyRun, untrained
 
 from strategies import random_bars
-from vaiom.errors import CheckpointError, ConfigError, VaiomError
+from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
+from vaiom.files import sha256_of
 from vaiom.forecast import torch_engine as export
-from vaiom.forecast.engine import TOLERANCE, OnnxEngine
+from vaiom.forecast.engine import TOLERANCE, OnnxEngine, random_windows
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_engine import TorchEngine
 from vaiom.market.folder import read_bars
@@ -27,7 +31,7 @@ def exported(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("onnx") / "model.onnx"
     made = export.export_run(tiny.run, file)
     assert made.largest_difference <= TOLERANCE
-    assert made.real_windows == 32
+    assert (made.file, made.random_windows, made.real_windows) == (file, 8 + 1 + 8, 32)
     assert made.bytes == file.stat().st_size
     return file
 
@@ -57,6 +61,67 @@ def test_the_file_is_what_other_runtimes_expect(exported: Path) -> None:
     assert isinstance(shapes["events"][0], str)
     assert shapes["meta"][1] == 3
     assert shapes["log_probs"][1] == 16
+    assert (model.opset_import[0].version, logging.root.manager.disable) == (18, logging.NOTSET)
+
+
+@pytest.mark.parametrize("branch", ["hybrid", "disc"])
+def test_made_up_windows_hold_values_that_a_model_may_meet(tiny: TinyRun, branch: str) -> None:
+    card = untrained(tiny.corpus, input=branch, num_layers=1).card
+    events, meta = random_windows(card, 40, seed=3)
+    sizes = card.tokenizer.vocabulary_sizes
+    assert (events.dtype, events.shape) == (np.float32, (40, CONTEXT, len(card.config.input_fields)))
+    if branch == "disc":
+        most = np.array([sizes[name] for name in card.config.input_fields]) - 1
+        assert (events.min(axis=(0, 1)).tolist(), events.max(axis=(0, 1)).tolist()) == ([0] * len(most), most.tolist())
+    else:
+        assert events.std() == pytest.approx(3, abs=0.05)
+    assert ({*meta[:, 0].tolist()}, meta[:, 1:].any()) == ({*range(sizes["asset_id"])}, False)
+    np.testing.assert_array_equal(random_windows(card, 40, seed=3)[0], events)
+
+
+def test_threads_are_those_asked_for_and_only_during_a_pass(exported: Path, tiny: TinyRun) -> None:
+    asked = [OnnxEngine(exported, threads).session.get_session_options() for threads in (None, 3)]
+    assert [options.intra_op_num_threads for options in asked] == [0, 3]
+    before, seen = torch.get_num_threads(), []
+    forecaster = Forecaster.load(tiny.run, threads=before + 2)
+    assert isinstance(forecaster.engine, TorchEngine)
+    forecaster.engine.model.heads.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    forecaster.predict(random_bars(60), "EURUSD")
+    assert ({*seen}, torch.get_num_threads()) == ({before + 2}, before)
+
+
+def test_real_windows_are_those_of_the_corpus_that_is_named_or_found(
+    tiny: TinyRun, simulated_world: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus that has moved is no reason to refuse, one that is named and does not fit is."""
+    given: list[int] = []
+
+    def made(_: Checkpoint, file: Path, windows: list[Any] = ()) -> None:  # type: ignore[assignment]
+        given.append(sum(len(events) for events, _ in windows))
+
+    monkeypatch.setattr(export, "export_onnx", made)
+    alone = tmp_path / "run"
+    alone.mkdir()
+    (alone / "best.safetensors").write_bytes((tiny.run / "best.safetensors").read_bytes())
+    for run, corpus in (
+        (tiny.run, None), (alone, None), (alone, tiny.corpus.path), (tiny.run / "best.safetensors", None),
+    ):  # fmt: skip
+        export.export_run(run, tmp_path / "m.onnx", corpus)
+    assert given == [32, 0, 32, 0]
+    with pytest.raises(DataError, match="another tokenizer"):
+        export.export_run(tiny.run, tmp_path / "m.onnx", simulated_world.corpus.path)
+
+
+def test_real_windows_are_spread_over_the_events(tiny: TinyRun) -> None:
+    checkpoint = checkpoint_of(untrained(tiny.corpus, num_layers=1))
+    [(events, meta)] = export.real_windows(tiny.corpus, checkpoint)
+    rows, inputs = tiny.corpus.endpoints("validation", CONTEXT), tiny.corpus.inputs(checkpoint.config)
+    for place, row in ((0, rows[0]), (-1, rows[-1])):
+        np.testing.assert_array_equal(events[place], inputs[row - CONTEXT + 1 : row + 1])
+        np.testing.assert_array_equal(meta[place], tiny.corpus.meta[row])
+    assert (events.shape[:2], events.dtype, meta.dtype) == ((32, CONTEXT), np.float32, np.int64)
+    with pytest.raises(DataError, match="no window"):
+        export.real_windows(tiny.corpus, checkpoint_of(untrained(tiny.corpus, num_layers=1, context=1_500)))
 
 
 def checkpoint_of(forecaster: Forecaster) -> Checkpoint:
@@ -69,10 +134,11 @@ def test_a_recurrent_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
         export.export_onnx(checkpoint_of(untrained(tiny.corpus, backbone="gru")), tmp_path / "m.onnx")
 
 
-def test_a_discrete_model_exports_too(tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_discrete_model_exports_too(tiny: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     forecaster = untrained(tiny.corpus, input="disc", num_layers=1)
     checkpoint = checkpoint_of(forecaster)
     export.export_onnx(checkpoint, tmp_path / "m.onnx", export.real_windows(tiny.corpus, checkpoint))
+    assert capsys.readouterr() == ("", "")
     bars = random_bars(100)
     np.testing.assert_allclose(
         Forecaster.load(tmp_path / "m.onnx").predict(bars, "EURUSD").probs,
@@ -100,6 +166,10 @@ def damaged(exported: Path, how: str) -> bytes:
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     elif how == "header":
         model.metadata_props[0].value = model.metadata_props[0].value.replace("EURUSD", "EURGBP")
+    elif how == "version":
+        props = {each.key: each.value for each in model.metadata_props}
+        text = props["vaiom"].replace('"format_version":1', '"format_version":2')
+        onnx.helper.set_model_props(model, {"vaiom": text, "vaiom_sha256": sha256_of(text.encode())})
     else:
         del model.metadata_props[:]
     data: bytes = model.SerializeToString()
@@ -108,7 +178,12 @@ def damaged(exported: Path, how: str) -> bytes:
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("weights", "does not answer"), ("header", "intact vaiom header"), ("foreign", "intact vaiom header")],
+    [
+        ("weights", "does not answer"),
+        ("header", "intact vaiom header"),
+        ("version", "vaiom-onnx version 2"),
+        ("foreign", "intact vaiom header"),
+    ],
 )
 def test_a_changed_file_is_refused(exported: Path, tmp_path: Path, how: str, words: str) -> None:
     file = tmp_path / "model.onnx"

@@ -76,8 +76,9 @@ def end_of_cut_bar(bars: pl.DataFrame, coarse: pl.DataFrame, timeframe: str) -> 
     """When the finer bars of the last coarse one end, if they leave out a tenth of it or more."""
     if coarse is bars:
         return None
-    end: datetime = bars["Datetime"][-1] + (infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)) or timedelta(0))
-    whole = timeframe_of(timeframe)
+    step, whole = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
+    assert step is not None  # else nothing was resampled
+    end: datetime = bars["Datetime"][-1] + step
     return end if coarse["Datetime"][-1] + whole - end >= whole / 10 else None
 
 

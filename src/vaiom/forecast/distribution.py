@@ -262,7 +262,7 @@ def as_csv(dists: Sequence[ReturnDistribution]) -> str:
     return out.getvalue()
 
 
-def sample_paths(dists: Sequence[ReturnDistribution], n: int = 1000, seed: int | None = None) -> ReturnPaths:
+def sample_paths(dists: Sequence[ReturnDistribution], n: int, seed: int | None) -> ReturnPaths:
     """Draw `n` paths through the distributions of one asset, shortest horizon first, starting with the next bar."""
     from scipy.special import ndtr  # type: ignore[import-untyped]
 
