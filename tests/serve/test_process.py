@@ -160,6 +160,8 @@ def test_the_command_starts_what_its_configuration_describes() -> None:
     limits = {each.name: each.default for each in fields(ServeConfig) if isinstance(each.default, int | float)}
     shared = limits.keys() & said.keys()
     assert shared == {"max_body", "body_seconds", "alert_bits", "backfill"}
+    assert (limits["max_body"], limits["body_seconds"], limits["max_waiting"]) == (2**20, 10.0, 256)
+    assert (limits["alert_bits"], limits["backfill"]) == (0.0, 96)
     assert {name: said[name] for name in shared} == {name: limits[name] for name in shared}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from test_service_refusals import refusal
 
 from vaiom.errors import DataError
 from vaiom.serve.app import Service
+from vaiom.serve.follow import Follower
 from vaiom.serve.run import serve
 from vaiom.serve.schemas import RefusalError
 
@@ -83,16 +86,40 @@ def test_forecasts_of_the_past_that_cannot_be_made_cost_no_others(tiny: TinyRun,
     assert sorted(asyncio.run(run())) == [0, 20]
 
 
-def test_an_asset_without_a_first_forecast_keeps_no_other_from_serving(tiny: TinyRun, tmp_path: Path) -> None:
+def test_an_asset_without_a_first_forecast_keeps_no_other_from_serving(
+    tiny: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0))
         service.start()
         service.live.newest = failing(service.live.newest, 1, DataError("no scale"))  # type: ignore[method-assign]
         await service._warming_up
         assert service.is_ready
+        assert "no forecast of EURUSD: no scale" in caplog.text
         await service.stop()
 
     asyncio.run(run())
+
+
+def test_a_service_that_stops_follows_no_more(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = threading.Event()
+    monkeypatch.setattr("vaiom.serve.follow.Follower.step", lambda self: 3_600.0)
+    real = Follower.run
+    monkeypatch.setattr(Follower, "run", lambda self: (real(self), stopped.set()))
+    (tmp_path / "bars").mkdir()
+
+    async def run() -> None:
+        config = config_of(tiny, tmp_path / "state", follow=str(tmp_path / "bars"), utc_offset=timedelta(hours=2))
+        async with in_process(config) as (client, service):
+            assert service.follower
+            assert service.follower.utc_offset == timedelta(hours=2)
+            feeds = (await client.get("/readyz")).json()["feeds"]
+            health = {"lag_seconds": None, "failures": 0, "problem": None, "corrections": 0, "clock_drift_seconds": 0.0}
+            assert feeds == dict.fromkeys(SYMBOLS, health)
+            assert not stopped.is_set()
+
+    asyncio.run(run())
+    stopped.wait()
 
 
 def test_a_model_that_cannot_forecast_ends_the_service(

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from serve_runs import TinyRun, as_json, config_of, in_process
 
 from vaiom.errors import ConfigError
-from vaiom.serve.app import Service
+from vaiom.serve.app import Service, make_app
 from vaiom.serve.middleware import RateLimit
-from vaiom.serve.run import parse_rate, read_keys
+from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
 from vaiom.serve.schemas import RefusalError
 
 
@@ -55,6 +55,8 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             refusal(await forecast(bars=[{**bars[0], "extra": 1}, *bars[1:]]), 422)
             zoned = [*bars[:-1], {**bars[-1], "datetime": bars[-1]["datetime"] + "+02:00"}]
             assert "without a zone" in str(refusal(await forecast(bars=zoned), 422)["expected"])
+            shown = refusal(await forecast(symbol="x" * 500), 422)["got"]
+            assert shown == repr("x" * 500)[:200]
             wrong_day = {**bars[-1], "datetime": "2024-02-31T00:00:00"}
             assert "row 60" in refusal(await forecast(bars=[*bars[:-1], wrong_day]), 422)["where"]
             for number in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
@@ -86,6 +88,86 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             assert accepted.json()["forecast"]["stale"]
 
     asyncio.run(run())
+
+
+def test_nothing_is_forecast_taken_or_removed_until_the_service_is_ready(tiny: TinyRun, tmp_path: Path) -> None:
+    keys, bars = {"X-API-Key": "secret"}, as_json(tiny.history["EURUSD"].tail(60))
+    later = {"bars": tiny.later["EURUSD"][:1]}
+
+    async def run() -> None:
+        service = Service(config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",)))
+        transport = httpx.ASGITransport(app=make_app(service), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=keys) as client:
+            before = json.dumps(service.live.online.to_json())
+            for method, path, body in (
+                ("POST", "/v1/forecast", {"symbol": "EURUSD", "bars": bars}),
+                ("GET", "/v1/forecast", None),
+                ("POST", "/v1/assets/EURUSD/bars", later),
+                ("DELETE", "/v1/assets/EURUSD/bars?after=1970-01-01T00:00:00", None),
+                ("GET", "/v1/assets/EURUSD/forecast", None),
+                ("POST", "/v1/portfolio", {"positions": {"EURUSD": 1.0}}),
+                ("GET", "/readyz", None),
+            ):
+                answer = await client.request(method, path, json=body)
+                assert "starting" in refusal(answer, 503)["problem"], path
+                assert answer.headers["retry-after"] == "1"
+            assert json.dumps(service.live.online.to_json()) == before
+            for path in ("/healthz", "/v1/model", "/v1/assets", "/v1/assets/EURUSD/history", "/"):
+                assert (await client.get(path)).status_code == 200, path
+            assert "vaiom_ready 0.0" in (await client.get("/metrics")).text
+        service.store.close()
+
+    asyncio.run(run())
+
+
+def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(tiny: TinyRun, tmp_path: Path) -> None:
+    service = Service(config_of(tiny, tmp_path))
+    page = make_app(service).openapi()
+    service.store.close()
+    write, read = {400, 401, 408, 413, 422, 429, 503}, {401, 404, 422, 429, 503}
+    told = {
+        (method, path): {*map(int, operation["responses"])} - {200}
+        for path, operations in page["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert told == {
+        ("post", "/v1/forecast"): write,
+        ("get", "/v1/forecast"): read,
+        ("post", "/v1/assets/{symbol}/bars"): write | {404, 409},
+        ("delete", "/v1/assets/{symbol}/bars"): read,
+        ("get", "/v1/assets/{symbol}/forecast"): read,
+        ("get", "/v1/assets"): {401, 429},
+        ("get", "/v1/assets/{symbol}/history"): read,
+        ("post", "/v1/portfolio"): write | {404},
+        ("get", "/v1/model"): {401, 429},
+        ("get", "/healthz"): set(),
+        ("get", "/readyz"): {503},
+        ("get", "/metrics"): {401, 429},
+    }
+    schemas = page["components"]["schemas"]
+    bars, portfolio = (schemas[name]["properties"] for name in ("PushRequest", "PortfolioRequest"))
+    assert (bars["bars"]["minItems"], bars["bars"]["maxItems"]) == (1, 5_000)
+    limits = {
+        name: {key: each[key] for key in ("default", "minimum", "maximum") if key in each}
+        for name, each in portfolio.items()
+    }
+    assert limits == {
+        "positions": {},
+        "horizon": {"default": 1, "minimum": 1},
+        "level": {"default": 0.99, "minimum": 0.5, "maximum": 0.999},
+        "given": {"default": {}},
+        "seed": {"default": 0, "minimum": 0, "maximum": 2**32},
+    }
+    history = page["paths"]["/v1/assets/{symbol}/history"]["get"]["parameters"]
+    [last] = [each["schema"] for each in history if each["name"] == "last"]
+    assert (last["default"], last["minimum"], last["maximum"]) == (96, 1, 5_000)
+    asked = [
+        each
+        for path in ("/v1/forecast", "/v1/assets/{symbol}/forecast")
+        for each in page["paths"][path]["get"]["parameters"]
+    ]
+    assert [each["schema"]["default"] for each in asked if each["name"] == "horizon"] == [1, 1]
+    assert schemas["Bar"]["examples"] == schemas["PushRequest"]["examples"][0]["bars"]
 
 
 def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:
@@ -302,3 +384,13 @@ def test_options_are_checked(tmp_path: Path) -> None:
         read_keys(tmp_path / "empty")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_keys(tmp_path / "absent")
+    for key in ("schlüssel", "tab\tbed"):
+        (tmp_path / "odd").write_text(f"fine\n{key}\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match="printable ASCII"):
+            read_keys(tmp_path / "odd")
+    assert parse_rate(" 5 / min ") == 5
+    for seconds in (0, -1.0, float("nan")):
+        with pytest.raises(ConfigError, match="positive"):
+            ServeConfig(run=tmp_path, state=tmp_path, body_seconds=seconds)
+    assert default_state(tmp_path) == tmp_path / "live"
+    assert default_state(tmp_path / "model.onnx") == tmp_path / "model-live"
