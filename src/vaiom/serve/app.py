@@ -384,11 +384,12 @@ def _as_json(handler: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awai
 async def _refuse_invalid(request: Request, error: RequestValidationError) -> Response:
     first = error.errors()[0]
     if isinstance(first.get("input"), bytes):
-        expected, got = "JSON, with the header Content-Type: application/json", request.headers.get("content-type")
-        return error_response(DataError("the body is not sent as JSON", expected=expected, got=got or "no such header"))
+        got = request.headers.get("content-type", "no such header")
+        wanted = "JSON, with the header Content-Type: application/json"
+        return error_response(DataError("the body is not sent as JSON", expected=wanted, got=got))
     unit = "character" if first["type"] == "json_invalid" else "row"
     where = ", ".join(part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"])
-    got, problem, expected = repr(first.get("input"))[:200], first["msg"], None
+    problem, expected, got = first["msg"], None, repr(first.get("input"))[:200]
     if first.get("ctx", {}).get("pattern") == schemas.STAMP:
         problem, expected = "not a stamp of a bar", "2026-01-01T00:00:00, on the model's clock, without a zone"
     fix = "see the schema at /openapi.json"
