@@ -447,23 +447,23 @@ def test_appended_bars_are_sources_and_what_a_killed_append_left_is_removed(bars
 
 
 def test_a_history_that_begins_earlier_or_lacks_a_bar_is_another_one(copy: Path, bars: Path, tmp_path: Path) -> None:
-    frame = read_bars(bars)["EURUSD"]
+    frame = read_bars(bars)["USDJPY"]
     earlier = frame[:1].with_columns(pl.col("Datetime") - timedelta(hours=1))
     for number, (wrong, where) in enumerate(
         ((pl.concat([earlier, frame]), frame["Datetime"][0]), (frame.filter(pl.int_range(pl.len()) != 5_000), None))
     ):
-        write_symbol(tmp_path / str(number), "EURUSD", wrong)
+        write_symbol(tmp_path / str(number), "USDJPY", wrong)
         words = (
-            "differ from the history" if where is None else rf"differ from the history[\s\S]*EURUSD.parquet, {where}"
+            "differ from the history" if where is None else rf"differ from the history[\s\S]*USDJPY.parquet, {where}"
         )
         with pytest.raises(DataError, match=words):
             append_bars(copy, tmp_path / str(number))
     row = 5_000
     spoiled = frame.with_columns(Close=pl.when(pl.int_range(pl.len()) == row).then(9.0).otherwise("Close"))
-    write_symbol(tmp_path / "spoiled", "EURUSD", spoiled)
-    with pytest.raises(DataError, match=f"EURUSD.parquet, {frame['Datetime'][row]}"):
+    write_symbol(tmp_path / "spoiled", "USDJPY", spoiled)
+    with pytest.raises(DataError, match=f"USDJPY.parquet, {frame['Datetime'][row]}"):
         append_bars(copy, tmp_path / "spoiled")
-    write_symbol(tmp_path / "end", "EURUSD", frame.tail(3))
+    write_symbol(tmp_path / "end", "USDJPY", frame.tail(3))
     assert append_bars(copy, tmp_path / "end").sha256 == open_corpus(copy).sha256
 
 
