@@ -19,6 +19,7 @@ from vaiom.market.folder import (
     keep_last,
     read_bars,
     read_file,
+    read_stamps,
     readable_parquet,
     require_calendar,
     write_symbol,
@@ -46,8 +47,17 @@ BARS = pl.DataFrame(
         BARS.with_columns(Spread=pl.lit(0.1)),
         BARS.with_columns(pl.col("Open").fill_null(math.nan)),
         BARS.with_columns(pl.col("Volume").fill_null(math.nan)),
+        BARS.with_columns(pl.col("Open", "Volume").fill_null(math.nan)),
     ],
-    ids=["as it is", "another order", "other types", "a column more", "NaN in a price", "NaN in the volume"],
+    ids=[
+        "as it is",
+        "another order",
+        "other types",
+        "a column more",
+        "NaN in a price",
+        "NaN in the volume",
+        "NaN in both",
+    ],
 )
 def test_columns_order_types_and_missing_values(frame: pl.DataFrame) -> None:
     conformed = conform(frame, Path("bars"))
@@ -63,6 +73,15 @@ def test_damage_is_told_by_its_first_line_or_by_its_kind(damage: BaseException, 
     with pytest.raises(DataError, match="not readable as CSV") as told, readable_parquet("bars.csv", "CSV"):
         raise damage
     assert told.value.got == got
+    with pytest.raises(DataError, match=r"not readable as Parquet[\s\S]*data import"), readable_parquet("bars"):
+        raise damage
+
+
+def test_a_frame_without_columns_says_so() -> None:
+    for columns, got in (([], "no columns"), (["Open", "Low"], "Open, Low")):
+        with pytest.raises(DataError, match="'Datetime' is missing") as refused:
+            conform(BARS.select(columns), Path("bars"))
+        assert refused.value.got == got
 
 
 @pytest.mark.parametrize("arrow", [True, False])
@@ -75,6 +94,9 @@ def test_files_read_back_with_and_without_arrow(tmp_path: Path, monkeypatch: pyt
     assert count_bars(path) == len(BARS)
     assert read_file(path).equals(BARS)
     assert read_file(path, ["Close"]).equals(BARS.select("Close"))
+    assert read_stamps(path).equals(BARS["Datetime"])
+    BARS.with_columns(pl.col("Datetime").cast(pl.Datetime("ms"))).write_parquet(path)
+    assert read_stamps(path).equals(BARS["Datetime"])
 
 
 def test_rows_out_of_order_are_neither_written_nor_read(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from market.price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import read_bars
 from vaiom.market.imports import import_files
-from vaiom.market.symbols import find_pair, usual_price
+from vaiom.market.symbols import default_class, dollar_sign, find_pair, usual_price
 
 HEADER = "time,open,high,low,close,volume"
 STAMP = "%Y-%m-%d %H:%M"
@@ -142,6 +142,36 @@ def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
 )
 def test_symbols_in_names(name: str, pair: str | None) -> None:
     assert find_pair(name) == pair
+
+
+@pytest.mark.parametrize(
+    ("symbol", "asset_class", "sign"),
+    [
+        ("EURUSD", "FX", -1),
+        ("usdjpy", "FX", 1),
+        ("EURGBP", "FX", 0),
+        ("XAUUSD", "SPOT", -1),
+        ("BTCUSDT", "CRYPTO", -1),
+        ("US500", "INDEX", 0),
+        ("AAPL", "EQUITY", 0),
+    ],
+)
+def test_what_the_letters_of_a_symbol_say(symbol: str, asset_class: str, sign: int) -> None:
+    assert (default_class(symbol), dollar_sign(symbol)) == (asset_class, sign)
+
+
+def test_the_manifest_is_replaced_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, moved, replace = tmp_path / "out", list[str](), Path.replace
+    files = [table(tmp_path / f"{symbol}.csv", some_bars()) for symbol in ("ZARUSD", "AUDUSD")]
+    import_files(files, out)
+
+    def note(path: Path, target: Path) -> Path:
+        moved.extend([target.name] if target.parent == out else [])
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", note)
+    import_files(files, out, replace=True)
+    assert (sorted(moved[:-1]), moved[-1]) == (["AUDUSD.parquet", "ZARUSD.parquet"], "manifest.json")
 
 
 def test_usual_prices_are_near_those_of_the_market() -> None:

@@ -151,6 +151,13 @@ def test_infer_timeframe_is_the_commonest_step(steps: list[int]) -> None:
     assert seen == (None if expected is None else timedelta(minutes=expected))
 
 
+def test_what_cannot_be_resampled_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown timeframe"):
+        resample_folder(tmp_path / "nowhere", "7h", tmp_path / "out")
+    with pytest.raises(DataError, match="'Close' is missing"):
+        resample(bars_every(timedelta(minutes=1), 3).drop("Close"), "1h")
+
+
 def test_a_single_bar_is_resampled_too() -> None:
     made = resample(bars_every(timedelta(minutes=1), 1, start=datetime(2024, 1, 1, 0, 7)), "1h")
     assert made.row(0) == (datetime(2024, 1, 1), 1.0, 2.0, 0.5, 1.5, 0.0)

@@ -292,7 +292,7 @@ def test_round_trip(variant: str, tmp_path: Path) -> None:
     manifest = import_files([write(tmp_path / "EURUSD.txt")], tmp_path / "bars", **options)
     assert manifest["symbols"]["EURUSD"]["sources"][0]["format"] == format
     assert manifest["symbols"]["EURUSD"]["rows"] == len(bars)
-    assert_frame_equal(read_bars(tmp_path / "bars")["EURUSD"], frame_of(bars))
+    assert_frame_equal(read_bars(tmp_path / "bars")["EURUSD"], frame_of(bars), rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
