@@ -1,0 +1,263 @@
+"""What all commands share: defaults, dates and spans, answers and exit codes, lines of progress."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from command_line import Vaiom, require_refusal
+
+from vaiom.cli import train
+from vaiom.cli.console import Answer, print_answer, progress_bar, user_errors
+from vaiom.cli.main import app
+from vaiom.cli.options import parse_date, parse_span
+from vaiom.cli.run import _quick_baseline
+from vaiom.errors import ConfigError, DataError
+from vaiom.serve.run import ServeConfig
+from vaiom.training.loop import TrainResult
+
+ON_DEVICE = {"device": "auto"}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "demo": {"out": Path("runs/demo"), "seed": 17, **ON_DEVICE},
+    "run": ON_DEVICE,
+    "train": ON_DEVICE,
+    "refit": ON_DEVICE,
+    "horizons": {"seed": 17, **ON_DEVICE},
+    "dependence": ON_DEVICE,
+    "baselines": {"split": "validation", "context": 512, "horizon": 1},
+    "evaluate": {"split": "validation", **ON_DEVICE},
+    "score": {"split": "validation", "context": 512},
+    "audit": {"cuts": 6, "rare_cuts": 1, "baselines": "frequency,markov,hour_of_week,ewma_t", "device": "cpu"},
+    "forecast": {"model": "fx-1h"},
+    "predict": {"horizon": 1},
+    "risk": {"horizon": 1, "level": 0.99, "draws": 50_000, "seed": 0},
+    "serve": {
+        **{"host": "127.0.0.1", "port": 8000, "max_body": 1 << 20, "body_seconds": 10.0, "alert_bits": 0.0},
+        **{"backfill": 96, "utc_offset": "0h", "device": "cpu"},
+    },
+    "follow": {"url": "http://127.0.0.1:8000", "shift": "0h", "utc_offset": "0h"},
+    "data download": {"workers": 4},
+    "data import": {"format_": "auto", "shift": "0h"},
+    "corpus build": {"engine": "local", "workers": 1},
+}
+"""Of every option that does something where it is not given."""
+
+
+def test_what_is_not_asked_for_is_as_documented() -> None:
+    found: dict[str, dict[str, Any]] = {}
+
+    def visit(command: Any, words: tuple[str, ...]) -> None:
+        for name, below in getattr(command, "commands", {}).items():
+            visit(below, (*words, name))
+        own = {each.name: each.default for each in command.params if not each.required and each.name != "help"}
+        assert True not in [value for value in own.values() if isinstance(value, bool)], "a flag is asked for"
+        given = {name: value for name, value in own.items() if value not in (None, "", []) and value is not False}
+        if given and not hasattr(command, "commands"):
+            found[" ".join(words)] = given
+
+    visit(typer.main.get_command(app), ())
+    assert found == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("2h", timedelta(hours=2)),
+        ("-30min", timedelta(minutes=-30)),
+        ("+5 m", timedelta(minutes=5)),
+        (" 1d ", timedelta(days=1)),
+        *((text, None) for text in ("", "h", "2", "2w", "1.5h", "123456789h")),
+    ],
+)
+def test_time_spans(text: str, span: timedelta | None) -> None:
+    if span is None:
+        with pytest.raises(ConfigError, match="not a time span"):
+            parse_span(text)
+    else:
+        assert parse_span(text) == span
+
+
+def test_dates() -> None:
+    assert parse_date("2024-03-01") == datetime(2024, 3, 1)
+    assert parse_date("2024-03-01T12:30") == datetime(2024, 3, 1, 12, 30)
+    for text, problem in (("March", "not a date"), ("2024-03-01T12:30+02:00", "without an offset")):
+        with pytest.raises(ConfigError, match=problem):
+            parse_date(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (DataError("no bars", where="here"), "vaiom: no bars\n  where:    here"),
+        (ModuleNotFoundError("x", name="ray.data"), "vaiom: this needs ray, which is not installed"),
+        (OSError(errno.ENOSPC, "full", "disk"), "vaiom: full\n  where:    disk"),
+        (OSError(errno.EACCES, "locked"), "vaiom: locked\n  where:    while writing"),
+        (OSError(errno.EBADF, "a bug"), None),
+        (ModuleNotFoundError("x", name="nonsense"), None),
+        (ModuleNotFoundError("x"), None),
+        (ValueError("a bug"), None),
+    ],
+    ids=str,
+)
+def test_what_a_user_can_mend_is_exit_2_and_a_bug_is_raised(
+    error: Exception, says: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit if says else type(error)) as ended, user_errors("vaiom"):
+        raise error
+    assert not says or ended.value.code == 2
+    assert capsys.readouterr().err.startswith(says or "")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_answer_is_for_people_or_for_scripts(
+    as_json: bool, failed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Answer(json={"a": Path("b")}, shown=["seen"], notes=["noted"], warnings=["warned"], failed=failed)
+    if failed:
+        with pytest.raises(typer.Exit) as ended:
+            print_answer(answer, as_json)
+        assert ended.value.exit_code == 1
+    else:
+        print_answer(answer, as_json)
+    expected = ('{\n  "a": "b"\n}\n', "warned\n") if as_json else ("seen\n", "noted\nwarned\n")
+    assert tuple(capsys.readouterr()) == expected
+
+
+def test_in_a_pipe_progress_is_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("work") as progress:
+        for done in range(31):
+            progress(done, 30, "" if done == 30 else "parts")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [*(f"work: {done}/30 parts" for done in range(0, 30, 3)), "work: 30/30"]
+    with progress_bar("nothing") as progress:
+        progress(0, 0, "to do")
+    assert capsys.readouterr().err == "nothing: 0/0 to do\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_lines_of_a_training(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int, str]] = []
+
+    class Bar:
+        def __init__(self, title: str) -> None:
+            assert title == "training"
+
+        def __enter__(self) -> Any:
+            return lambda *words: told.append(words)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(train, "progress_bar", Bar)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    two_bits = 1.3862943611198906  # nats
+    common = {"steps": 100, "loss_nats": two_bits}
+    entries: list[dict[str, Any]] = [
+        {**common, "step": 10, "seconds": 5.0, "best_bits": None, "teacher": 1, "teachers": 2},
+        {**common, "step": 20, "seconds": 9.0, "best_bits": 1.9, "validation_bits": 1.9},
+        {**common, "step": 30, "seconds": 14.0, "best_bits": 1.9, "validation_bits": 1.95},
+        {**common, "step": 40, "seconds": 14.0, "best_bits": 1.9},
+        {**common, "step": 5, "seconds": 15.0, "best_bits": 1.9},
+    ]
+    with train.training_report("training") as report:
+        for entry in entries:
+            report(entry)
+    left = ["", ""] if terminal else [", 0:00:32 left", ", 0:00:35 left"]
+    assert told == [
+        (10, 100, "teacher 1 of 2, loss 2.0000 bits"),
+        (20, 100, f"loss 2.0000 bits, Validation 1.9000 bits, best 1.9000, 2.5 steps/s{left[0]}"),
+        (30, 100, f"loss 2.0000 bits, Validation 1.9500 bits, best 1.9000 and rising since, 2.0 steps/s{left[1]}"),
+        (40, 100, "loss 2.0000 bits, best 1.9000"),
+        (5, 100, "loss 2.0000 bits, best 1.9000"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last_bits", "peak", "rank", "says"),
+    [
+        (2.0, None, "0", []),
+        (2.0009, None, "0", []),
+        (2.002, None, "0", ["\nValidation has risen by 0.0020 bits since step 1,000: more steps do not help."]),
+        (2.0, 1234.5, "0", []),
+        (2.0, None, "1", None),
+    ],
+)
+def test_the_result_of_a_training(
+    last_bits: float, peak: float | None, rank: str, says: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    steps: dict[str, Any] = {"best_step": 1_000, "best_bits": 2.0, "last_step": 2_000, "last_bits": last_bits}
+    result = TrainResult(run=Path("run"), **steps, seconds=12.34, peak_gpu_mib=peak)
+    answer = train._answer(result, "a word")
+    if says is None:
+        assert answer is None  # another process speaks
+        return
+    assert answer is not None
+    assert answer.notes == ["\nThe model is run/best.safetensors.", *says, "a word"]
+    assert answer.json == {"run": Path("run"), **steps, "seconds": 12.34, "peak_gpu_mib": peak}
+    [table] = answer.shown
+    assert not isinstance(table, str)
+    memory = [["peak GPU memory", "1,234 MiB"]] if peak else []
+    assert [list(row) for row in table.rows][5:] == memory
+
+
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        ([], "neither"),
+        (["--experiment", "main", "--from", "fx-1h"], "both"),
+        (["--experiment", "main", "--against", "x"], "--against alone"),
+        (["--against", "x"], "--against alone"),
+    ],
+)
+def test_one_thing_is_trained(words: list[str], got: str, vaiom: Vaiom, tmp_path: Path) -> None:
+    require_refusal(vaiom("train", tmp_path, "--out", tmp_path / "run", *words), "--experiment NAME or --from", got)
+
+
+def test_a_service_is_what_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def keep(config: ServeConfig, host: str, port: int, ready: Any) -> None:
+        asked.append((config, host, port))
+        ready("http://there")
+
+    monkeypatch.setattr("vaiom.serve.run.serve", keep)
+    monkeypatch.setattr("vaiom.serve.run.default_state", lambda run: run / "beside")
+    monkeypatch.setenv("POLARS_MAX_THREADS", "")  # so that it is put back
+    monkeypatch.delenv("POLARS_MAX_THREADS")
+    ran = vaiom("serve", tmp_path)
+    assert os.environ["POLARS_MAX_THREADS"] == "1"
+    assert (ran.code, ran.err) == (0, f"serving {tmp_path} at http://there (Ctrl+C stops it)\n")
+    plain = ServeConfig(run=tmp_path, state=tmp_path / "beside", hosts=("127.0.0.1",))
+    (tmp_path / "keys").write_text("0123456789abcdef0123456789abcdef\n")
+    words = ("--host", "0.0.0.0", "--port", 9, "--allow-host", "a.b", "--state", tmp_path, "--rate-limit", "600/min")
+    more = ("--api-key-file", tmp_path / "keys", "--utc-offset", "2h", "--follow", "x", "--backfill", 3)
+    assert vaiom("serve", tmp_path, *words, *more).code == 0
+    changed = ServeConfig(
+        run=tmp_path,
+        state=tmp_path,
+        hosts=("0.0.0.0", "a.b"),
+        rate_limit=600,
+        api_keys=("0123456789abcdef0123456789abcdef",),
+        utc_offset=timedelta(hours=2),
+        follow="x",
+        backfill=3,
+    )
+    assert asked == [(plain, "127.0.0.1", 8000), (changed, "0.0.0.0", 9)]
+
+
+def test_quick_trees_are_fewer_and_take_larger_steps() -> None:
+    quick = _quick_baseline("lightgbm", None).config()
+    chosen = {"rounds": 80, "learning_rate": 0.1, "patience": 10, "max_events": 200_000}
+    assert {name: quick[name] for name in chosen} == chosen
+    told: list[int] = []
+    other = _quick_baseline("markov", lambda done, total, what: told.append(done))
+    assert other.name == "markov"
+    assert other.progress
