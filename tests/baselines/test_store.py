@@ -65,6 +65,10 @@ def test_losses_come_back_and_later_ones_join_them(corpus: Corpus, tmp_path: Pat
     np.testing.assert_array_equal(got["a"], one)
     np.testing.assert_array_equal(got["b"], one + 2)
     assert [file.name for file in tmp_path.iterdir()] == ["validation.npz"]
+    # Who scored what is sealed may read it: it is the scoring that asks.
+    sealed = np.ones(len(corpus.endpoints("sealed", unseal=True)))
+    save_losses(tmp_path, corpus, "sealed", {"a": sealed})
+    np.testing.assert_array_equal(load_losses(tmp_path, corpus, "sealed")["a"], sealed)
 
 
 def test_processes_that_store_at_once_lose_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,13 +13,15 @@ import pytest
 from forecast_runs import CONTEXT, TinyRun, tiny_run
 
 from strategies import random_bars
+from vaiom.errors import CheckpointError
 from vaiom.evaluation.ledger import model_looks
 from vaiom.events.corpus import open_corpus
-from vaiom.experiments.refit import refit, shifted_corpus
+from vaiom.experiments.refit import fit_horizons, refit, shifted_corpus
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_engine import export_run
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import load_checkpoint
+from vaiom.model.horizons import load_horizons
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -121,3 +124,31 @@ def test_bars_from_a_day_on_can_be_left_out(long: TinyRun) -> None:
     assert targets.max() == np.datetime64(until - timedelta(hours=1))
     assert targets.min() >= np.datetime64(until - timedelta(weeks=26))
     assert shifted.target_timestamps[shifted.endpoints("train", CONTEXT)].max() < targets.min()
+
+
+def test_heads_of_a_refit_are_fitted_under_its_boundaries_and_the_look_is_recorded(
+    long: TinyRun, refitted: Path, tmp_path: Path
+) -> None:
+    corpus = open_corpus(Path(shutil.copytree(long.corpus.path, tmp_path / "corpus")))
+    run = Path(shutil.copytree(refitted, tmp_path / "run"))
+    before = {split: len(model_looks(corpus, split)) for split in ("test-h1", "sealed")}
+    fitted = fit_horizons(run, corpus, (2,), device="cpu")
+    assert fitted.corpus_sha256 == shifted_corpus(corpus).sha256
+    assert [
+        each.bars
+        for each in load_horizons(run / "horizons.safetensors", load_checkpoint(run / "best.safetensors")).fitted.fits
+    ] == [2]
+    looks = {split: model_looks(corpus, split) for split in before}
+    assert {split: len(each) for split, each in looks.items()} == {split: count + 1 for split, count in before.items()}
+    assert {each[-1].run for each in looks.values()} == {"run"}
+    # A run for evidence looks at nothing that is held out.
+    shutil.copytree(long.run, tmp_path / "evidence")
+    fit_horizons(tmp_path / "evidence", corpus, (2,), device="cpu")
+    assert {split: len(model_looks(corpus, split)) for split in before} == {s: len(looks[s]) for s in looks}
+
+
+def test_heads_need_the_buckets_of_the_model(long: TinyRun, tmp_path: Path) -> None:
+    other = shifted_corpus(long.corpus, datetime(2024, 6, 1))
+    with pytest.raises(CheckpointError, match="tokenizer"):
+        fit_horizons(Path(shutil.copytree(long.run, tmp_path / "run")), other, (2,), device="cpu")
+    assert not (tmp_path / "run" / "horizons.safetensors").exists()
