@@ -86,6 +86,7 @@ def test_the_prior_weight_follows_how_much_cells_differ() -> None:
 
     assert best(unlike) in (4.0, 8.0, 16.0)
     assert best(alike) > 1_000
+    assert (PRIOR_WEIGHTS[0], PRIOR_WEIGHTS[-1]) == (0.5, 65_536.0)
 
 
 def test_the_evidence_of_counts_is_the_product_of_the_urns_draws() -> None:

@@ -142,13 +142,36 @@ def test_lag_features_of_a_row_by_hand(corpus: Corpus) -> None:
     got = dict(zip(LAGS.fields, LAGS.of(corpus, np.array([row]))[0], strict=True))
     returns, scale = clean_returns(corpus, slice(second.start, row + 1)), corpus.sigma20[row]
     stamps = corpus.timestamps[second.start : row + 1].astype("datetime64[h]")
-    expected_hour = (stamps[-1] + 1).item().hour
-    same_hour = [abs(r) for r, stamp in zip(returns, stamps, strict=True) if stamp.item().hour == expected_hour]
-    assert got["return_lag_3"] == pytest.approx(returns[-4] / scale, rel=1e-5, nan_ok=True)
-    assert got["abs_return_mean_24"] == pytest.approx(mean_of(np.abs(returns[-24:]).tolist()) / scale, rel=1e-5)
-    assert got["next_slot_of_day_5"] == pytest.approx(mean_of(same_hour[-5:]) / scale, rel=1e-5)
-    assert got["relative_log_vol_lag_6"] == pytest.approx(corpus.columns["relative_log_vol"][row - 6])
-    assert got["seconds_since_lag_1"] == (corpus.timestamps[row] - corpus.timestamps[row - 1]).astype(int)
+    next_hour = (stamps[-1] + 1).item()
+    hours = {
+        "day": [stamp.item().hour for stamp in stamps],
+        "week": [24 * stamp.item().weekday() + stamp.item().hour for stamp in stamps],
+    }
+    targets = {"day": next_hour.hour, "week": 24 * next_hour.weekday() + next_hour.hour}
+    sizes = np.abs(returns)
+    relative = np.where(np.isfinite(returns), np.abs(corpus.columns["ret_z"][second.start : row + 1]), np.nan)
+    plain: dict[str, float] = {}
+    for name in LAGS.fields:
+        words = name.split("_")
+        bars = int(words[-1]) if words[-1].isdigit() else 0
+        if name.startswith("return_lag_"):
+            plain[name] = returns[-1 - bars] / scale
+        elif name.startswith("abs_return_mean_"):
+            plain[name] = mean_of(sizes[-bars:].tolist()) / scale
+        elif name.startswith("return_mean_"):
+            plain[name] = mean_of(returns[-bars:].tolist()) / scale
+        elif name == "abs_return_max_24":
+            plain[name] = np.nanmax(sizes[-24:]) / scale
+        elif name.startswith(("relative_log_vol_lag_", "gap_z_lag_")):
+            plain[name] = corpus.columns[name.partition("_lag_")[0]][row - bars]
+        elif name.startswith("seconds_since_lag_"):
+            plain[name] = (corpus.timestamps[row] - corpus.timestamps[row - bars]).astype(int)
+        elif name.startswith("next_slot_of_"):
+            values = (relative if words[-1] == "z" else sizes * (1 / scale)).tolist()
+            own = [v for v, hour in zip(values, hours[words[3]], strict=True) if hour == targets[words[3]]]
+            plain[name] = mean_of(own[-(bars or 60) :])
+    assert len(plain) == 10 + 8 + 4 + 1 + 6 + 3 + 4 + 8 + 2
+    assert {name: got[name] for name in plain} == pytest.approx(plain, rel=1e-4, abs=1e-6, nan_ok=True)
     moment = stamps[-1].item()
     assert (got["slot_of_day"], got["slot_of_week"]) == (moment.hour, 24 * moment.weekday() + moment.hour)
     assert got["asset_id"] == 2
