@@ -157,7 +157,7 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
         **_moments(panel, half),
         decay=0.5,
         shrinkage=1.0,
-        degrees={"1": 8.0},
+        degrees={"1": None},
         references={},
         num_stamps=len(panel.stamps),
     )

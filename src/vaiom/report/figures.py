@@ -293,5 +293,4 @@ def _reliability(axis: Any, kinds: Sequence[Reliability], title: str) -> None:
     top = float(points.max()) * 1.05
     axis.plot((0, top), (0, top), color=MUTED, linewidth=0.8)
     axis.plot(points[:, 0], points[:, 1], "o", color=ACCENT, markersize=2.6, alpha=0.55, markeredgewidth=0)
-    axis.set(title=title, xlabel="forecast", ylabel="observed")
-    axis.set(xlim=(0, top), ylim=(0, max(top, float(points[:, 1].max()) * 1.05)))
+    axis.set(title=title, xlabel="forecast", ylabel="observed", xlim=(0, top), ylim=(0, top))
