@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -111,6 +112,13 @@ def test_answers_may_repeat_and_be_out_of_order() -> None:
     sink = Memory()
     follower(Source(bar(2), bar(0), bar(1), bar(2), bar(1)), sink, Clock(3.1)).step()
     assert sink.bars["EURUSD"] == [bar(0), bar(1), bar(2)]
+
+
+def test_what_is_no_number_is_missing() -> None:
+    """A service refuses it: no later bar would be taken."""
+    sink, wrong = Memory(), [bar(1)._replace(high=math.nan, volume=math.inf), bar(2, -math.inf)]
+    follower(Source(bar(0), *wrong), sink, Clock(3.1)).step()
+    assert sink.bars["EURUSD"][1:] == [bar(1)._replace(high=None), bar(2)._replace(close=None)]
 
 
 def test_a_hole_is_believed_when_several_answers_have_it() -> None:

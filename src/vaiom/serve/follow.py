@@ -24,7 +24,7 @@ import polars as pl
 from vaiom.errors import DataError, UserError
 from vaiom.forecast.bars import utc_now, wrong_timeframe
 from vaiom.market.feeds import BELIEVED, Feed
-from vaiom.market.folder import infer_timeframe
+from vaiom.market.folder import NUMBER_COLUMNS, infer_timeframe
 from vaiom.market.resample import resample
 from vaiom.market.timeframes import timeframe_of
 
@@ -195,7 +195,9 @@ class Follower:
         if usual and usual > step:
             raise wrong_timeframe(f"bars of {asset.symbol}", self.sink.timeframe, usual)
         stamp, own = pl.col("Datetime"), min(own or step, step)
-        bars = bars.with_columns(stamp + moved).filter(stamp >= since).unique("Datetime", keep="last").sort("Datetime")
+        numbers = pl.col(NUMBER_COLUMNS)  # what is no number is missing: a service refuses it, again and again
+        bars = bars.with_columns(stamp + moved, pl.when(numbers.is_finite()).then(numbers))
+        bars = bars.filter(stamp >= since).unique("Datetime", keep="last").sort("Datetime")
         now, newest = self._now(), cast(datetime | None, bars["Datetime"].max())
         source_now = self.feed.date + self.utc_offset if self.feed.date else now
         drift = (max(source_now, newest or source_now) - now).total_seconds()
