@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,13 @@ from vaiom.codec import to_json
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizons import HorizonScore
+from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import read_events
 from vaiom.events.corpus import open_corpus
 from vaiom.events.fields import CROSS_FIELDS
-from vaiom.report.page import write_report
+from vaiom.report.contents import read_run
+from vaiom.report.page import render, write_report
 from vaiom.run import Run
 from vaiom.training.loop import train
 from vaiom.training.windows import DeviceCorpus, Scorer
@@ -120,9 +126,9 @@ def test_the_sample_is_counted_right_and_no_predictor_is_added(spoiled: Path) ->
     stored["sample"]["num_months"] += 1
     stored["bits"]["oracle"] = 3.0
     file.write_text(json.dumps(stored))
-    (sample, name) = sorted(proof_of(spoiled).findings)
+    (name, sample) = sorted(proof_of(spoiled).findings)
     assert sample.startswith("validation.sample.num_months: the file says 3")
-    assert name.startswith("validation: the file names")
+    assert name == "validation.bits: the file has oracle, which nothing gives"
 
 
 def test_events_that_are_not_in_the_corpus_are_found(spoiled: Path) -> None:
@@ -254,6 +260,7 @@ HEADLINE = '<section id="headline"'
 PAGES = {
     "a section twice": lambda page: page.replace(HEADLINE, f"{HEADLINE}>Two bits!</section>{HEADLINE}"),
     "another top": lambda page: f'<h1>Two bits!</h1><section id="top"{page}',
+    "a figure elsewhere": lambda page: re.sub("(<svg.*?</svg>)(.*)(</section>)", r"\2\1\3", page, flags=re.DOTALL),
     "every figure": lambda page: page.replace("</svg>", "<text>two bits</text></svg>"),
     "a command": lambda page: page.replace("<pre>vaiom train", "<pre>vaiom train GAINS TWO BITS"),
     "a hidden look": lambda page: re.sub("were scored .*? times", "were <!-- could not be read --> scored once", page),
@@ -326,6 +333,61 @@ def test_caveats_horizons_and_the_ledger_are_not_left_out(spoiled: Path) -> None
     for says, change in changes.items():
         file.write_text(json.dumps(stored | change))
         assert any(says in finding for finding in proof_of(spoiled).findings), says
+    Run(spoiled / "seed17").dependence.touch()
+    assert any("has no joint figures" in note for note in proof_of(spoiled).notes)
+
+
+def flatter_the_other_seed(place: Path) -> None:
+    file = place / "seed29/events-validation.parquet"
+    pl.read_parquet(file).with_columns(pl.col("bits_model") - 0.1).write_parquet(file)
+
+
+def count_one_model_as_two_seeds(place: Path) -> None:
+    shutil.copytree(place / "seed17", place / "seed29", dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("forge", "says"),
+    [
+        (flatter_the_other_seed, "are not its checkpoint's"),
+        (count_one_model_as_two_seeds, "not different seeds of one experiment"),
+    ],
+)
+def test_other_seeds_are_what_they_are_said_to_be(
+    reported: Path, spoiled: Path, forge: Callable[[Path], None], says: str
+) -> None:
+    """Their figures follow from the events that are there."""
+    file = keep_only(spoiled, "validation")
+    forge(spoiled)
+    stored = json.loads(file.read_text())
+    events, other = (read_events(spoiled / run, "validation") for run in ("seed17", "seed29"))
+    both = {str(reported / "seed17"): events.bits["model"], str(spoiled / "seed29"): other.bits["model"]}
+    file.write_text(json.dumps(stored | {"seeds": to_json(compare_seeds(events, both))}))
+    (found,) = proof_of(spoiled).findings
+    assert says in found
+
+
+def test_a_page_that_hides_looks_or_names_itself_is_found(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")  # drawing takes seconds
+    run = AuditedRun(spoiled / "seed17", open_corpus(spoiled / "corpus"), AuditConfig(seed=3))
+    contents = read_run(run.files.path, spoiled / "corpus")
+    for changes, says in (
+        ({"ledger_sha256": hashlib.sha256().hexdigest()}, "leaves out looks"),
+        ({"run": "runs/best of all"}, "by its own word: 'runs/best of all'"),
+    ):
+        run.files.report.write_text(render(replace(contents, inputs=replace(contents.inputs, **changes))))
+        proof = Proof(claim=prove_figures)
+        _compare_page(proof, run)
+        (told,) = (*proof.findings, *proof.notes)
+        assert says in told
+
+
+def test_figures_that_no_page_can_show_are_found(spoiled: Path) -> None:
+    file = spoiled / "seed17/evaluation-test-h2.json"
+    stored = json.loads(file.read_text())
+    stored["calibration"]["tails"] = []
+    file.write_text(json.dumps(stored))
+    assert any("cannot be made from these files" in finding for finding in proof_of(spoiled, rescore=10).findings)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,16 @@ import pytest
 import torch
 
 from cli.command_line import Vaiom
+from vaiom.audit.audit import audit_path
+from vaiom.audit.proof import AuditConfig
 from vaiom.codec import to_json
 from vaiom.evaluation.evaluate import evaluate_run, judge
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import read_events
 from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.files import canonical_json, sha256_of, write_json
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
+from vaiom.model.vaiom import Vaiom as Network
 from vaiom.run import Run
 
 SPLIT = "validation"
@@ -153,6 +158,87 @@ def take_another_model(place: Path) -> None:
     Run(place / "seed17").best.write_bytes(Run(place / "seed29").best.read_bytes())
 
 
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def pass_validation_off_as_a_test(place: Path) -> None:
+    edit(Run(place / "seed17").evaluation(SPLIT), split="test-h1")
+
+
+def add_a_breakdown(place: Path) -> None:
+    file = Run(place / "seed17").evaluation(SPLIT)
+    by = json.loads(file.read_text())["by"]
+    edit(file, by=by | {"weekday": by["asset"]})
+
+
+def leave_out_all_tests_together(place: Path) -> None:
+    for split in ("test-h1", "test-h2"):
+        edit(Run(place / "seed17").evaluation(split), all_tests=None)
+
+
+def name_a_precision_of_ones_own(place: Path) -> None:
+    edit(Run(place / "seed17").evaluation(SPLIT), precision="float128, audited")
+
+
+def rewrite_manifest(place: Path, **changes: Any) -> None:
+    file = place / "corpus/manifest.json"
+    manifest = json.loads(file.read_text()) | changes
+    del manifest["manifest_sha256"]
+    write_json(file, manifest | {"manifest_sha256": sha256_of(canonical_json(manifest))})
+
+
+def claim_more_events(place: Path) -> None:
+    events = json.loads((place / "corpus/manifest.json").read_text())["events"]
+    rewrite_manifest(place, events=events | {"test-h1": 10**6})
+
+
+def claim_more_bars(place: Path) -> None:
+    first, *others = json.loads((place / "corpus/manifest.json").read_text())["inputs"]
+    rewrite_manifest(place, inputs=[first | {"rows_taken": 10**6}, *others])
+
+
+def blur_what_was_better(place: Path) -> None:
+    """Not a number is not fewer bits, if it comes last."""
+    run = place / "seed29"
+    step = worse_step(run)
+    Run(run).best.write_bytes(Run(run).checkpoint(step).read_bytes())
+    for other in set(Run(run).validation_bits()) - {step}:
+        Run(run).checkpoint(other).unlink()
+        Run(run).state(other).unlink()
+    lines = [json.loads(line) for line in Run(run).metrics.read_text().splitlines()]
+    lines = [line if line["step"] == step else line | {"validation_bits": math.nan} for line in lines]
+    lines.sort(key=lambda line: line["step"] != step)
+    Run(run).metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def swap_checkpoints(place: Path) -> None:
+    one, two = (Run(place / "seed29").checkpoint(step) for step in (4, 8))
+    contents = one.read_bytes(), two.read_bytes()
+    two.write_bytes(contents[0])
+    one.write_bytes(contents[1])
+
+
+def start_from_a_model_that_saw_a_test(place: Path) -> None:
+    run, later = Run(place / "seed17"), load_checkpoint(Run(place / "seed29").best)
+    splits = later.provenance.splits | {"validation": [later.provenance.splits[name] for name in ("train_end", "seal")]}
+    save_checkpoint(run.start, later.model, later.tokenizer, replace(later.provenance, splits=splits | {"tests": []}))
+    own = load_checkpoint(run.best)
+    save_checkpoint(run.best, own.model, own.tokenizer, replace(own.provenance, start_sha256=later.sha256))
+
+
+def learn_from_a_teacher_elsewhere(place: Path) -> None:
+    """A teacher that knows other bars."""
+    run, own = Run(place / "seed17"), load_checkpoint(Run(place / "seed17").best)
+    config = replace(own.model.config, attention_window=8, positions="rotary")
+    taught = replace(own.provenance, train=own.provenance.train | {"teachers": 1, "teacher_share": 0.5})
+    torch.manual_seed(1)
+    save_checkpoint(run.best, Network(config, own.tokenizer.vocabulary_sizes), own.tokenizer, taught)
+    (run.teachers / "1").mkdir(parents=True)
+    elsewhere = replace(own.provenance, corpus_sha256="0" * 64)
+    save_checkpoint(Run(run.teachers / "1").best, own.model, own.tokenizer, elsewhere)
+
+
 # What is audited, with which options, and what the audit says then.
 FORGERIES: dict[Callable[[Path], None], tuple[str, list[Any], str]] = {
     improve_most_losses: ("seed17", [], "losses that are not the checkpoint's"),
@@ -168,6 +254,16 @@ FORGERIES: dict[Callable[[Path], None], tuple[str, list[Any], str]] = {
     forget_a_rejected_seed: ("corpus", [], "ledger, line 3: lines before it were changed or removed"),
     take_another_model: ("seed17", ["--repeat", "--full"], "the run's own best.safetensors is another"),
     forget_it_and_mend_the_chain: ("seed17", [], "evaluated on another ledger"),
+    pass_validation_off_as_a_test: ("seed17", [], "validation: the file says that it is of test-h1"),
+    add_a_breakdown: ("seed17", [], "validation.by: the file has weekday"),
+    leave_out_all_tests_together: ("seed17", [], "no evaluation has the figures of all of them together"),
+    name_a_precision_of_ones_own: ("seed17", [], "an unknown precision, float128, audited"),
+    claim_more_events: ("corpus", [], "the manifest lists other events"),
+    claim_more_bars: ("corpus", [], "the manifest lists inputs of other rows"),
+    blur_what_was_better: ("seed29", [], "a Validation twice, out of order or without a number"),
+    swap_checkpoints: ("seed29", [], "step-0000008.safetensors is the checkpoint of step 4"),
+    start_from_a_model_that_saw_a_test: ("seed17", [], "start.safetensors: the weights have learned from"),
+    learn_from_a_teacher_elsewhere: ("seed17", [], "teacher 1 is of another corpus"),
 }
 
 
@@ -179,6 +275,61 @@ def test_a_forgery_is_refused(forge: Callable[[Path], None], place: Path, vaiom:
     ran = vaiom("audit", place / what, *options, "--json")
     assert ran.code == 1
     assert any(says in finding for proof in json.loads(ran.out)["proofs"] for finding in proof["findings"])
+
+
+def compare_with_a_rival(place: Path) -> None:
+    """Which nobody can run, under a name like those of runs."""
+
+    def change(events: pl.DataFrame) -> pl.DataFrame:
+        return events.with_columns((pl.col("bits_model") + 1).alias("bits_run rival"))
+
+    restate(place, change)
+
+
+def stop_where_a_test_was_best(place: Path) -> None:
+    """The log ends there, and `config.toml` says that it should."""
+    run = Run(place / "seed29")
+    run.best.write_bytes(run.checkpoint(4).read_bytes())
+    run.checkpoint(8).unlink()
+    run.state(8).unlink()
+    rewrite_log(run.path, lambda line: line if line["step"] <= 4 else None)
+    run.config.write_text(run.config.read_text().replace("steps = 8", "steps = 4"))
+
+
+def rename_and_remove_an_evaluation(place: Path) -> None:
+    remove_an_evaluation(place)
+    for split in (SPLIT, "test-h1"):
+        edit(Run(place / "seed17").evaluation(split), run="other")
+    (place / "seed17").rename(place / "other")
+
+
+def count_the_first_look_again(place: Path) -> None:
+    for run in ("seed29", "seed17"):
+        evaluate_run(place / run, open_corpus(place / "corpus"), "test-h1", device="cpu")
+    edit(Run(place / "seed17").evaluation("test-h1"), looks=1)
+
+
+def lose_what_it_started_from(place: Path) -> None:
+    start_from_a_model_that_saw_a_test(place)
+    Run(place / "seed17").start.unlink()
+
+
+# What cannot be told from honest work is named.
+NOTED: dict[Callable[[Path], None], tuple[str, str]] = {
+    compare_with_a_rival: ("seed17", "validation: run rival was not computed again"),
+    stop_where_a_test_was_best: ("seed29", "config.toml says steps 4, best.safetensors 8"),
+    rename_and_remove_an_evaluation: ("other", "test-h2: looked at with this checkpoint as seed17"),
+    count_the_first_look_again: ("seed17", "test-h1: counts 1 looks, and look 3 by then was of the same checkpoint"),
+    lose_what_it_started_from: ("seed17", "start.safetensors, the weights that it started from, is gone"),
+}
+
+
+@pytest.mark.parametrize("forge", NOTED, ids=lambda forge: forge.__name__)
+def test_what_may_be_honest_is_named(forge: Callable[[Path], None], place: Path) -> None:
+    run, says = NOTED[forge]
+    forge(place)
+    proofs = audit_path(place / run, corpus=place / "corpus", config=AuditConfig(seed=3))
+    assert any(says in note for proof in proofs for note in proof.notes)
 
 
 def test_a_patched_evaluation_that_drops_large_moves_is_found(

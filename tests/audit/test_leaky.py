@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
@@ -11,11 +14,11 @@ from hypothesis import strategies as st
 from audit.leaky import AUDIT, LEAKS, RARE, Leak, audit_pipeline, failed_proofs, make_pipeline, thinned, tied
 from audit.markets import Market
 from strategies import frame_of, price_pairs
-from vaiom.audit.leakage import DAMAGES, damage_after, prove_chronology
+from vaiom.audit.leakage import DAMAGES, damage_after, prove_chronology, rare_moments
 from vaiom.audit.pipeline import Pipeline
 from vaiom.audit.proof import PASSED
 from vaiom.events.corpus import Corpus
-from vaiom.events.splits import TRAIN
+from vaiom.events.splits import TRAIN, VALIDATION
 
 
 @pytest.mark.parametrize("market", ["simulated", "real"])
@@ -33,6 +36,26 @@ def test_the_honest_pipeline_passes(market: str, request: pytest.FixtureRequest)
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.name)
 def test_a_leak_is_caught(leak: Leak, market: str, request: pytest.FixtureRequest) -> None:
     assert leak.caught_by in failed_proofs(request.getfixturevalue(market), leak)
+
+
+def test_there_is_a_cut_in_every_month(simulated: Market) -> None:
+    months = {f"in {month}" for frame in simulated.bars.values() for month in frame["Datetime"].dt.strftime("%Y-%m")}
+    assert months <= rare_moments(simulated.bars).keys()
+
+
+class LatePastTrain(Pipeline):
+    """One step of many draws a window from later rows."""
+
+    def sampler(self, corpus: Corpus) -> Any:
+        honest, later = super().sampler(corpus), self.splits(corpus)[VALIDATION][:16]
+        return SimpleNamespace(draw=lambda step: later if step == 4_321 else honest.draw(step))
+
+
+def test_no_step_of_the_sampler_is_overlooked(simulated: Market) -> None:
+    pipeline = make_pipeline(simulated.splits, LatePastTrain)
+    found = prove_chronology(pipeline, pipeline.corpus(simulated.bars)).findings
+    assert found
+    assert all(each.startswith("step 4321: ") for each in found)
 
 
 class OnceMore(Pipeline):

@@ -58,6 +58,16 @@ def test_an_asset_ahead_of_another_is_found_even_for_a_few_weeks(hours: int) -> 
     assert all(f"XAUUSD runs {hours} bars ahead of EURUSD" in finding for finding in proof.findings)
 
 
+def test_a_short_copy_a_few_hours_early_is_named() -> None:
+    one, two = np.random.default_rng(9).standard_t(4, (2, ROWS))
+    two[1_000:1_120] = one[1_003:1_123]
+    market = {"EURUSD": returns_of(one), "XAUUSD": returns_of(two)}
+    proof = prove_duplicates(market, split_at(2_000))
+    assert proof.verdict == PASSED
+    assert proof.notes[0].startswith("inside one split, ")
+    assert prove_duplicates(market, split_at(1_002)).verdict == FAILED
+
+
 def test_days_follow_each_other_around_the_world() -> None:
     moves = np.random.default_rng(6).normal(size=(2, 300))
     days = {

@@ -89,7 +89,7 @@ def test_no_number_of_them_can_be_changed(spoiled: Path) -> None:
     assert len(paths) > 1_000
     for says in (
         "no such look",
-        "not told that",
+        "caveats: ",
         "experiment: the file says garch",
         "bits_alone: the file says",
     ):

@@ -43,6 +43,20 @@ def test_a_fitted_matrix_is_the_same_to_a_thousandth(
     assert figures.prove_dependence(replace(fit, **{name: moved}), none, corpus, config).verdict == verdict
 
 
+def test_a_dependence_that_was_fitted_on_later_rows_is_found(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(_: Any, corpus: Corpus) -> Dependence:
+        seen = int(1e9 * np.abs(corpus.columns["log_ret"][-1]))
+        names: dict[str, Any] = {"checkpoint_sha256": "0", "symbols": ("A", "B"), "classes": ("FX", "FX")}
+        parts: dict[str, Any] = {"covariance": np.eye(2), "correlation": np.eye(2), "decay": 0.9, "shrinkage": 0.1}
+        return Dependence(**names, **parts, degrees={"1": 8.0}, references={}, num_stamps=seen)
+
+    monkeypatch.setattr(figures, "fit_dependence", fit)
+    none: Any = None
+    corpus = open_corpus(finished / "corpus")
+    proof = figures.prove_dependence(fit(none, corpus), none, corpus, AuditConfig(cuts=0, seed=1))
+    assert [finding.split(":")[0] for finding in proof.findings] == ["Train gives another num_stamps"]
+
+
 @ENOUGH
 def test_a_probability_is_the_same_to_a_hundred_thousandth(times: float, verdict: str, finished: Path) -> None:
     class Alone:

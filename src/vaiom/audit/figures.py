@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Set
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -20,8 +21,16 @@ from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import AuditConfig, Proof, claim
 from vaiom.baselines.base import Floats, Rows
 from vaiom.codec import from_json, to_json
-from vaiom.errors import DataError, UserError
-from vaiom.evaluation.evaluate import RUN_PREFIX, Evaluation, ForecastScore, compare_tests, judge
+from vaiom.errors import UserError
+from vaiom.evaluation.evaluate import (
+    FORMS,
+    RUN_PREFIX,
+    Evaluation,
+    ForecastScore,
+    caveat_of_missing,
+    compare_tests,
+    judge,
+)
 from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
 from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.joint import fit_dependence, make_panel
@@ -38,6 +47,7 @@ from vaiom.model.horizons import load_horizons
 from vaiom.report.contents import Inputs, read_run
 from vaiom.report.page import render
 from vaiom.run import REPORT_NAME, Run
+from vaiom.training.experiment import experiment_of_checkpoint
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
 SAME_BITS = 1e-9  # up to here the checkpoint answers as it did; beyond, another machine or precision answered
@@ -49,6 +59,7 @@ FIT_TOLERANCE = 1e-3  # of a correlation, which may rest on forecasts that a GPU
 CHANGED_RETURNS = 200  # returns that are changed to see which targets follow
 DEPENDENCE_STAMPS = 64  # stamps before a cut over which the dependence of assets is followed
 FIGURES = "figures"
+PATHS = ("run", "corpus")  # of an evaluation: where they lay
 INPUTS = re.compile(r'<script type="application/json" id="inputs">(.*?)</script>')
 
 
@@ -66,15 +77,18 @@ def prove_figures(proof: Proof, run: AuditedRun) -> None:
         return
     for split, stored in evaluations.items():
         Evaluation.read(run.files.path, split)  # refuses a damaged file; `stored` lacks what old files do not have
-        events, names = read_events(run.files.path, split), list(stored.get("bits") or ())
-        proof.check(names == list(events.bits), f"{split}: the file names {names}, the events {list(events.bits)}")
+        events = read_events(run.files.path, split)
         rows = find_rows(corpus, corpus.target_timestamps, events.symbols, events.target_times)
         if not proof.check(bool((rows >= 0).all()), f"{split}: events that the corpus does not have"):
             continue
         _compare_evaluation(proof, run, split, rows, events, stored)
         has_heads = not stored.get("horizons") or run.files.horizons.is_file()
         proof.check(has_heads, f"{split}: figures of horizons, and {run.files.horizons.name} is gone (vaiom horizons)")
-        _compare_baselines(proof, run, split, rows, events, stored.get("baselines"))
+        _compare_baselines(proof, run, split, rows, events, stored.get("baselines"), {MODEL})
+    tests = [evaluations[name] for name in corpus.splits.test_names if name in evaluations]
+    if 1 < len(tests) == len(corpus.splits.tests):
+        together = any(each.get("all_tests") is not None for each in tests)
+        proof.check(together, "all tests were scored, and no evaluation has the figures of all of them together")
     for folder in map(Run, sorted(run.files.forecasts.glob("*"))):
         for split in folder.evaluated_splits():
             _compare_scored_forecasts(proof, run, folder, split)
@@ -82,10 +96,10 @@ def prove_figures(proof: Proof, run: AuditedRun) -> None:
 
 
 def _compare_baselines(
-    proof: Proof, run: AuditedRun, where: str, rows: Rows, events: ScoredEvents, folder: str | None
+    proof: Proof, run: AuditedRun, where: str, rows: Rows, events: ScoredEvents, folder: str | None, done: Set[str]
 ) -> None:
     for name in events.bits:
-        if name == MODEL or name.startswith(RUN_PREFIX):
+        if name in done:
             continue
         if (fitted := run.fitted(name, folder)) is None:
             proof.notes.append(f"{where}: {name} was not computed again (--baselines fits those that are named)")
@@ -111,18 +125,19 @@ def _compare_scored_forecasts(proof: Proof, run: AuditedRun, folder: Run, split:
     losses |= {other: ours.bits[MODEL][place] for other in events.bits if other.startswith(RUN_PREFIX)}
     for predictor, bits in losses.items():
         _compare_losses(proof, where, predictor, bits - events.bits[predictor], SAME_BITS)
-    _compare_baselines(proof, run, where, rows, events, stored["baselines"])
+    _compare_baselines(proof, run, where, rows, events, stored["baselines"], losses.keys())
     looks = enumerate(model_looks(corpus, split), start=1)
     numbers = [number for number, look in looks if look.checkpoint_sha256 == digest]
     in_ledger = stored["looks"] in (numbers if is_recorded(corpus, split) else [None])
     proof.check(in_ledger, f"{where}: the ledger has no such look at these forecasts")
     figures = judge(corpus, split, rows, events)
-    caveat = f"{missing:,} of the {len(ours):,} events of the split "
-    proof.check("".join(stored["caveats"][:1]).startswith(caveat), f"{where}: not told that {caveat}are missing")
-    figures["caveats"] = stored["caveats"][:1] + figures["caveats"]
-    figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons"))
-    figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256}
-    figures |= {"experiment": name, "num_missing": missing}
+    unused = re.search(r"([\d,]+) lines", "".join(stored["caveats"][:1]))  # of a table that is not here
+    num_unused = int(unused[1].replace(",", "")) if unused else 0
+    proof.check(stored["form"] in FORMS, f"{where}: forecasts of an unknown form, {stored['form'][:80]}")
+    figures["caveats"].insert(0, caveat_of_missing(missing, len(ours), num_unused, stored["form"]))
+    figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons", "precision", "ledger_sha256"))
+    figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256, "seed": 0, "step": 0}
+    figures |= {"experiment": name, "run": name, "split": split, "num_missing": missing}
     _compare_named(proof, figures, stored, where, {})
     proof.notes.append(f"{where}: forecasts of others, taken as they were given")
 
@@ -134,8 +149,10 @@ def _compare_losses(proof: Proof, where: str, name: str, difference: Floats, tol
 
 
 def compare_figures(proof: Proof, ours: Any, stored: Any, path: str, absolute: float = ABSOLUTE) -> None:
-    """Every value of what was computed again must be in the file."""
+    """Every value of what was computed again must be in the file, and no other."""
     if isinstance(ours, dict):
+        added = sorted(stored.keys() - ours.keys()) if isinstance(stored, dict) else []
+        proof.check(not added, f"{path}: the file has {', '.join(added)}, which nothing gives")
         for key, value in ours.items():
             inside = stored.get(key) if isinstance(stored, dict) else None
             compare_figures(proof, value, inside, f"{path}.{key}", absolute)
@@ -159,19 +176,31 @@ def _compare_evaluation(
     dependence = Dependence.read(run.files.dependence, run.checkpoint.sha256) if stored.get("joint") else None
     fits = Path(stored["baselines"]) if stored.get("baselines") else None
     figures = judge(run.corpus, split, rows, events, run.model, dependence, fits)
+    if not stored.get("joint") and run.files.dependence.is_file():
+        proof.notes.append(f"{split}: the evaluation has no joint figures, and {run.files.dependence.name} is there")
     if stored.get("all_tests"):
         tests = [name for name in run.files.evaluated_splits() if name.startswith("test-")]
         figures["all_tests"] = compare_tests(run.files.path, tests, list(events.bits))
     if stored.get("seeds"):
-        seeds = {}
+        seeds, models = {}, [run.checkpoint]
         try:
             for name in next(iter(stored["seeds"].values()))["bits"]:
                 # Runs of other seeds are where they were evaluated, or beside this one.
                 folder = Path(name) if Path(name).is_dir() else run.files.path.parent / Path(name).name
                 scored = events if name == stored.get("run") else read_events(folder, split, same_as=events)
                 seeds[name] = scored.bits[MODEL]
+                if scored is not events:
+                    model, chosen = ModelPredictor.load(Run(folder).best, "cpu"), run.draw(rows)
+                    models.append(model.checkpoint)
+                    now = event_bits(model.predict_proba(run.corpus, rows[chosen]), events.buckets[chosen])
+                    own = run.rounding(split, None).explains(seeds[name][chosen] - now)
+                    proof.check(own, f"{split}: seeds: the losses of {name} are not its checkpoint's", len(chosen))
             figures["seeds"] = compare_seeds(events, seeds)
-        except DataError as error:
+            recipes = {experiment_of_checkpoint(each).with_changes(seed=0).sha256 for each in models}
+            different = {each.sha256 for each in models}, {each.provenance.seed for each in models}
+            other_seeds = len(recipes) == 1 and all(len(each) == len(models) for each in different)
+            proof.check(other_seeds, f"{split}: seeds: not different seeds of one experiment")
+        except UserError as error:
             proof.notes.append(f"{split}: not recomputed: seeds ({error.problem}: {error.where})")
     if stored.get("ledger_sha256") is None and stored.get("sample") is None:  # which version 0.1 does not have
         proof.notes.append(f"{split}: not compared: sample")
@@ -245,12 +274,24 @@ def _compare_page(proof: Proof, run: AuditedRun) -> None:
     except (UserError, ValueError, RecursionError) as error:
         proof.check(False, f"{REPORT_NAME} is not of these files and this version: {str(error).splitlines()[0]}")
         return
-    # Looks after the page was written are not on it.
+    evaluations = run.evaluations()
+    known = {*vars(contents.inputs).values(), *(each.get(name) for each in evaluations.values() for name in PATHS)}
+    if told := [text for text in (inputs.run, inputs.corpus, inputs.corpus_problem) if text not in known]:
+        proof.notes.append(f"{REPORT_NAME} was written elsewhere, by its own word: {'; '.join(map(repr, told))}")
+    # Looks after the page was written are not on it; those that its evaluations know of are.
+    tests = [each.get("ledger_sha256") for split, each in evaluations.items() if is_recorded(corpus, split)]
+    if inputs.ledger_sha256 in heads:
+        hidden = [head for head in tests if head in heads[heads.index(inputs.ledger_sha256) + 1 :]]
+        proof.check(not hidden, f"{REPORT_NAME} leaves out looks that its evaluations know of")
     matplotlib, head = contents.inputs.matplotlib, inputs.ledger_sha256 if inputs.ledger_sha256 in heads else heads[-1]
     contents = replace(contents, inputs=replace(inputs, ledger_sha256=head if inputs.corpus else None))
     if inputs.corpus is None:
         contents = replace(contents, corpus=None)
-    expected, stored = _parts(render(contents)), _parts(page)
+    try:
+        expected, stored = _parts(render(contents)), _parts(page)
+    except Exception as error:  # figures that make no sense together
+        proof.check(False, f"{REPORT_NAME} cannot be made from these files: {type(error).__name__}: {error}")
+        return
     same = [name for name, _ in expected] == [name for name, _ in stored]
     if not proof.check(same, f"{REPORT_NAME} has other sections or figures than `vaiom report` writes"):
         return
@@ -272,7 +313,7 @@ def _compare_page(proof: Proof, run: AuditedRun) -> None:
 def _parts(page: str) -> list[tuple[str, str]]:
     """The sections of a page by name, without figures, then each figure."""
     figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    text = re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+    text = re.sub(r"<svg.*?</svg>", "<svg>", page, flags=re.DOTALL)
     first, *rest = re.split(r'<section id="(\w+)"', text)
     return [("top", first), *zip(rest[::2], rest[1::2], strict=True), *((FIGURES, figure) for figure in figures)]
 
@@ -282,22 +323,17 @@ def _parts(page: str) -> list[tuple[str, str]]:
     "how assets depend on each other: Train alone fits the same; before a stamp, with all rows after it scrambled, too",
 )
 def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpus: Corpus, config: AuditConfig) -> None:
-    again = fit_dependence(model, corpus)
+    rng, held_out = np.random.default_rng(config.seed), corpus.split_codes == corpus.splits.code(VALIDATION)
+    again = fit_dependence(model, _scrambled_after(corpus, _end_of_train(corpus), rng))
     for name, stored in vars(fit).items():
         fitted = getattr(again, name)
         same = stored == fitted
         if isinstance(stored, np.ndarray):
             same = stored.shape == fitted.shape and np.allclose(stored, fitted, rtol=0, atol=FIT_TOLERANCE)
         proof.check(same, f"Train gives another {name}: {fitted}, not {stored}")
-    rng, held_out = np.random.default_rng(config.seed), corpus.split_codes == corpus.splits.code(VALIDATION)
     for cut in rng.choice(np.unique(corpus.timestamps[held_out]), config.cuts):
-        order = np.arange(len(corpus))
-        for rows in corpus.asset_slices.values():
-            later = rows.start + int((corpus.timestamps[rows] <= cut).sum())
-            order[later : rows.stop] = rng.permutation(order[later : rows.stop])
-        damaged = {name: column[order] for name, column in corpus.columns.items() if name != "timestamp"}
         states = []
-        for each in (corpus, replace(corpus, columns={**corpus.columns, **damaged})):
+        for each in (corpus, _scrambled_after(corpus, cut, rng)):
             panel = make_panel(model, each, cut + 1, cut + 1, DEPENDENCE_STAMPS)
             *_, last = panel.states(fit)
             states.append((panel.stamps, last.covariance))
@@ -307,6 +343,21 @@ def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpu
     proof.notes.append(f"{config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
 
 
+def _end_of_train(corpus: Corpus) -> np.datetime64:
+    """The last moment of Train."""
+    return np.datetime64(corpus.splits.train_end, "us") - np.timedelta64(1, "us")
+
+
+def _scrambled_after(corpus: Corpus, cut: np.datetime64, rng: np.random.Generator) -> Corpus:
+    """The corpus with each asset's rows after a cut in another order, at the stamps that were there."""
+    order = np.arange(len(corpus))
+    for rows in corpus.asset_slices.values():
+        later = rows.start + int((corpus.timestamps[rows] <= cut).sum())
+        order[later : rows.stop] = rng.permutation(order[later : rows.stop])
+    damaged = {name: column[order] for name, column in corpus.columns.items() if name != "timestamp"}
+    return replace(corpus, columns={**corpus.columns, **damaged})
+
+
 @claim(
     "i. horizons",
     "Train alone fits the same horizons; a target is its own bars and no other; losses and figures computed again",
@@ -314,8 +365,9 @@ def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpu
 def prove_horizons(proof: Proof, run: AuditedRun) -> None:
     corpus, horizons = run.corpus, load_horizons(run.files.horizons, run.checkpoint)
     views = {fit.bars: at_horizon(corpus, fit) for fit in horizons.fitted.fits}
+    train = _scrambled_after(corpus, _end_of_train(corpus), np.random.default_rng(run.config.seed))
     for horizon, view in views.items():
-        same = to_json(fit_horizon(corpus, horizon)) == to_json(view.at)
+        same = to_json(fit_horizon(train, horizon)) == to_json(view.at)
         proof.check(same, f"{horizon} bars: Train fits other buckets, shape or scale")
         _prove_targets(proof, view, run.config.seed)
     for split, stored in run.evaluations().items():
@@ -336,9 +388,9 @@ def prove_horizons(proof: Proof, run: AuditedRun) -> None:
                 continue
             moved = float(np.abs(events.probs - ours.probs).max())
             proof.check(moved <= HORIZON_FIGURE, f"{where}: a probability differs by {moved:.1e} from the heads'")
-            compare_figures(proof, to_json(figures_of_horizon(views[score.bars], rows, events)), stored_score, where)
             now = {name: getattr(score, name) for name in ("wider", "variance_of_steps", "variance_realised")}
-            compare_figures(proof, now, stored_score, where, HORIZON_FIGURE)
+            figures = figures_of_horizon(views[score.bars], rows, events) | now
+            _compare_named(proof, figures, stored_score, where, dict.fromkeys(now, HORIZON_FIGURE))
             for name, losses in events.bits.items():
                 if name in ours.bits:
                     allowed = HORIZON_FIGURE if name in (MODEL, ROOT_OF_TIME) else BASELINE_BITS

@@ -37,7 +37,7 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
     tokenizer, origin = model.checkpoint.tokenizer, model.checkpoint.provenance
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
-    forecasts, settled, num_late = _read_in_order(proof, file, model.checkpoint.sha256)
+    forecasts, settled, times = _read_in_order(proof, file, model.checkpoint.sha256)
     corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
     symbols, stamps = np.array([key[0] for key in forecasts], np.str_), [key[1] for key in forecasts]
     places = find_rows(corpus, corpus.timestamps, symbols, np.array(stamps, "datetime64[us]"))
@@ -59,13 +59,18 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
         proof.check(bool(same), f"{forecast.symbol}, {forecast.as_of}: the model forecasts otherwise")
     proof.notes.append(f"{len(repeated)} of {len(rows)} forecasts made again, largest difference {largest:.1e}")
     _score(proof, model, corpus, rows, entries, repeated)
+    ends = {key: corpus.target_timestamps[row].astype("datetime64[us]").item() for row, key in keys.items()}
+    ends |= {key: bar.target_time for key, bar in settled.items() if key in keys.values()}
+    num_late = sum(times[key] > (end + CLOCK_ALLOWANCE).isoformat() for key, end in ends.items() if end)
     if num_late:
         proof.notes.append(f"{num_late} forecasts were recorded after their bar by the service's own clock")
     proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
 
 
-def _read_in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Commitment], dict[Key, Settlement], int]:
-    """The last forecast before each bar, the bar as recorded, and how many forecasts were recorded after their bar."""
+def _read_in_order(
+    proof: Proof, file: Path, model: str
+) -> tuple[dict[Key, Commitment], dict[Key, Settlement], dict[Key, str]]:
+    """The last forecast before each bar, the bar as recorded, and when each forecast was recorded."""
     commitments: dict[Key, Commitment] = {}
     settled: dict[Key, Settlement] = {}
     times: dict[Key, str] = {}
@@ -85,8 +90,7 @@ def _read_in_order(proof: Proof, file: Path, model: str) -> tuple[dict[Key, Comm
     proof.check(bool(own), f"no forecast of this model, {model[:16]}")
     if len(own) < len(commitments):
         proof.notes.append(f"{len(commitments) - len(own)} forecasts of other models are not judged")
-    ends = {key: (settled[key].target_time + CLOCK_ALLOWANCE).isoformat() for key in own if key in settled}
-    return own, settled, sum(times[key] > end for key, end in ends.items())
+    return own, settled, times
 
 
 def _score(

@@ -36,7 +36,6 @@ MAX_SHIFT_HOURS = 1_000
 LEARNING_ROWS, FUTURE_ROWS = 64, 48  # around a short cut: before the first whole window, and after the cut
 DAY, LONG_WEEKEND = np.timedelta64(1, "D"), np.timedelta64(84, "h")
 HOURS_OF_WEEK = 168
-SAMPLED_STEPS = 200  # of the sampler's stream
 PROBABILITY_TOLERANCE = 1e-5  # matrix products of other shapes may round FP32 sums otherwise
 ASKED_ALONE, ASKED_TOGETHER = 12, 192
 SAME_SIGNS = 32  # successive moves with the same signs make a candidate; as many more are then compared by size
@@ -111,7 +110,9 @@ def prove_future(proof: Proof, pipeline: Pipeline, bars: Bars, before: Corpus, c
             old, new = (pipeline.corpus(each, tokenizer) for each in (near, damage_after(near, cut, how, rng)))
             _compare(proof, without_model, old, new, cut, f"{how} after {cut} ({kind})", rng)
             num_short += 1
-    proof.notes.append(f"{num_short} short cuts: hours of the week, missing bars, week ends, holidays, ends of assets")
+    proof.notes.append(
+        f"{num_short} short cuts: hours of the week, months, missing bars, week ends, holidays, ends of assets"
+    )
 
 
 def rare_moments(bars: Bars) -> dict[str, Array]:
@@ -143,6 +144,9 @@ def rare_moments(bars: Bars) -> dict[str, Array]:
         hours = stamps.astype("datetime64[h]").astype(np.int64) % HOURS_OF_WEEK
         for hour in np.unique(hours):
             moments.setdefault(f"hour {hour} of the week", []).append(stamps[hours == hour])
+        months = stamps.astype("datetime64[M]")
+        for month in np.unique(months):
+            moments.setdefault(f"in {month}", []).append(stamps[months == month])
     end = max(frame["Datetime"].to_numpy()[-1] for frame in bars.values())
     unique = {kind: np.unique(np.concatenate(each)) for kind, each in moments.items()}
     return {kind: each[each < end] for kind, each in unique.items() if (each < end).any()}
@@ -245,16 +249,15 @@ def prove_chronology(proof: Proof, pipeline: Pipeline, corpus: Corpus) -> None:
         at = times[lacking[0]] if len(lacking) else ""
         proof.check(not len(lacking), f"{name} lacks {len(lacking)} valid targets, the first at {at}", len(rows))
     sampler = pipeline.sampler(corpus)
-    for step in range(1, SAMPLED_STEPS + 1):
+    for step in range(1, pipeline.train.steps + 1):
         ends = sampler.draw(step)
-        rows = ends[:, None] + np.arange(1 - context, 1)
-        crosses = rows[:, 0] < starts[np.searchsorted(starts, ends, side="right") - 1]
+        crosses = ends - context + 1 < starts[np.searchsorted(starts, ends, side="right") - 1]
         proof.check(not crosses.any(), f"step {step}: {crosses.sum()} windows begin before their asset", len(ends))
-        targets = times[np.maximum(rows, 0)]
+        targets = times[ends]  # the last ones of their windows
         late_targets = targets[~(targets < end)]  # a target that is not there yet is outside too
         problem = f"step {step}: a window holds the target at {', '.join(map(str, late_targets[:1]))}, after Train"
-        proof.check(not len(late_targets), problem, rows.size)
-    proof.notes.append(f"{SAMPLED_STEPS} steps of the sampler")
+        proof.check(not len(late_targets), problem, len(ends))
+    proof.notes.append(f"{pipeline.train.steps} steps of the sampler")
 
 
 def valid_targets(corpus: Corpus, split: str, history: int) -> Rows:
@@ -335,14 +338,14 @@ def prove_duplicates(proof: Proof, returns: Mapping[str, Returns], spans: Mappin
     order = np.argsort(code, kind="stable")
     # Every window that has a twin is beside one of them.
     twins = np.flatnonzero(code[order][1:] == code[order][:-1])
-    step, seen = _median_step(moves), set()
+    seen = set()
     for pair in zip(order[twins], order[twins + 1], strict=True):
         sizes = [np.abs(moves[asset[each]].log_ret[place[each] :][: 2 * SAME_SIGNS]) for each in pair]
         when = [int(moves[asset[each]].seconds[place[each]]) for each in pair]
         x, y = (each - each.mean() for each in sizes)
         same = x @ y >= SAME_MOVES * np.sqrt((x @ x) * (y @ y)) > 0
         # Assets that move together at one time are no copies.
-        if not same or abs(when[0] - when[1]) < 2 * SAME_SIGNS * step:
+        if not same or when[0] == when[1]:
             continue
         splits = [next((name for name, span in spans.items() if span[0] <= t <= span[1]), "no split") for t in when]
         names = [symbols[asset[each]] for each in pair]

@@ -14,17 +14,18 @@ import numpy as np
 from vaiom.audit.leakage import valid_targets
 from vaiom.audit.pipeline import SAMPLED, AuditedRun
 from vaiom.audit.proof import Proof, claim
+from vaiom.errors import UserError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, is_recorded, ledger_heads, model_looks, read_ledger
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import difference_of, event_bits, read_events, score_events
-from vaiom.events.corpus import Corpus
+from vaiom.events.corpus import Corpus, count_events
 from vaiom.events.splits import VALIDATION
 from vaiom.files import sha256_file
 from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, METRICS_NAME, Run
 from vaiom.training.devices import resolve_device
-from vaiom.training.experiment import experiment_of_checkpoint, experiment_of_run
-from vaiom.training.loop import train
+from vaiom.training.experiment import changed, experiment_of_checkpoint, experiment_of_run
+from vaiom.training.loop import require_start, teachers_of, train
 
 if TYPE_CHECKING:
     from vaiom.events.build import CorpusConfig
@@ -40,8 +41,19 @@ STANDARD_ERRORS, ENOUGH = 5, 1_024  # of a mean over drawn events, and how many 
 )
 def prove_provenance(proof: Proof, corpus: Corpus, bars: Path | None = None, run: AuditedRun | None = None) -> None:
     # Opening the corpus compared each of its files with the manifest.
-    edges = corpus.tokenizer.to_json()["inner_edges"]
-    proof.check(edges == corpus.manifest["edges"], "the manifest lists other edges", 1 + len(corpus.columns))
+    proof.count += len(corpus.columns)
+    tokenizer, taken = corpus.tokenizer, Counter[str]()
+    for entry in corpus.manifest["inputs"]:
+        taken[entry["symbol"]] += entry["rows_taken"]
+    told = {
+        "edges": tokenizer.to_json()["inner_edges"],
+        "classes": dict(zip(tokenizer.symbols, tokenizer.classes, strict=True)),
+        "events": {name: sum(counts.values()) for name, counts in count_events(corpus).items()},
+    }
+    for name, value in told.items():
+        proof.check(corpus.manifest[name] == value, f"the manifest lists other {name}")
+    sizes = {symbol: rows.stop - rows.start for symbol, rows in corpus.asset_slices.items()}
+    proof.check(taken == sizes, "the manifest lists inputs of other rows")
     if like := corpus.manifest.get("like"):
         proof.notes.append(f"its buckets are of a model, {like[:16]}: what they were fitted on is not shown here")
     if bars is None:
@@ -68,8 +80,36 @@ def prove_provenance(proof: Proof, corpus: Corpus, bars: Path | None = None, run
     # The hash leaves out what may change when a run is resumed.
     same = experiment_of_run(run.files.path).sha256 == experiment_of_checkpoint(best).sha256
     proof.check(same, f"{CONFIG_NAME} describes another experiment")
+    for name, (new, old) in changed(experiment_of_checkpoint(best), experiment_of_run(run.files.path)).items():
+        proof.notes.append(f"{CONFIG_NAME} says {name} {new}, {BEST_NAME} {old}: as after resuming with other settings")
+    if seen is not corpus and origin.purpose != USE:
+        proof.notes.append("the run has other split boundaries than its corpus was built with")
+    _check_ancestors(proof, run)
     for split, stored in run.evaluations().items():
         _check_evaluation(proof, run, split, stored)
+
+
+def _check_ancestors(proof: Proof, run: AuditedRun) -> None:
+    """What it started from, and its teachers, have seen nothing that it holds out."""
+    origin, experiment = run.checkpoint.provenance, experiment_of_checkpoint(run.checkpoint)
+    if origin.start_sha256 and not run.files.start.is_file():
+        proof.notes.append(f"{run.files.start.name}, the weights that it started from, is gone")
+    elif origin.start_sha256:
+        start = load_checkpoint(run.files.start)
+        proof.check(start.sha256 == origin.start_sha256, f"{run.files.start.name} is not what it started from")
+        try:
+            require_start(start, run.corpus, experiment)
+        except UserError as error:
+            proof.check(False, f"{run.files.start.name}: {error.problem}")
+    for number, expected in enumerate(teachers_of(experiment), start=1):
+        best = Run(run.files.teachers / str(number)).best
+        if not best.is_file():
+            proof.notes.append(f"teacher {number} is gone: what it has learned from is not shown")
+            continue
+        teacher = load_checkpoint(best)
+        same = teacher.provenance.splits == origin.splits and teacher.provenance.corpus_sha256 == origin.corpus_sha256
+        same &= experiment_of_checkpoint(teacher).sha256 == expected.sha256
+        proof.check(same, f"teacher {number} is of another corpus, other boundaries or another experiment")
 
 
 def _check_evaluation(proof: Proof, run: AuditedRun, split: str, stored: dict[str, Any]) -> None:
@@ -79,6 +119,9 @@ def _check_evaluation(proof: Proof, run: AuditedRun, split: str, stored: dict[st
     names = ("experiment", "seed", "step")
     same = all(stored.get(name) == getattr(origin, name) for name in names)
     proof.check(same, f"{split}: says another experiment, seed or step than the checkpoint", len(names))
+    proof.check(stored.get("split") == split, f"{split}: the file says that it is of {stored.get('split')}")
+    known = stored.get("precision") in (None, "float32", "float16", "bfloat16")
+    proof.check(known, f"{split}: scored in an unknown precision, {stored.get('precision')}")
     same = stored.get("corpus_sha256") in (corpus.sha256, origin.corpus_sha256)
     proof.check(same, f"{split}: evaluated on another corpus")
     rows = valid_targets(corpus, split, run.history)
@@ -176,7 +219,11 @@ def _check_log(proof: Proof, run: AuditedRun) -> None:
     """The selected model is a recorded step, none has fewer Validation bits, and no Validation is missing."""
     config = experiment_of_run(run.files.path).train
     step, own = run.checkpoint.provenance.step, run.checkpoint.provenance.validation_bits
-    bits = run.files.validation_bits()
+    bits, log = run.files.validation_bits(), run.files.read_metrics()
+    steps = [entry["step"] for entry in log if "validation_bits" in entry]
+    in_order = steps == sorted(bits) and all(isinstance(each, float) and math.isfinite(each) for each in bits.values())
+    if not proof.check(in_order, f"{METRICS_NAME} has a Validation twice, out of order or without a number"):
+        return
     proof.check(own == bits.get(step), f"{BEST_NAME} says step {step} with {own} bits, the run otherwise")
     fewest, last = min(bits, key=lambda key: bits[key], default=None), max(bits, default=0)
     problem = f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}"
@@ -206,6 +253,8 @@ def _check_validation(proof: Proof, run: AuditedRun) -> None:
         mean, margin = float(losses.mean()), allowed
         if len(chosen) < len(rows):
             margin += STANDARD_ERRORS * float(losses.std()) / math.sqrt(len(chosen))
+        named = file == run.files.best or file == run.files.checkpoint(step)
+        proof.check(named, f"{file.name} is the checkpoint of step {step}")
         for where, said in ((file.name, claimed), (METRICS_NAME, logged.get(step))):
             holds = said is not None and abs(said - mean) <= margin
             problem = f"{where} claims {said} Validation bits at step {step}, its events cost {mean:.6f}"
@@ -218,8 +267,11 @@ def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look
     stored, own = run.evaluations(), run.checkpoint.sha256
     # A refit looks in the name of the model that it was refitted from, under its own.
     names = {run.files.path.name, *(Path(str(each.get("run"))).name for each in stored.values())}
-    for split in {look.split for look in looks if look.checkpoint_sha256 == own and look.run in names}:
-        proof.check(split in stored, f"{split}: looked at, but its evaluation is gone (vaiom evaluate)")
+    for split, name in sorted({(look.split, look.run) for look in looks if look.checkpoint_sha256 == own}):
+        if name in names:
+            proof.check(split in stored, f"{split}: looked at, but its evaluation is gone (vaiom evaluate)")
+        elif split not in stored:
+            proof.notes.append(f"{split}: looked at with this checkpoint as {name}, and its evaluation is not here")
     for split, each in stored.items():
         head = each.get("ledger_sha256")
         known = head is None or head in heads
@@ -234,3 +286,6 @@ def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look
             # Other processes that scored at the same time may have been counted too.
             counted = bool(numbers) and numbers[0] <= (each.get("looks") or 0) <= len(models)
             proof.check(counted, f"{split}: scored {each.get('looks')} times by then, the ledger says otherwise")
+            if counted and each["looks"] < numbers[-1]:
+                again = f"look {numbers[-1]} by then was of the same checkpoint"
+                proof.notes.append(f"{split}: counts {each['looks']} looks, and {again}")

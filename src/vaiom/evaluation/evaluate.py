@@ -48,6 +48,8 @@ from vaiom.training.windows import hidden_states
 
 RUN_PREFIX = "run "
 """Before the name of the run that forecasts are scored against, as a predictor."""
+FORMS = ("probabilities", "quantiles", "samples")
+"""In which tables of forecasts of others may hold them."""
 NUM_STRETCHES = 16
 STRETCH_EVENTS = 128
 
@@ -376,3 +378,10 @@ def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
         empty = ", ".join(map(str, sample.empty_buckets))
         out.append(f"No event ended in bucket {empty}: no figure there, and calibration is untested.")
     return out
+
+
+def caveat_of_missing(missing: int, num_events: int, unused: int, form: str) -> str:
+    """How many events of a split have no forecast, and how many forecasts no event, in words."""
+    share = missing / num_events
+    caveat = f"{missing:,} of the {num_events:,} events of the split ({share:.2%}) are missing and not scored; "
+    return caveat + f"{unused:,} lines of the table, which holds {form}, belong to no event of it."

@@ -15,7 +15,7 @@ from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, s
 from vaiom.baselines.store import load_losses
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.evaluate import RUN_PREFIX, ForecastScore, judge, require_own
+from vaiom.evaluation.evaluate import FORMS, RUN_PREFIX, ForecastScore, caveat_of_missing, judge, require_own
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import rows_of
 from vaiom.evaluation.scores import MODEL, Times, find_rows, losses_of, read_events, score_events, write_events
@@ -32,11 +32,8 @@ from vaiom.model.checkpoint import load_model
 from vaiom.run import Run, find_run
 
 # What columns are called, and the fewest of them; the first form that a table has is taken.
-FORMS = {
-    "probabilities": (r"p(?:rob_)?([1-9]|1[0-6])", NUM_RETURN_BUCKETS),
-    "quantiles": (r"q?(0?\.\d*[1-9]\d*)", 3),
-    "samples": (r"s(?:ample|(\d+))", 1),
-}
+_COLUMNS = ((r"p(?:rob_)?([1-9]|1[0-6])", NUM_RETURN_BUCKETS), (r"q?(0?\.\d*[1-9]\d*)", 3), (r"s(?:ample|(\d+))", 1))
+COLUMNS_BY_FORM = dict(zip(FORMS, _COLUMNS, strict=True))
 SUM_TOLERANCE = 1e-4
 PRIOR_SAMPLES = NUM_RETURN_BUCKETS / 2  # of Train's shares: Jeffreys' weight, half a sample in each bucket
 MOVES, FEW_MISSED = (1, -1, 2, -2, 3, -3), 3  # bars that stamps or clocks may be off; fewer stamps cannot tell
@@ -103,10 +100,8 @@ def score(
     looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
     scored = score_events(corpus, common, losses, probs)
     figures = judge(corpus, split, common, scored)
-    share, unused = missing / len(events), (~np.isin(rows, events)).sum()
-    caveat = f"{missing:,} of the {len(events):,} events of the split ({share:.2%}) are missing and not scored; "
-    caveat += f"{unused:,} lines of the table, which holds {form}, belong to no event of it."
-    figures["caveats"].insert(0, caveat)
+    unused = int((~np.isin(rows, events)).sum())
+    figures["caveats"].insert(0, caveat_of_missing(missing, len(events), unused, form))
     figures |= {"split": split, "run": name, "experiment": name, "checkpoint_sha256": digest, "looks": looks}
     figures |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "form": form, "num_missing": missing}
     figures |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256}
@@ -166,9 +161,11 @@ def _read_table(source: Any) -> pl.DataFrame:
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:
     """The corpus row before each line's target, the form of the forecasts, and their values with a column per level."""
-    matches = {form: [re.fullmatch(pattern, each) for each in frame.columns] for form, (pattern, _) in FORMS.items()}
+    matches = {
+        form: [re.fullmatch(pattern, each) for each in frame.columns] for form, (pattern, _) in COLUMNS_BY_FORM.items()
+    }
     named = {form: {match[1] or "": match[0] for match in own if match} for form, own in matches.items()}
-    form = next((form for form, (_, fewest) in FORMS.items() if len(named[form]) >= fewest), "")
+    form = next((form for form, (_, fewest) in COLUMNS_BY_FORM.items() if len(named[form]) >= fewest), "")
     known = {"time": corpus.timestamps, "target_time": corpus.target_timestamps}
     times = [each for each in known if each in frame.columns]
     if "symbol" not in frame.columns or not times or not form:

@@ -93,8 +93,7 @@ def judge_horizons(
             continue
         at = np.searchsorted(steps, own)
         probs = horizons.probs(seen[at], inputs[own], view.horizon)
-        fits = {name: find_fit(name, view, config.history, baselines) for name in STORED}
-        fitted = [fit for fit in fits.values() if fit]
+        fitted = [fit for name in STORED if (fit := find_fit(name, view, config.history, baselines))]
         losses = losses_of([Frequency(), HourOfWeek(), *fitted], view, own, config.history)
         losses[ROOT_OF_TIME] = event_bits(root_of_time(view, own, one[at]), view.target_return[own])
         events = score_events(view, own, losses, probs)
@@ -105,7 +104,6 @@ def judge_horizons(
         both = np.isfinite(narrower[at])
         score = HorizonScore(
             **figures_of_horizon(view, own, events),
-            not_fitted=[name for name, fit in fits.items() if fit is None],
             wider=float(np.mean(widths[at][both] > narrower[at][both])),
             variance_of_steps=float(np.mean(further.std() ** 2) / np.mean(along)),
             variance_realised=float(np.mean(view.log_ret_next[own] ** 2) / np.mean(further.std() ** 2)),
@@ -126,6 +124,7 @@ def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) ->
         "zero_share": float(np.mean(complete == 0)),
         "bits": events.mean_bits,
         "gains": {name: paired_gain(events, name) for name in events.bits if name != MODEL},
+        "not_fitted": [name for name in STORED if name not in events.bits],
         "quantiles": {str(level): float(each) for level, each in zip(LEVELS, quantiles, strict=True)},
     }
 
