@@ -247,6 +247,7 @@ def test_json_and_csv_hold_every_figure_of_each_forecast() -> None:
             flat |= {f"{short}{level}_{side}": x for side, own in risks[name].items() for level, x in own.items()}
         flat |= {f"p{bucket}": p for bucket, p in enumerate(dist.probs.tolist(), start=1)}
         assert line == {name: str(value) for name, value in flat.items()}
+    assert as_csv([other]).splitlines() == as_csv([plain, other]).splitlines()[::2]
     again = dataclasses.replace(other, symbol="EURJPY", notes=("old",))
     assert notes_of([plain, other, again]) == ["USDJPY: masked: x", "USDJPY, EURJPY: old"]
 
