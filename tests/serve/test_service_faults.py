@@ -117,9 +117,10 @@ def test_a_service_that_stops_follows_no_more(tiny: TinyRun, tmp_path: Path, mon
             health = {"lag_seconds": None, "failures": 0, "problem": None, "corrections": 0, "clock_drift_seconds": 0.0}
             assert feeds == dict.fromkeys(SYMBOLS, health)
             assert not stopped.is_set()
+        assert service.follower.stop.is_set()
+        stopped.wait()
 
     asyncio.run(run())
-    stopped.wait()
 
 
 def test_a_model_that_cannot_forecast_ends_the_service(
