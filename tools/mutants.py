@@ -333,11 +333,12 @@ class Measured:
         """The tests that run a line by themselves, and all that run it; likely and quick ones first."""
         by_line = self.lines.get(str(mutant.file), {})
         contexts = {each for line in mutant.lines for each in by_line.get(line, [])}
+        own = f"tests/{mutant.file.parts[2]}/"  # a room's own tests are the likeliest to notice
         if runs_at_import(mutant):  # coverage names whoever imported the file first: all that use it are meant
             contexts = {each for line in by_line.values() for each in line}
+            contexts |= {test for test in self.seconds if test.startswith(own)}
         direct = contexts & self.seconds.keys()
         every = direct.union(*(self.users[each.removeprefix(FIXTURE)] for each in contexts if each.startswith(FIXTURE)))
-        own = f"tests/{mutant.file.parts[2]}/"  # a room's own tests are the likeliest to notice
 
         def ordered(tests: Collection[str]) -> list[str]:
             kept = (test for test in tests if test not in self.failed)

@@ -143,11 +143,12 @@ def test_figures_may_be_written_elsewhere_with_the_model_and_never_into_a_packag
     ]
     assert Run(out).best.read_bytes() == Run(run).best.read_bytes()
     assert (found.run, sorted(run.rglob("*")), bool(reported)) == (str(out), before, True)
-    shutil.copytree(run, place / "models" / "ours")
+    ours = place / "models" / "ours"
+    shutil.copytree(run, ours, ignore=shutil.ignore_patterns("evaluation-*"))
     monkeypatch.setattr("vaiom.evaluation.evaluate.MODELS", place / "models")
     with pytest.raises(ConfigError, match="packaged model is not written into"):
-        evaluate_run(place / "models" / "ours", corpus, "validation", device="cpu")
-    assert not Run(place / "models" / "ours").evaluation("validation").exists()
+        evaluate_run(ours, corpus, "validation", device="cpu")
+    assert not Run(ours).evaluation("validation").exists()
 
 
 ROUGH = "The month-clustered interval rests on {} blocks only: take it as a rough width."

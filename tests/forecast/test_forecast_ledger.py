@@ -234,4 +234,5 @@ def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
 
 
 def written_again(ledger: ForecastLedger) -> None:
-    ledger.settle(Settlement(symbol="EURUSD", as_of=NOW, target_time=NOW, model_bits=None, frequency_bits=None))
+    later = NOW + timedelta(hours=9)
+    ledger.settle(Settlement(symbol="EURUSD", as_of=later, target_time=later, model_bits=None, frequency_bits=None))

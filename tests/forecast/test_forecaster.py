@@ -159,7 +159,7 @@ def test_a_long_frame_gives_a_frame_of_its_own_kind(forecaster: Forecaster) -> N
         (table.drop("item"), "'item' is missing"),
         (panda.drop(columns="time"), "'time' is missing"),
         (table.with_columns(item=pl.lit("a/b")), "not usable as a symbol"),
-        (panda.assign(item=panda["item"].mask(panda.index == 5)), "too few bars"),  # a bar of no asset is not dropped
+        (panda.assign(item=panda["item"].mask(panda.index == 5)), "a symbol is missing"),
         (table.reverse(), "goes back in time"),
         ([1], "not a table"),
     ):
