@@ -131,13 +131,12 @@ def _compare_scored_forecasts(proof: Proof, run: AuditedRun, folder: Run, split:
     in_ledger = stored["looks"] in (numbers if is_recorded(corpus, split) else [None])
     proof.check(in_ledger, f"{where}: the ledger has no such look at these forecasts")
     figures = judge(corpus, split, rows, events)
-    unused = re.search(r"([\d,]+) lines", "".join(stored["caveats"][:1]))  # of a table that is not here
-    num_unused = int(unused[1].replace(",", "")) if unused else 0
+    num_unused = stored.get("num_unused", 0)  # of a table that is not here
     proof.check(stored["form"] in FORMS, f"{where}: forecasts of an unknown form, {stored['form'][:80]}")
     figures["caveats"].insert(0, caveat_of_missing(missing, len(ours), num_unused, stored["form"]))
     figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons", "precision", "ledger_sha256"))
     figures |= {"checkpoint_sha256": digest, "run_sha256": run.checkpoint.sha256, "seed": 0, "step": 0}
-    figures |= {"experiment": name, "run": name, "split": split, "num_missing": missing}
+    figures |= {"experiment": name, "run": name, "split": split, "num_missing": missing, "num_unused": num_unused}
     _compare_named(proof, figures, stored, where, {})
     proof.notes.append(f"{where}: forecasts of others, taken as they were given")
 

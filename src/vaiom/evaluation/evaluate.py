@@ -154,6 +154,8 @@ class ForecastScore(Evaluation):
     form: str
     num_missing: int
     """Events of the split without a forecast, or without a loss of the run: they are not scored."""
+    num_unused: int = 0
+    """Forecasts that belong to no event of the split."""
     run_sha256: str | None
     """The checkpoint of the run that they were scored against."""
 

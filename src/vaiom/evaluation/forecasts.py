@@ -104,7 +104,7 @@ def score(
     figures["caveats"].insert(0, caveat_of_missing(missing, len(events), unused, form))
     figures |= {"split": split, "run": name, "experiment": name, "checkpoint_sha256": digest, "looks": looks}
     figures |= {"corpus": str(corpus.path), "corpus_sha256": corpus.sha256, "form": form, "num_missing": missing}
-    figures |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256}
+    figures |= {"baselines": str(baselines) if baselines else None, "run_sha256": run_sha256, "num_unused": unused}
     result = ForecastScore(**figures, seed=0, step=0, all_tests=None, seeds=None)
     if folder is not None:
         write_events(folder, split, scored)
