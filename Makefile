@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container check-light sbom audit-deps docs pictures dist clean
+.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container check-kernels check-light sbom audit-deps docs pictures dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -64,6 +64,11 @@ check-mutants: .venv/installed
 # else. It needs a Python that every user may run: make check-container PYTHON=/usr/bin/python3
 check-container:
 	$(PYTHON) tools/container.py
+
+# The GPU kernels in Triton's interpreter, on a machine without a GPU; Triton, which is large, comes into a folder of its own.
+check-kernels: .venv/installed
+	$(BIN)/pip install --quiet --no-deps --upgrade --target build/triton triton==3.7.1
+	TRITON_INTERPRET=1 PYTHONPATH=build/triton $(BIN)/pytest -m gpu tests/model/test_attention_gpu.py --numprocesses 2
 
 # The parts of this installation, for whoever must know them; pip-audit asks which are known to be vulnerable.
 sbom: .venv/installed

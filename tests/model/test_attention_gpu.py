@@ -1,14 +1,19 @@
-"""The GPU kernels against attention written out, with the very dropout decisions that the kernels take."""
+"""The GPU kernels against attention written out, with the very dropout decisions that the kernels take.
+
+Without a GPU, `make check-kernels` runs the same kernels in Triton's interpreter.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import torch
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [pytest.mark.gpu] if INTERPRETED else [pytest.mark.gpu, on_a_gpu]
 
 SEED = 1_234_567
 
@@ -45,14 +50,14 @@ def test_values_and_gradients(heads: int, size: int, length: int, rate: float, w
     from vaiom.model import attention_gpu
 
     torch.manual_seed(0)
-    qkv = torch.randn(2, length, 3, heads, size, device="cuda", dtype=torch.float16, requires_grad=True)
-    seed = torch.tensor([SEED], device="cuda", dtype=torch.int32)
+    qkv = torch.randn(2, length, 3, heads, size, device=DEVICE, dtype=torch.float16, requires_grad=True)
+    seed = torch.tensor([SEED], device=DEVICE, dtype=torch.int32)
     out, _ = attention_gpu._forward_op(qkv, seed, rate, window)
     gradient = torch.randn_like(out)
     out.backward(gradient)
 
     exact = qkv.detach().float().requires_grad_(True)
-    kept = kept_weights(SEED, 2, heads, length, rate).cuda()
+    kept = kept_weights(SEED, 2, heads, length, rate).to(DEVICE)
     expected = written_out(exact, kept, rate, window)
     expected.backward(gradient.float())
     torch.testing.assert_close(out.float(), expected, atol=5e-3, rtol=5e-3)
@@ -69,6 +74,7 @@ def test_decisions_are_balanced_and_unrelated() -> None:
         assert abs(joint) < 5e-3
 
 
+@on_a_gpu
 def test_dropout_keeps_the_mean() -> None:
     from vaiom.model.decoder import drop
 
