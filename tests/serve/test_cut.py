@@ -20,6 +20,7 @@ from strategies import random_bars
 from vaiom.cli.main import main
 from vaiom.errors import DataError
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.ledger import Removal, read_ledger
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.serve.app import Service
@@ -233,8 +234,10 @@ def test_a_cut_that_fails_removes_nothing(tiny: TinyRun, tmp_path: Path, monkeyp
     assets.store.close()
 
 
-def test_a_cut_that_was_made_is_not_refused(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger that cannot be written keeps no bar: whoever asks for the forecast is told."""
+def test_nothing_is_removed_without_a_record_of_it(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forecasts that followed a wrong bar could not be told from false ones."""
     bars = tiny.later["EURUSD"][:2]
 
     def full(*_: Any) -> None:
@@ -242,14 +245,19 @@ def test_a_cut_that_was_made_is_not_refused(tiny: TinyRun, tmp_path: Path, monke
 
     async def run() -> None:
         options = {"bars": tiny.bars, "ledger": tmp_path / "ledger.jsonl", "api_keys": ("secret",)}
-        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
+        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):
             assert (await push(client, *bars)).status_code == 200
             with monkeypatch.context() as patch:
                 patch.setattr("vaiom.forecast.ledger.ForecastLedger._append", full)
                 url = f"/v1/assets/EURUSD/bars?after={bars[0]['datetime']}"
-                answer = await client.delete(url, headers=KEY)
-                assert (answer.status_code, answer.json()["removed"]) == (200, 1)
-                assert (await client.get("/v1/assets/EURUSD/forecast", headers=KEY)).status_code == 503
+                error = refusal(await client.delete(url, headers=KEY), 503)
+                assert error["problem"] == "the removal could not be put on record"
+                assert service.live.online.streams["EURUSD"].last.isoformat() == bars[1]["datetime"]
+                assert len(service.store.last_bars("EURUSD", 9_999)) == CONTEXT + 2
+            answer = await client.delete(url, headers=KEY)
+            assert (answer.status_code, answer.json()["removed"]) == (200, 1)
+            removal = [each for _, each in read_ledger(tmp_path / "ledger.jsonl") if isinstance(each, Removal)]
+            assert removal == [Removal(symbol="EURUSD", after=datetime.fromisoformat(bars[0]["datetime"]))]
 
     asyncio.run(run())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +105,14 @@ def test_a_stranger_checks_the_ledger(ledger: Path, grown: Path, tiny: TinyRun) 
     service.close()
 
 
-def test_a_wrong_bar_that_was_removed_is_no_evidence(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:
-    """The bar that came in its place settles the forecast, once, in the service as in the audit."""
+@pytest.mark.parametrize("wrong", [1, 3])
+def test_wrong_bars_that_were_removed_are_no_evidence(
+    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path, wrong: int
+) -> None:
+    """Bars that come in their place settle the forecast before them, once, in the service as in the audit.
+
+    Forecasts that had followed the wrong bars are not judged, unless they are made again before their own bar is known.
+    """
     file = tmp_path / "ledger.jsonl"
 
     async def run() -> None:
@@ -113,22 +121,65 @@ def test_a_wrong_bar_that_was_removed_is_no_evidence(ledger: Path, grown: Path, 
             client.headers["X-API-Key"] = "secret"
             for number in range(12):
                 for symbol in SYMBOLS:
-                    path, bar = f"/v1/assets/{symbol}/bars", tiny.later[symbol][number]
+                    path = f"/v1/assets/{symbol}/bars"
                     if number == 7:
+                        for bar in tiny.later[symbol][number : number + wrong]:
+                            prices = {name: 1.01 * bar[name] for name in ("open", "high", "low", "close")}
+                            assert (await client.post(path, json={"bars": [bar | prices]})).status_code == 200
                         before = tiny.later[symbol][number - 1]["datetime"]
-                        wrong = {**bar, **dict.fromkeys(("open", "high", "low", "close"), 1.01 * bar["close"])}
-                        assert (await client.post(path, json={"bars": [wrong]})).status_code == 200
                         assert (await client.delete(f"{path}?after={before}")).status_code == 200
+                    bar = tiny.later[symbol][number]
                     assert (await client.post(path, json={"bars": [bar]})).status_code == 200
 
     asyncio.run(run())
     service, undisturbed = ForecastLedger(file, ""), ForecastLedger(ledger, "")
-    assert service.e_value == pytest.approx(undisturbed.e_value)
+    assert (service.e_value == pytest.approx(undisturbed.e_value)) is (wrong == 1)
     proof = prove_ledger(file, tiny.run, grown)
     assert (proof.verdict, proof.findings) == (PASSED, [])
-    assert f"e = {service.e_value:.3g}" in proof.notes[1]
+    hindsight = 2 * (wrong - 1)
+    assert f"{26 - hindsight} of 26 forecasts made again" in proof.notes[0]
+    unjudged = [note for note in proof.notes if "followed bars that the service removed" in note]
+    assert unjudged == (
+        [f"{hindsight} forecasts followed bars that the service removed: they are not judged"] * (wrong > 1)
+    )
+    against = next(note for note in proof.notes if note.startswith("against frequency"))
+    assert f"e = {service.e_value:.3g}" in against
     service.close()
     undisturbed.close()
+
+
+def test_a_sound_forecast_cannot_be_withdrawn(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:
+    """Bars that are said to have been removed, and are there: what followed them is judged all the same."""
+    removed = {"time": "2025-01-01T00:00:00", "kind": "removed", "symbol": "EURUSD", "after": "1970-01-01T00:00:00"}
+    (tmp_path / "cut.jsonl").write_bytes(ledger.read_bytes())
+    with (tmp_path / "cut.jsonl").open("ab") as stream:
+        stream.write(json.dumps({**removed, "previous": sha256_file(ledger)}).encode() + b"\n")
+    honest, cut = (prove_ledger(each, tiny.run, grown) for each in (ledger, tmp_path / "cut.jsonl"))
+    assert (cut.verdict, cut.findings) == (PASSED, [])
+    assert cut.notes[:3] == honest.notes[:3]
+
+
+def test_forecasts_of_removed_bars_that_never_came_again_are_said(
+    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path
+) -> None:
+    last = tiny.later["EURUSD"][10]["datetime"]
+    for file in grown.iterdir():
+        write_symbol(
+            grown, file.stem, pl.read_parquet(file).filter(pl.col("Datetime") <= pl.lit(last).str.to_datetime())
+        )
+    proof = prove_ledger(ledger, tiny.run, grown)
+    assert (proof.verdict, proof.findings[0]) == (FAILED, "2 forecasts are of bars that the folder does not have")
+    ours = ForecastLedger(copy_of(ledger, tmp_path), "")
+    for symbol in SYMBOLS:
+        ours.remove(symbol, datetime.fromisoformat(last))
+    ours.close()
+    proof = prove_ledger(ours.file, tiny.run, grown)
+    assert (proof.verdict, proof.findings) == (PASSED, [])
+    assert "2 forecasts followed bars that the service removed: they are not judged" in proof.notes
+
+
+def copy_of(file: Path, folder: Path) -> Path:
+    return Path(shutil.copy(file, folder / "copy.jsonl"))
 
 
 def rewritten(ledger: Path, out: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None]) -> Path:

@@ -38,7 +38,7 @@ from simulation.machine import (
 from simulation.models import CONTEXT, HISTORY, KEY, LEARNED, SYMBOLS, Bar, Model, as_tuple
 from vaiom.errors import UserError
 from vaiom.forecast.bars import moment_of, seconds_of
-from vaiom.forecast.ledger import Commitment, ForecastLedger, read_ledger
+from vaiom.forecast.ledger import Commitment, ForecastLedger, Removal, read_ledger
 from vaiom.serve.app import Service
 from vaiom.serve.run import ServeConfig
 from vaiom.serve.state import LiveAssets
@@ -495,6 +495,8 @@ class History:
         for number, (_, entry) in enumerate(read_ledger(self.ledger) if self.ledger else (), start=1):
             if entry is None:
                 raise ViolationError(f"line {number} of the ledger does not follow")
+            if isinstance(entry, Removal):
+                continue
             key = entry.symbol, entry.as_of
             if isinstance(entry, Commitment):
                 committed[key] = entry

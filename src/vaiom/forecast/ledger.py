@@ -66,8 +66,20 @@ class Settlement:
             raise ValueError("bits are not negative")
 
 
-Entry = Commitment | Settlement
-_KINDS: dict[str, type[Entry]] = {"forecast": Commitment, "settled": Settlement}
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """The bars of an asset after a moment were wrong and are gone, with what they settled."""
+
+    symbol: str
+    after: datetime
+
+    def covers(self, symbol: str, stamp: datetime) -> bool:
+        """Whether the bar of this stamp was removed."""
+        return symbol == self.symbol and stamp > self.after
+
+
+Entry = Commitment | Settlement | Removal
+_KINDS: dict[str, type[Entry]] = {"forecast": Commitment, "settled": Settlement, "removed": Removal}
 
 
 class ForecastLedger:
@@ -78,6 +90,8 @@ class ForecastLedger:
         self._last: dict[str, Entry] = {}
         self._settled: dict[tuple[str, datetime], Settlement] = {}
         """The last outcome of each forecast: a wrong bar may have been removed and come again."""
+        self._hindsight: set[tuple[str, datetime]] = set()
+        """Forecasts made again after their bar was known, because bars before it had been wrong."""
         self._e_value: tuple[int, float | None] = 0, None
         """The e-value at a size of the file."""
         self._digest, self._size, self._lock = hashlib.sha256(), 0, threading.Lock()
@@ -111,8 +125,8 @@ class ForecastLedger:
         """The e-value of all settled forecasts against "no better than Frequency"."""
         size, value = self._size, self._e_value[1]
         if size != self._e_value[0]:  # all of them: a ledger of years takes long
-            settled = [*self._settled.values()]
-            bits = [(each.target_time, each.model_bits, each.frequency_bits) for each in settled]
+            settled = [(each.target_time, each.model_bits, each.frequency_bits) for each in self._settled.values()]
+            bits = [each for each in settled if None not in each]
             value = e_value(*zip(*bits, strict=True)) if bits else None
             self._e_value = size, value
         return value
@@ -135,6 +149,11 @@ class ForecastLedger:
         """Record the outcome of a forecast."""
         with self._lock:
             self._append("settled", entry)
+
+    def remove(self, symbol: str, after: datetime) -> None:
+        """Record that the bars of an asset after a moment were removed."""
+        with self._lock:
+            self._append("removed", Removal(symbol=symbol, after=after))
 
     def close(self) -> None:
         self._held.close()
@@ -170,8 +189,13 @@ class ForecastLedger:
         self._last[entry.symbol] = entry
         if isinstance(entry, Settlement):
             self._settled.pop(key := (entry.symbol, entry.as_of), None)
-            if None not in (entry.model_bits, entry.frequency_bits):
+            if key not in self._hindsight:
                 self._settled[key] = entry
+        elif isinstance(entry, Removal):
+            gone = [key for key, bar in self._settled.items() if entry.covers(key[0], bar.target_time)]
+            self._hindsight |= {key for key in gone if entry.covers(*key)}
+            for key in gone:
+                del self._settled[key]
 
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:

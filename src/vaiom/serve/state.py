@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
@@ -44,6 +45,16 @@ SNAPSHOT_EVERY = 1_000
 
 _HOUR = 3_600
 _log = logging.getLogger("vaiom.serve")
+
+
+@contextmanager
+def _on_record(what: str) -> Iterator[None]:
+    """Refuse the request if the ledger cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        problem, fix = f"{what} could not be put on record", "look at the disk of the ledger"
+        raise RefusalError(503, problem, got=error.strerror, retry_after=10, fix=fix) from error
 
 
 class Pushed(NamedTuple):
@@ -105,11 +116,8 @@ class LiveAssets:
     def keep(self, stream: AssetStream, dist: ReturnDistribution) -> None:
         """Keep the forecast from a stream, and record it in the ledger."""
         if self.ledger:
-            try:
+            with _on_record("the forecast"):
                 self.ledger.commit(dist)
-            except OSError as error:
-                problem, fix = "the forecast could not be put on record", "look at the disk of the ledger"
-                raise RefusalError(503, problem, got=error.strerror, retry_after=10, fix=fix) from error
         self._forecasts[dist.symbol] = (stream, dist)
 
     def newest(self, symbol: str) -> ReturnDistribution | None:
@@ -193,6 +201,9 @@ class LiveAssets:
         with self.store.transaction("nothing was removed"):
             removed = self.store.cut([symbol], after)
             reloaded = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
+            if self.ledger:
+                with _on_record("the removal"):
+                    self.ledger.remove(symbol, after)
         reloaded._imported = self._imported & reloaded.online.streams.keys()
         vars(self).update(vars(reloaded))  # at once, for concurrent readers
         self.try_snapshot()
