@@ -37,6 +37,7 @@ from vaiom.events.horizons import at_horizon, next_sum
 from vaiom.events.splits import SplitConfig
 from vaiom.experiments.refit import fit_horizons
 from vaiom.market.folder import read_bars
+from vaiom.model.horizons import load_horizons
 from vaiom.report.page import write_report
 from vaiom.report.results import tables_of
 from vaiom.run import Run
@@ -99,25 +100,44 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     events = read_events(run, name)
     write_events(run, name, replace(events, bits={**events.bits, "model": events.bits["model"] - 0.002}))
     assert prove_horizons(audited).verdict == FAILED
-    # Wider forecasts beside the true losses; a horizon that no head was taught.
+    # A little better, forecasts and figures with them: less than any figure shows.
     assert events.probs is not None
+    view = at_horizon(corpus, BARS)
+    rows = view.endpoints("test-h1", 16)
+    hits = np.eye(16)[events.buckets.astype(int) - 1]
+    probs = events.probs * 2 ** (3e-4 * hits)
+    probs /= probs.sum(axis=1, keepdims=True)
+    little = replace(events, probs=probs, bits=events.bits | {"model": event_bits(probs, events.buckets)})
+    assert np.abs(probs - events.probs).max() < 1e-3
+    write_events(run, name, little)
+    file = Run(run).evaluation("test-h1")
+    stored = json.loads(file.read_text())
+    figures = to_json(figures_of_horizon(view, rows, little))
+    file.write_text(json.dumps(stored | {"horizons": [stored["horizons"][0] | figures]}))
+    assert any("losses that are not the heads'" in finding for finding in prove_horizons(audited).findings)
+    file.write_text(json.dumps(stored))
+    # Wider forecasts beside the true losses; a horizon that no head was taught.
     write_events(run, name, replace(events, probs=np.roll(events.probs, 8, axis=1)))
     assert any("a probability differs" in finding for finding in prove_horizons(audited).findings)
     write_events(run, name, events)
-    file = Run(run).evaluation("test-h1")
-    stored = json.loads(file.read_text())
     file.write_text(json.dumps(stored | {"horizons": [{**stored["horizons"][0], "bars": 99}, *stored["horizons"]]}))
     assert any("horizons [99, " in finding for finding in prove_horizons(audited).findings)
     # A worse baseline, with the figures that follow from it.
-    view, worse = (
-        at_horizon(corpus, BARS),
-        replace(events, bits=events.bits | {"frequency": events.bits["frequency"] + 1}),
-    )
+    worse = replace(events, bits=events.bits | {"frequency": events.bits["frequency"] + 1})
     write_events(run, name, worse)
-    figures = to_json(figures_of_horizon(view, view.endpoints("test-h1", 16), worse))
+    figures = to_json(figures_of_horizon(view, rows, worse))
     file.write_text(json.dumps(stored | {"horizons": [stored["horizons"][0] | figures]}))
     [finding] = prove_horizons(audited).findings
     assert "frequency gives an event 1.0e+00 bits more" in finding
+    write_events(run, name, events)
+    file.write_text(json.dumps(stored))
+    # Heads that claim a better Validation.
+    heads = load_horizons(Run(run).horizons, audited.checkpoint)
+    better = {bars: bits - 1e-4 for bars, bits in heads.fitted.validation_bits.items()}
+    replace(heads, fitted=replace(heads.fitted, validation_bits=better)).save(Run(run).horizons)
+    [finding] = prove_horizons(audited).findings
+    assert "validation, 4 bars: the heads claim" in finding
+    heads.save(Run(run).horizons)
     # Targets that begin a bar too late.
     monkeypatch.setattr(events_horizons, "next_sum", lambda corpus, bars: np.roll(next_sum(corpus, bars), -1))
     assert any("targets of other bars than the next" in finding for finding in prove_horizons(audited).findings)

@@ -55,6 +55,7 @@ BASELINE_BITS = 1e-6  # of a baseline's loss: other libraries end a fit in other
 FLIPPED_STATES = 8  # events whose heaviest latent state may change where another machine answered
 JOINT_FIGURE = 5e-3  # of a figure of portfolios and joint forecasts, where another machine answered
 HORIZON_FIGURE = 1e-3  # of a figure that rests on what the heads of horizons answer now
+MEAN_BITS = 1e-5  # of a mean that training added up in FP32
 FIT_TOLERANCE = 1e-3  # of a correlation, which may rest on forecasts that a GPU made
 CHANGED_RETURNS = 200  # returns that are changed to see which targets follow
 DEPENDENCE_STAMPS = 64  # stamps before a cut over which the dependence of assets is followed
@@ -369,31 +370,45 @@ def prove_horizons(proof: Proof, run: AuditedRun) -> None:
         same = to_json(fit_horizon(train, horizon)) == to_json(view.at)
         proof.check(same, f"{horizon} bars: Train fits other buckets, shape or scale")
         _prove_targets(proof, view, run.config.seed)
-    for split, stored in run.evaluations().items():
+    evaluations = run.evaluations()
+    for split in dict.fromkeys((VALIDATION, *evaluations)):
+        stored = evaluations.get(split, {})
         scores = {each["bars"]: each for each in stored.get("horizons") or ()}
-        if not scores:
+        if scores:
+            bars = [each["bars"] for each in stored["horizons"]]
+            proof.check(bars == list(views), f"{split}: horizons {bars}, the heads are of {list(views)}")
+        elif split in evaluations:
             proof.notes.append(f"{split}: the evaluation has no horizons")
+        if not scores and split != VALIDATION:
             continue
-        bars = [each["bars"] for each in stored["horizons"]]
-        proof.check(bars == list(views), f"{split}: horizons {bars}, the heads are of {list(views)}")
         folder, unseal = stored.get("baselines"), split if split == SEALED else None
         fits = Path(folder) if folder and Path(folder).is_dir() else None
         for score, ours, rows in judge_horizons(run.model, horizons, corpus, split, baselines=fits, unseal=unseal):
-            where, events = f"{split}, {score.bars} bars", read_events(run.files.path, events_name(split, score.bars))
+            where, view = f"{split}, {score.bars} bars", views[score.bars]
+            if split == VALIDATION:
+                claimed, bits = horizons.fitted.validation_bits.get(str(score.bars), math.nan), score.bits[MODEL]
+                problem = f"{where}: the heads claim {claimed} bits, their events cost {bits:.6f}"
+                proof.check(abs(claimed - bits) <= MEAN_BITS, problem, len(ours))
+            if not scores:
+                continue
+            events, stored_score = read_events(run.files.path, events_name(split, score.bars)), scores.get(score.bars)
             proof.count += len(ours)
-            stored_score = scores.get(score.bars)
             if events.probs is None or ours.probs is None or not stored_score or difference_of(ours, events):
                 proof.check(False, f"{where}: other events or outcomes than those of the split", 0)
                 continue
-            moved = float(np.abs(events.probs - ours.probs).max())
-            proof.check(moved <= HORIZON_FIGURE, f"{where}: a probability differs by {moved:.1e} from the heads'")
+            moved, rounding = float(np.abs(events.probs - ours.probs).max()), run.rounding(split, (horizons, view))
+            problem = f"{where}: a probability differs by {moved:.1e} from the heads'"
+            proof.check(moved <= rounding.probability, problem)
+            own = events.bits[MODEL] - ours.bits[MODEL]
+            off = f"{np.abs(own).max():.1e} bits off, {own.mean():+.1e} in the mean"
+            proof.check(rounding.explains(own), f"{where}: losses that are not the heads': {off}", len(own))
             now = {name: getattr(score, name) for name in ("wider", "variance_of_steps", "variance_realised")}
-            figures = figures_of_horizon(views[score.bars], rows, events) | now
+            figures = figures_of_horizon(view, rows, events) | now
             _compare_named(proof, figures, stored_score, where, dict.fromkeys(now, HORIZON_FIGURE))
-            for name, losses in events.bits.items():
+            for name in [name for name in events.bits if name != MODEL]:
                 if name in ours.bits:
-                    allowed = HORIZON_FIGURE if name in (MODEL, ROOT_OF_TIME) else BASELINE_BITS
-                    _compare_losses(proof, where, name, losses - ours.bits[name], allowed)
+                    allowed = rounding.bits if name == ROOT_OF_TIME else BASELINE_BITS
+                    _compare_losses(proof, where, name, events.bits[name] - ours.bits[name], allowed)
                 else:
                     proof.notes.append(f"{where}: {name} was not computed again, no fit was found")
 

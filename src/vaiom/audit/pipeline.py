@@ -22,9 +22,12 @@ from vaiom.evaluation.scores import class_ids
 from vaiom.events.corpus import Corpus, under_splits
 from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.events.fit import Tokenizer
+from vaiom.events.horizons import HorizonCorpus
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.files import read_json, sha256_of
 from vaiom.model.config import ModelConfig
+from vaiom.model.horizons import Horizons
+from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.experiment import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Sampler, Scorer, train_sampler
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Bars = Mapping[str, "pl.DataFrame"]
+Heads = tuple[Horizons, HorizonCorpus]
 
 SAMPLED = 4_096  # events that are scored again if each needs its own window; all are if rows share a pass
 MEASURED_WINDOWS, MEASURED_IN_STRETCHES = 64, 1_024  # events on which rounding is measured
@@ -136,16 +140,21 @@ class AuditedRun:
         exact = name in BASELINES and name not in FOR_GPUS  # a GPU may have rounded those otherwise
         return find_fit(name, self.corpus, self.history, Path(folder)) if exact and folder else None
 
-    def _measure(self, split: str, precision: str | None) -> Rounding:
-        """Score a sample with parameters moved in their last digit and, unless `precision` is FP32, in FP16."""
-        network, rows = self.checkpoint.model, self.corpus.endpoints(split, self.history, unseal=True)
+    def _measure(self, split: str, scored_as: str | Heads | None) -> Rounding:
+        """Score a sample with parameters moved in their last digit and, unless it was scored in FP32, in FP16.
+
+        Heads of a horizon, named with its corpus, read hidden states, which are FP32 on any device.
+        """
+        heads, precision = (scored_as, "float32") if isinstance(scored_as, tuple) else (None, scored_as)
+        network, corpus = self.checkpoint.model, heads[1] if heads else self.corpus
+        rows = corpus.endpoints(split, self.history, unseal=True)
         rng = np.random.default_rng(self.config.seed)
         if self.in_stretches:
             start = int(rng.integers(max(1, len(rows) - MEASURED_IN_STRETCHES)))
             rows = rows[start : start + MEASURED_IN_STRETCHES]
         else:
             rows = np.sort(rng.choice(rows, min(MEASURED_WINDOWS, len(rows)), replace=False))
-        data = DeviceCorpus(self.corpus, network.config, torch.device("cpu"))
+        data = DeviceCorpus(corpus, network.config, torch.device("cpu"))
         # Each parameter moves to about its neighbour, as other orders of adding would move sums.
         moved, generator = copy.deepcopy(network), torch.Generator().manual_seed(self.config.seed)
         with torch.no_grad():
@@ -153,8 +162,15 @@ class AuditedRun:
                 parameter.mul_(1 + UNIT * (2 * torch.rand(parameter.shape, generator=generator) - 1))
         passes = [(network, torch.float32), (moved, torch.float32)]
         passes += [] if precision == "float32" else [(network, torch.float16)]
-        now, *others = (Scorer(each, data, dtype).answers(rows).double().numpy() for each, dtype in passes)
-        ids = class_ids(self.corpus.target_return[rows], now.shape[1])[:, None]
+
+        def answer(model: Vaiom, dtype: torch.dtype) -> Floats:
+            answers = Scorer(model, data, dtype, hidden=bool(heads)).answers(rows).numpy()
+            if not heads:
+                return answers.astype(np.float64)
+            return np.log(heads[0].probs(answers, corpus.inputs(model.config)[rows], heads[1].horizon))
+
+        now, *others = (answer(*each) for each in passes)
+        ids = class_ids(corpus.target_return[rows], now.shape[1])[:, None]
         bits = [(now - other) / np.log(2) for other in others]
         means = [abs(np.take_along_axis(each, ids, 1).mean()) + each.std() / np.sqrt(len(rows)) for each in bits]
         return Rounding(
