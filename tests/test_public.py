@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 
 import vaiom
 from training.tiny_runs import TINY
+from vaiom.errors import ConfigError
 
 CONTEXT = 16
 SPLITS = vaiom.SplitConfig(
@@ -23,6 +25,16 @@ SPLITS = vaiom.SplitConfig(
     tests=((datetime(2025, 12, 1), datetime(2025, 12, 20)),),
     seal=datetime(2025, 12, 20),
 )
+
+
+@pytest.mark.parametrize("name", ["train", "fit_baselines", "evaluate", "audit"])
+def test_what_needs_torch_says_how_to_get_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("vaiom.errors.find_spec", lambda library: None if library == "torch" else find(library))
+    arguments = (tmp_path, tmp_path / "out")[: 2 if name in ("train", "fit_baselines") else 1]
+    with pytest.raises(ConfigError, match="this needs torch") as refused:
+        getattr(vaiom, name)(*arguments)
+    assert refused.value.fix == "pip install 'vaiom[train]'"
 
 
 def test_the_whole_job(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ import pytest
 import torch
 
 from vaiom.audit.audit import audit_path
+from vaiom.audit.leakage import rare_moments
+from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
 from vaiom.audit.provenance import prove_provenance
 from vaiom.events.build import append_bars
 from vaiom.events.corpus import open_corpus
-from vaiom.market.folder import read_file, write_symbol
+from vaiom.market.folder import read_bars, read_file, write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.run import Run
 
@@ -144,3 +146,36 @@ def test_what_an_audit_cannot_show_is_said(finished: Path) -> None:
     assert any("abababababababab: what they were fitted on" in note for note in prove_provenance(like).notes)
     proofs = audit_path(finished / "seed17", corpus=finished / "corpus")
     assert any("--repeat --full" in note for proof in proofs for note in proof.notes)
+
+
+OTHER = "0" * 64
+ORIGINS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "another corpus": (
+        {"corpus_sha256": OTHER, "inputs": [{"symbol": "GBPUSD"}]},
+        ["was trained on another corpus", "config.toml names another corpus"],
+    ),
+    "a corpus that grew": ({"corpus_sha256": OTHER}, ["config.toml names another corpus"]),
+    "another seed": ({"seed": 5}, ["another experiment, seed or step"] * 3),
+    "another recipe": (
+        {"experiment": "other"}, ["describes another experiment", *["another experiment, seed or step"] * 3],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ORIGINS)
+def test_each_link_from_bars_to_checkpoint_is_checked_by_itself(finished: Path, what: str) -> None:
+    changes, says = ORIGINS[what]
+    corpus = open_corpus(finished / "corpus")
+    run = AuditedRun(finished / "seed17", corpus, QUICK)
+    run.checkpoint = replace(run.checkpoint, provenance=replace(run.checkpoint.provenance, **changes))
+    found = prove_provenance(corpus, finished / "bars", run).findings
+    assert len(found) == len(says)
+    assert all(words in finding for words, finding in zip(says, found, strict=True))
+
+
+def test_as_many_short_cuts_as_kinds_of_rare_moments(finished: Path) -> None:
+    bars = read_bars(finished / "bars")
+    proofs = audit_path(finished / "seed17", bars=finished / "bars", config=AuditConfig(cuts=1, rare_cuts=1, seed=2))
+    [future] = [proof for proof in proofs if proof.name == "a. future"]
+    assert future.notes[0] == "1 cuts, 3 kinds of damage"
+    assert future.notes[1].startswith(f"{len(rare_moments(bars))} short cuts: ")

@@ -13,6 +13,7 @@ import pytest
 from vaiom.audit import figures, leakage
 from vaiom.audit.pipeline import AuditedRun, Pipeline, widest_model
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig, Proof
+from vaiom.evaluation.scores import find_rows, read_events
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.dependence import Dependence
 
@@ -84,3 +85,19 @@ def test_a_baselines_loss_is_the_same_to_a_millionth_of_a_bit(
     events.with_columns(pl.col("bits_markov") + one).write_parquet(run.files.events("validation"))
     found = figures.prove_figures(run).findings
     assert any("markov gives an event" in finding for finding in found) == (verdict == FAILED)
+
+
+def test_what_another_machine_may_have_answered_hides_no_figure(place: Path) -> None:
+    """Losses that moved by what rounding explains: figures that rest on the model's answers may differ a little."""
+    run = AuditedRun(place / "seed17", open_corpus(place / "corpus"), AuditConfig(seed=1))
+    events = read_events(run.files.path, "validation")
+    rows = find_rows(run.corpus, run.corpus.target_timestamps, events.symbols, events.target_times)
+    moved = events.bits["model"] + run.rounding("validation", "float32").bits / 100
+    proof = Proof(claim=figures.prove_figures)
+    for bits, known in ((events.bits["model"], True), (moved, False)):
+        other = replace(events, bits=events.bits | {"model": bits}, probs=None)
+        _, tolerances = figures._score_again(proof, run, "validation", rows, other, {"precision": "float32"})
+        assert (tolerances == {}) is known
+    assert 0 < tolerances["bits_alone"] < 0.002
+    assert tolerances["joint"] == 0.005
+    assert tolerances["mixture"] == pytest.approx(8 / len(rows))

@@ -23,6 +23,14 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
 
 
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["corpus", "show", "nowhere"], 2)])
+def test_the_exit_code_is_the_same_under_torchrun(words: list[str], code: int) -> None:
+    environment = {**os.environ, "WORLD_SIZE": "1", "RANK": "0"}
+    ran = subprocess.run([PROGRAM, *words], capture_output=True, text=True, env=environment)
+    assert ran.returncode == code
+    assert ran.stdout.strip() == (__version__ if code == 0 else "")
+
+
 def run_on_terminal(*words: object, columns: int) -> str:
     """All that a person sees."""
     ours, theirs = pty.openpty()

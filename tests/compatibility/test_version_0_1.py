@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ import numpy as np
 import pytest
 import torch
 
+from vaiom.baselines import store
 from vaiom.cli.main import main
+from vaiom.events import fit
 from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.forecast import online
 
 STORED = Path(__file__).parent / "v0_1"
 ANSWERS = json.loads((STORED / "answers.json").read_text())
@@ -157,3 +161,20 @@ def test_experiments_keep_their_hashes() -> None:
 
     known = {each.hashed_name: each.sha256 for each in EXPERIMENTS.values() if each.name != "best"}
     assert known == ANSWERS["experiments"]
+
+
+def test_formats_that_are_stored_change_their_version_deliberately() -> None:
+    """What an earlier vaiom wrote would be refused: docs/compatibility.md says how a format is retired."""
+    versions = {
+        "vaiom.baselines.networks": ("vaiom-tabm", 1),
+        "vaiom.forecast.engine": ("vaiom-onnx", 1),
+        "vaiom.model.checkpoint": ("vaiom-checkpoint", 2),
+        "vaiom.model.horizons": ("vaiom-horizons", 1),
+        "vaiom.training.step": ("vaiom-training-state", 1),
+        "vaiom.events.corpus": ("vaiom-corpus", 2),
+    }
+    for name, version in versions.items():
+        module = import_module(name)
+        assert version == (module.FORMAT, module.FORMAT_VERSION)
+    stored = (store.FIT_VERSION, fit.TOKENIZER_VERSION, online.STATE_VERSION)
+    assert stored == (1, 2, 3)

@@ -131,6 +131,11 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     assert "frequency gives an event 1.0e+00 bits more" in finding
     write_events(run, name, events)
     file.write_text(json.dumps(stored))
+    # A figure that does not follow.
+    file.write_text(json.dumps(stored | {"horizons": [stored["horizons"][0] | {"zero_share": 0.5}]}))
+    [finding] = prove_horizons(audited).findings
+    assert "zero_share: the file says 0.5" in finding
+    file.write_text(json.dumps(stored))
     # Heads that claim a better Validation.
     heads = load_horizons(Run(run).horizons, audited.checkpoint)
     better = {bars: bits - 1e-4 for bars, bits in heads.fitted.validation_bits.items()}
@@ -270,3 +275,14 @@ def test_the_oracle_at_a_horizon_beats_frequency(simulated: tuple[Path, Corpus])
     frequency = Frequency().fit(view, view.endpoints("train"))
     gain = bits_of(frequency, view, rows) - bits_of(HorizonOracle.load(simulated[0]), view, rows)
     assert gain.mean() > 0.02
+
+
+def test_horizons_of_an_opened_seal_are_audited(judged: tuple[Path, Path], tmp_path: Path) -> None:
+    for each in judged:
+        shutil.copytree(each, tmp_path / each.name)
+    run, corpus = tmp_path / "run", open_corpus(tmp_path / "corpus")
+    evaluate_run(run, corpus, "sealed", unseal="sealed", device="cpu")
+    proof = prove_horizons(AuditedRun(run, corpus, AuditConfig(seed=1)))
+    assert (proof.verdict, proof.findings) == (PASSED, [])
+    before = prove_horizons(AuditedRun(judged[0], open_corpus(judged[1]), AuditConfig(seed=1)))
+    assert proof.count - before.count >= len(read_events(run, events_name("sealed", BARS)))

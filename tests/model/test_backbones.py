@@ -13,7 +13,7 @@ from torch.nn.functional import gelu
 
 from vaiom.model import decoder
 from vaiom.model.config import ROTARY_BASE
-from vaiom.model.decoder import Block, drop
+from vaiom.model.decoder import Block, drop, hashed_choice
 from vaiom.model.vaiom import Vaiom
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -109,6 +109,23 @@ def test_what_is_kept_is_scaled_up(rate: float) -> None:
     torch.testing.assert_close(dropped[kept], torch.full((int(kept.sum()),), 2 / (1 - rate)))
     same = torch.ones(3)
     assert drop(same, 0.0) is same
+
+
+def test_hashed_choices_are_those_of_a_plain_hash() -> None:
+    """With numbers that wrap at 32 bits, as those of a GPU do; seeds and neighbours make no difference to the share."""
+
+    def signed(value: int) -> int:
+        return (value + 2**31) % 2**32 - 2**31
+
+    for seed in (0, 12_345, -987_654_321):
+        kept = hashed_choice(40_000, torch.tensor([seed], dtype=torch.int32), 0.1)
+        assert kept.float().mean().item() == pytest.approx(0.9, abs=0.005)
+        assert (kept[1:] & kept[:-1]).float().mean().item() == pytest.approx(0.81, abs=0.01)
+        for place in (0, 1, 17, 39_999):
+            key = signed(signed(place ^ seed) * -1_640_531_535)
+            key = signed((key ^ ((key % 2**32) >> 15)) * 739_982_445)
+            key = signed(key ^ ((key % 2**32) >> 16))
+            assert bool(kept[place]) is (key >= int(0.1 * 2**32) - 2**31)
 
 
 def test_later_layers_are_skipped_more_often_and_scaled_up_where_they_are_not() -> None:

@@ -84,6 +84,20 @@ def test_the_grid_is_the_assets_own(tiny: TinyRun, tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_an_asset_goes_on_at_any_phase_that_it_had(tiny: TinyRun, tmp_path: Path) -> None:
+    """A folder may hold stamps of two phases: the older one is no other grid."""
+    quarter, full = random_bars(40, start=datetime(2024, 3, 4, 9, 15)), random_bars(3, start=datetime(2024, 3, 6, 10))
+    write_symbol(tmp_path / "bars", "EURUSD", quarter.vstack(full))
+    bars = as_json(random_bars(1, start=datetime(2024, 3, 6, 14, 15)))
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars")) as (client, _):
+            refusal(await push(client, moved(bars[0], datetime(2024, 3, 6, 14, 45))), 422)
+            assert (await push(client, *bars)).status_code == 200
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("later", "code"), [(48, 200), (47, 200), (49, 200), (46, 422)])
 def test_longer_bars_may_move_with_summer_time(tiny: TinyRun, tmp_path: Path, later: int, code: int) -> None:
     """Four-hour bars that follow New York's clock are an hour off after one of its changes."""

@@ -266,9 +266,17 @@ def test_bars_of_another_clock() -> None:
     for _ in range(BELIEVED - 1):
         ours.step()
     assert sink.numbers() == [2, 3, 4]
+    source.date = clock.now - 20 * MINUTE  # the source's own clock is in UTC too
+    ours.step()
+    assert ours.health()["EURUSD"].clock_drift_seconds == 0  # nothing was due, nobody was asked
+    clock.now += HOUR
+    source.date = clock.now - 20 * MINUTE
+    ours.step()
+    assert ours.health()["EURUSD"].clock_drift_seconds == -1200
+    source.date = None
     source.in_utc, sink = False, Memory()
     follower(source, sink, clock, utc_offset=-HOUR).step()
-    assert sink.numbers() == [1]
+    assert sink.numbers() == [1, 2]
 
 
 def test_a_service_elsewhere_that_refuses_or_is_not_there() -> None:

@@ -228,7 +228,7 @@ def _check_log(proof: Proof, run: AuditedRun) -> None:
     fewest, last = min(bits, key=lambda key: bits[key], default=None), max(bits, default=0)
     problem = f"{BEST_NAME} is of step {step}, the fewest Validation bits came at {fewest}"
     proof.check(fewest == step, problem, len(bits))
-    holes = set(range(config.validate_every, last + 1, config.validate_every)) - set(bits)
+    holes = set(range(config.validate_every, last, config.validate_every)) - set(bits)
     proof.check(not holes, f"{METRICS_NAME} lacks the Validation of step {min(holes, default=0)}", len(bits))
     problem = f"{METRICS_NAME} ends at step {last} of {config.steps}: finish the training (vaiom train --resume)"
     proof.check(config.has_ended(bits), problem)

@@ -74,7 +74,7 @@ def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
     for slots in (1, WEEK // step)[ahead > 1 :]:  # nearly always the first suffices
         coming = last + step * np.arange(1, slots + 1)
         same = coming[:, None] - before
-        present = stamps[np.minimum(stamps.searchsorted(same), len(stamps) - 1)] == same
+        present = stamps[stamps.searchsorted(same)] == same
         usual = coming[2 * present.sum(axis=1) > weeks]
         if len(usual):
             more, place = divmod(ahead - 1, len(usual))

@@ -212,8 +212,12 @@ def drop(values: Tensor, rate: float) -> Tensor:
         bits = words.view(torch.int16)[: values.numel()].view_as(values)
         return values * (bits >= round(rate * 2**16) - 2**15).to(values.dtype).mul_(1 / (1 - rate))
     seed = torch.randint(-(2**31), 2**31 - 1, (1,), device=values.device, dtype=torch.int32)
-    key = (torch.arange(values.numel(), device=values.device, dtype=torch.int32) ^ seed) * _SPREAD
+    return torch.where(hashed_choice(values.numel(), seed, rate).view_as(values), values / (1 - rate), 0.0)
+
+
+def hashed_choice(number: int, seed: Tensor, rate: float) -> Tensor:
+    """(number,) which values dropout keeps, from a short integer hash of a seed (1,) and the place."""
+    key = (torch.arange(number, device=seed.device, dtype=torch.int32) ^ seed) * _SPREAD
     key = (key ^ ((key >> 15) & 0x1FFFF)) * _MIX
     key = key ^ ((key >> 16) & 0xFFFF)
-    keep = (key >= int(rate * 2**32) - 2**31).view_as(values)
-    return torch.where(keep, values / (1 - rate), 0.0)
+    return key >= int(rate * 2**32) - 2**31

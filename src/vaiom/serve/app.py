@@ -209,7 +209,6 @@ class Service:
     ) -> schemas.ForecastAnswer:
         """The forecast after the last bar of a live asset."""
         self._require_ready()
-        self.forecaster.at(horizon)
         self.live.require(symbol)
         async with self._locks[symbol]:
             dist = await self._in_state_thread(self.live.forecast_at, symbol, now, horizon)
