@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -138,6 +139,17 @@ def test_packaged_weights_score_as_their_runs_did(name: str, shared_data: Path) 
         inside = corpus.asset_slices[each.group]
         own = bits[(rows >= inside.start) & (rows < inside.stop)]
         assert (len(own), own.mean()) == (each.num_events, pytest.approx(each.bits["model"], abs=1e-6))
+
+
+def test_packaged_weights_are_the_tensors_that_their_runs_recorded() -> None:
+    """The ledger of looks names the checkpoint that each run had, and so do the heads that were fitted to it."""
+    looks = [json.loads(line) for line in (DOCS / "results/ledger.jsonl").read_text().splitlines()]
+    for name, run in {"fx-1h": "use", "fx-1h-evidence": "1h-best-s17-22c31621"}.items():
+        forecaster = Forecaster.pretrained(name)
+        known = {look["checkpoint_sha256"] for look in looks if look["run"] == run}
+        assert forecaster.card.sha256 in known
+        assert forecaster.engine.horizons
+        assert forecaster.engine.horizons.fitted.checkpoint_sha256 == forecaster.card.sha256
 
 
 def test_the_package_holds_no_bars_and_fits_a_wheel_of_20_mb() -> None:
