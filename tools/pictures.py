@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-SIZE = {"width": 1180, "height": 860}
+SIZE = {"width": 1180, "height": 880}
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ export function candles(box, history, forecasts) {
     add(root, "line", { class: "axis", x1: 0, x2: right, y1: y(price), y2: y(price) });
     add(root, "text", { x: right + 6, y: y(price) + 4 }, price.toFixed(grid.digits));
   }
-  const labelled = Math.max(1, Math.round(bars.length / Math.max(2, Math.floor(right / 120))));
+  const labelled = Math.ceil(130 / slot);
   bars.forEach((bar, index) => {
     if (index % labelled || x(index) > right - 60) return;
     add(root, "text", { x: x(index), y: height - 5, "text-anchor": index ? "middle" : "start" }, stamp(bar.datetime).slice(5));
