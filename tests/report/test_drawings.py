@@ -109,6 +109,7 @@ def test_gains_are_drawn_with_both_intervals_in_the_colour_of_their_side(drawn: 
         assert title(axis) == f"{split.name}, 1970"
         assert (axis.get_ylim(), ticks(axis.yaxis)) == ((4.5, -0.5), dict(enumerate(names)))
         assert len(axis.get_xticks()) <= 6
+        assert axis.margins()[0] == 0.08  # no interval ends at the frame
         assert not axis.spines["left"].get_visible()
         assert {tick.tick1line.get_markersize() for tick in axis.yaxis.get_major_ticks()} == {0}
     first = drawn.axes[0].get_lines()
