@@ -20,7 +20,7 @@ from strategies import random_bars
 from vaiom.cli.main import main
 from vaiom.errors import DataError
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.ledger import Removal, read_ledger
+from vaiom.forecast.ledger import ForecastLedger, Removal, read_ledger
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.serve.app import Service
@@ -324,7 +324,13 @@ def test_the_command_looks_cuts_and_rebuilds(
     assert (eurusd["last"], eurusd["seeded_to"]) == (bars[3].datetime.isoformat(), folder_end)
     code, _, said = vaiom(state, "--after", folder_end[:10], "--symbol", "EURUSD")
     assert (code, "no longer stored" in said, shown()) == (2, True, [eurusd, xauusd])
-    assert vaiom(state, "--after", after)[0] == 0
+    record = ForecastLedger(tmp_path / "ledger.jsonl", "")
+    code, _, said = vaiom(state, "--after", after, "--ledger", record.file)  # the service still writes it
+    assert (code, "another process is writing" in said, shown()) == (2, True, [eurusd, xauusd])
+    record.close()
+    assert vaiom(state, "--after", after, "--ledger", record.file)[0] == 0
+    removals = [Removal(symbol=symbol, after=bars[1].datetime) for symbol in ("EURUSD", "XAUUSD")]
+    assert [entry for _, entry in read_ledger(record.file)] == removals
     assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after, "scored": 1}, xauusd]
     again = live(tiny, state)
     again.try_snapshot()

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime
 from operator import itemgetter
@@ -286,18 +287,27 @@ def state(
     folder: Annotated[Path, argument("FOLDER", "The --state folder of a stopped service.")],
     after: Annotated[datetime | None, date("Remove the bars after this time, and their scores.")] = None,
     symbol: Annotated[str | None, option("Remove bars of this asset only.")] = None,
+    ledger: Annotated[Path | None, option("Ledger of the service: record the removal there too.")] = None,
     rebuild: Annotated[bool, option("Replay all stored bars at the next start.", "--rebuild")] = False,
 ) -> Answer:
     """Show the bars that a service has stored, remove some, or have its state computed again."""
+    from vaiom.forecast.ledger import ForecastLedger
     from vaiom.serve.run import open_state
 
     with open_state(folder) as store:
         from vaiom.serve.store import StoredAsset
 
-        symbols = [asset.symbol for asset in store.assets()]
+        symbols, removed = [asset.symbol for asset in store.assets()], 0
         if symbol and symbol not in symbols:
             raise ConfigError("no such asset is stored", where=folder, expected=", ".join(symbols), got=symbol)
-        removed = store.cut([symbol] if symbol else symbols, after) if after else 0
+        if after:
+            chosen = [symbol] if symbol else symbols
+            with store.transaction("nothing was removed"):
+                removed = store.cut(chosen, after)
+                if ledger:
+                    with closing(ForecastLedger(ledger, "")) as record:
+                        for each in chosen:
+                            record.remove(each, after)
         if rebuild:
             store.rewind()
         assets = [to_json(asset._asdict()) for asset in store.assets()]
