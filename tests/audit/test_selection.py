@@ -273,7 +273,7 @@ LOOKS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str], list[str
         [look(**MINE), look("test-h2", **MINE, run="then")], {"head": 2, "looks": 1, "run": "runs/then"}, [GONE], [],
     ),
     "the same split under another name": ([look(**MINE), look(**MINE, run="kept")], {"head": 2, "looks": 2}, [], []),
-    "another model's of another split": ([look(**MINE), look("test-h2", run="seed17")], {"head": 2, "looks": 1}, [], []),
+    "another model of that name": ([look(**MINE), look("test-h2", run="seed17")], {"head": 2, "looks": 1}, [], []),
 }  # fmt: skip
 
 
@@ -286,7 +286,9 @@ def test_each_look_has_its_evaluation_and_each_evaluation_its_look(place: Path, 
     heads = write_looks(place, *looks)
     Run(place / "seed17").evaluation("test-h2").unlink()
     head = {"ledger_sha256": None if claims["head"] is None else heads[claims["head"]]}
-    edit(Run(place / "seed17").evaluation("test-h1"), **head | {name: claims[name] for name in claims if name != "head"})
+    edit(
+        Run(place / "seed17").evaluation("test-h1"), **head | {name: claims[name] for name in claims if name != "head"}
+    )
     edit(Run(place / "seed17").evaluation("validation"), ledger_sha256=None, looks=None)
     corpus = open_corpus(place / "corpus")
     provenance._check_looks(proof, corpus, run, provenance.read_ledger(corpus), heads)
