@@ -269,6 +269,13 @@ def test_one_asset_and_days_are_not_run() -> None:
         assert (proof.notes == notes, proof.count == 0) == ((True, True) if notes else (False, False))
 
 
+def test_few_bars_have_few_lags() -> None:
+    moves = np.random.default_rng(1).normal(size=(2, 40))
+    proof = prove_lead_lag({"A": returns_of(moves[0]), "B": returns_of(moves[1])})
+    everything_and_the_block = 2
+    assert (proof.findings, proof.count) == ([], 39 * 4 * everything_and_the_block)
+
+
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_correlations_count_where_both_moved(lag: int) -> None:
     rng = np.random.default_rng(lag)
