@@ -223,6 +223,14 @@ def test_files_with_forecasts_name_a_ledger_and_those_without_are_older(finished
         assert proof.findings == ["validation: the forecasts were taken out of the events file"] * (notes - 1)
 
 
+def test_events_without_forecasts_are_all_scored_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many: there is nothing else to hold their figures to."""
+    monkeypatch.setattr("vaiom.audit.pipeline.SAMPLED", 100)
+    for probs, some in ((lambda events: events.probs, "100 of 982 events"), (lambda events: None, "all 982 events")):
+        proof, *_ = scored_again(finished, {}, probs=probs)
+        assert proof.notes[0].startswith(f"validation: {some} scored again")
+
+
 def test_a_page_is_taken_apart_into_sections_and_figures() -> None:
     page = 'a<svg id="1">\nx</svg>b<section id="one">c<svg>y</svg></section><section id="two" class="d">e</section>f'
     assert figures._parts(page) == [
