@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from training.tiny_runs import TINY
-from vaiom.audit.figures import _compare_page, prove_figures
+from vaiom.audit import figures
+from vaiom.audit.figures import _compare_evaluation, _compare_page, prove_figures
 from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig, Proof
 from vaiom.codec import to_json
@@ -26,9 +27,10 @@ from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizons import HorizonScore
 from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import read_events
+from vaiom.evaluation.scores import find_rows, read_events, write_events
 from vaiom.events.corpus import open_corpus
 from vaiom.events.fields import CROSS_FIELDS
+from vaiom.model.checkpoint import USE, load_checkpoint, save_checkpoint
 from vaiom.report.contents import read_run
 from vaiom.report.page import render, write_report
 from vaiom.run import Run
@@ -398,3 +400,253 @@ def test_what_is_no_evaluation_is_refused(spoiled: Path, change: dict[str, Any])
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(DataError, match="not an evaluation"):
         proof_of(spoiled)
+
+
+def page_of(run: AuditedRun) -> Proof:
+    proof = Proof(claim=prove_figures)
+    _compare_page(proof, run)
+    return proof
+
+
+def audited(place: Path, name: str = "seed17", **options: Any) -> AuditedRun:
+    return AuditedRun(place / name, open_corpus(place / "corpus"), AuditConfig(seed=3, **options))
+
+
+AGAIN = "; a page of another version is written again by `vaiom report`"
+OTHER_PARTS = "report.html has other sections or figures than `vaiom report` writes"
+NOT_OF_THESE = "report.html is not of these files and this version: "
+CHANGED_PAGES: dict[str, tuple[Callable[[str], str], list[str]]] = {
+    "as it was": (lambda page: page, []),
+    "a section twice": (PAGES["a section twice"], [OTHER_PARTS]),
+    "a figure less": (lambda page: re.sub("<svg.*?</svg>", "", page, count=1, flags=re.DOTALL), [OTHER_PARTS]),
+    "a line more": (
+        lambda page: page + "\nTwo bits!", [f"report.html, {{last}}: says 'Two bits!', the files ''{AGAIN}"],
+    ),
+    "a line less": (
+        lambda page: page.rpartition("\n")[0], [f"report.html, {{last}}: says '', the files {{line}}{AGAIN}"],
+    ),
+    "another headline": (
+        lambda page: page.replace(HEADLINE, f"{HEADLINE} x"),
+        [f"report.html, headline: says {{headline}}, the files {{was}}{AGAIN}"],
+    ),
+    "no inputs": (PAGES["no inputs"], [NOT_OF_THESE]),
+    "other inputs": (PAGES["other inputs"], [NOT_OF_THESE]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", CHANGED_PAGES)
+def test_what_a_page_says_otherwise_is_quoted(spoiled: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    change, says = CHANGED_PAGES[which]
+    run = audited(spoiled)
+    honest = run.files.report.read_text().rstrip("\n") + "\nthe end"
+    monkeypatch.setattr("vaiom.audit.figures.render", lambda _: honest)
+    run.files.report.write_text(change(honest))
+    first = honest.partition(HEADLINE)[2].splitlines()[0]
+    last = re.findall(r'<section id="(\w+)"', honest)[-1]
+    words = {"last": last, "line": repr("the end"), "headline": repr(f" x{first}"[:200]), "was": repr(first[:200])}
+    proof = page_of(run)
+    assert len(proof.findings) == len(says)
+    for finding, expected in zip(proof.findings, says, strict=True):
+        assert finding.startswith(expected.format(**words)), finding
+    where = f"report.html was written elsewhere, by its own word: {str(run.files.path.parents[2])!r}"
+    assert not any(note.startswith(where) for note in proof.notes)
+    if not says:
+        sections = figures._parts(honest)
+        assert proof.count == 1 + sum(1 + text.count("\n") for _, text in sections) + 1
+
+
+def test_a_page_of_other_files_or_figures_says_why(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = audited(spoiled)
+    run.files.report.unlink()
+    assert page_of(run).notes == ["the run has no report.html (vaiom report)"]
+    assert page_of(run).count == 0
+    write_page(run, monkeypatch)
+
+    def fail(_: Any) -> str:
+        raise KeyError("tails")
+
+    monkeypatch.setattr("vaiom.audit.figures.render", fail)
+    assert page_of(run).findings == ["report.html cannot be made from these files: KeyError: 'tails'"]
+
+
+def write_page(run: AuditedRun, monkeypatch: pytest.MonkeyPatch, /, **inputs: Any) -> str:
+    """A page that says so of its inputs, and is what these would give."""
+    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")  # drawing takes seconds
+    assert run.corpus.path
+    contents = read_run(run.files.path, run.corpus.path)
+    page = render(replace(contents, inputs=replace(contents.inputs, **inputs)))
+    run.files.report.write_text(page)
+    return page
+
+
+def test_a_page_knows_the_looks_that_its_evaluations_know_of(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = audited(spoiled)
+    heads = figures.ledger_heads(run.corpus)
+    evaluations = run.evaluations()
+    assert [evaluations[split]["ledger_sha256"] for split in ("test-h1", "test-h2")] == heads[1:3]
+    hidden = "report.html leaves out looks that its evaluations know of"
+    for head, says in ((heads[2], []), (heads[1], [hidden]), (heads[0], [hidden])):
+        write_page(run, monkeypatch, ledger_sha256=head)
+        assert page_of(run).findings == says
+    # One that no ledger ever had is compared with what there is now.
+    page = write_page(run, monkeypatch)
+    run.files.report.write_text(page.replace(heads[-1], "f" * 64))
+    assert {finding.split(":")[0] for finding in page_of(run).findings} == {"report.html, provenance"}
+
+
+def test_a_page_of_another_place_another_corpus_or_matplotlib_is_compared_as_far_as_it_goes(
+    spoiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = audited(spoiled)
+    write_page(run, monkeypatch, run="/a/run", corpus="/a/corpus")
+    told = "report.html was written elsewhere, by its own word: '/a/run'; '/a/corpus'"
+    proof = page_of(run)
+    assert (proof.findings, proof.notes) == ([], [told])
+    write_page(run, monkeypatch)
+    assert page_of(run).notes == []
+    page = write_page(run, monkeypatch, matplotlib="1.5")
+    run.files.report.write_text(page.replace("<svg></svg>", "<svg>x</svg>"))
+    proof = page_of(run)
+    why = f"report.html, figures: not compared, matplotlib 1.5 drew them and this is {version('matplotlib')}"
+    assert (proof.findings, proof.notes) == ([], [why])
+    # The corpus has grown since: what the page shows of it was another.
+    write_page(run, monkeypatch)
+    grown = replace(run.corpus, columns={**run.corpus.columns}, manifest={**run.corpus.manifest, "arrays": {}})
+    run.corpus = grown
+    if grown.sha256 != run.checkpoint.provenance.corpus_sha256:
+        names = ("quality", "provenance")
+        notes = [f"report.html, {name}: not compared, the corpus is not what it was for the page" for name in names]
+        assert page_of(run).notes == notes
+
+
+def evaluation_of(run: AuditedRun, stored: dict[str, Any], split: str = "validation") -> Proof:
+    events, proof = read_events(run.files.path, split), Proof(claim=prove_figures)
+    rows = find_rows(run.corpus, run.corpus.target_timestamps, events.symbols, events.target_times)
+    _compare_evaluation(proof, run, split, rows, events, stored)
+    return proof
+
+
+def test_each_part_of_an_evaluation_is_compared_or_named(reported: Path, spoiled: Path) -> None:
+    run = audited(spoiled)
+    stored = run.evaluations()["validation"]
+    run.files.dependence.touch()
+    no_joint = "validation: the evaluation has no joint figures, and dependence.json is there"
+    proof = evaluation_of(run, stored)
+    assert (proof.findings, proof.notes[1:]) == ([], [no_joint])
+    run.files.dependence.unlink()
+    for change, says, notes in (
+        ({}, [], []),
+        ({"sample": None, "ledger_sha256": None}, ["validation: the evaluation names no ledger"],
+         ["validation: not compared: sample"]),
+        ({"ledger_sha256": None}, ["validation: the evaluation names no ledger"], []),
+        ({"sample": None}, ["validation.sample.num_assets: the file says None, recomputed 2"], []),
+        ({"corpus_sha256": "0", "zero_share": 0.5}, [],
+         ["validation: not recomputed, the corpus has grown since: zero_share"]),
+        ({"zero_share": 0.5}, ["validation.zero_share: the file says 0.5"], []),
+        ({"bits_alone": 3.0}, ["validation.bits_alone: the file says 3.0, recomputed None"], []),
+    ):  # fmt: skip
+        proof = evaluation_of(run, stored | change)
+        assert proof.notes[1:] == notes
+        assert [finding.startswith(words) for finding, words in zip(proof.findings, says, strict=False)] == [
+            True
+        ] * len(says)
+        assert bool(proof.findings) == bool(says)
+    del stored["bits_alone"]
+    assert evaluation_of(run, stored).findings == []
+
+
+def test_all_tests_together_are_those_of_the_tests(spoiled: Path) -> None:
+    run = audited(spoiled)
+    stored = run.evaluations()["test-h2"]
+    assert evaluation_of(run, stored, "test-h2").findings == []
+    stored["all_tests"][0]["gain"]["gain_bits"] += 1e-6
+    found = evaluation_of(run, stored, "test-h2").findings
+    assert [finding.split(":")[0] for finding in found] == ["test-h2.all_tests[0].gain.gain_bits"]
+
+
+def test_seeds_are_different_models_of_one_recipe(reported: Path, spoiled: Path) -> None:
+    run, other = audited(spoiled), Run(spoiled / "seed29")
+    stored = run.evaluations()["validation"]
+    not_seeds = "validation: seeds: not different seeds of one experiment"
+    own, theirs = (read_events(spoiled / name, "validation") for name in ("seed17", "seed29"))
+    best, checkpoint = other.best.read_bytes(), load_checkpoint(other.best)
+
+    def found(name: str = str(reported / "seed29")) -> list[str]:
+        bits = {str(reported / "seed17"): own.bits["model"], name: read_events(other.path, "validation").bits["model"]}
+        return evaluation_of(run, stored | {"seeds": to_json(compare_seeds(own, bits))}).findings
+
+    name = str(spoiled / "seed29")
+    assert found() == found(name) == []
+    # Its losses, not its weights; another recipe; the same seed.
+    for change, says in (
+        ({"train": checkpoint.provenance.train | {"learning_rate": 0.5}}, [not_seeds]),
+        ({"seed": 17}, [not_seeds]),
+        ({"seed": 30}, []),
+    ):
+        save_checkpoint(other.best, checkpoint.model, checkpoint.tokenizer, replace(checkpoint.provenance, **change))
+        assert found(name) == says, change
+    other.best.write_bytes(run.files.best.read_bytes())
+    write_events(other.path, "validation", replace(theirs, bits=own.bits, probs=own.probs))
+    assert found(name) == [not_seeds]
+    other.best.write_bytes(best)
+    assert found(name) == [f"validation: seeds: the losses of {name} are not its checkpoint's"]
+
+
+def test_an_evaluation_is_compared_in_all_its_parts(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with what it needs, once."""
+    asked: list[tuple[Any, ...]] = []
+    for name in ("_compare_evaluation", "_compare_baselines", "_compare_scored_forecasts", "_compare_page"):
+
+        def note(proof: Proof, *args: Any, name: str = name) -> None:
+            asked.append((name, *args))
+
+        monkeypatch.setattr(figures, name, note)
+    run = audited(spoiled)
+    for folder in ("flat", "tilted"):
+        (run.files.forecasts / folder).mkdir(parents=True)
+        (run.files.forecasts / folder / "evaluation-test-h1.json").touch()
+    proof, evaluations = prove_figures(run), run.evaluations()
+    assert (proof.findings, proof.notes, proof.count) == ([], [], 2 * 3 + 1)
+    expected: list[tuple[Any, ...]] = []
+    for split, stored in evaluations.items():
+        events = read_events(run.files.path, split)
+        expected.append(("_compare_evaluation", split, len(events), stored))
+        expected.append(("_compare_baselines", split, len(events), stored["baselines"], {"model"}))
+    short = [
+        (name, split, len(rows), *rest) for name, _, split, rows, _, *rest in (each for each in asked if len(each) > 4)
+    ]
+    assert short == expected
+    others = [(name, folder.path.name, split) for name, _, folder, split in (each for each in asked if len(each) == 4)]
+    assert others == [("_compare_scored_forecasts", folder, "test-h1") for folder in ("flat", "tilted")]
+    assert asked[-1] == ("_compare_page", run)
+    apart = "all tests were scored, and no evaluation has the figures of all of them together"
+    gone = "test-h1: figures of horizons, and horizons.safetensors is gone (vaiom horizons)"
+    events = run.files.events("test-h1")
+    score = HorizonScore(
+        bars=4, num_events=9, zero_share=0.0, bits={"model": 1.0}, gains={}, not_fitted=[], wider=1.0,
+        variance_of_steps=1.0, variance_realised=1.0, quantiles={},
+    )  # fmt: skip
+    for split, change in (
+        ("test-h1", {"all_tests": None, "horizons": [to_json(score)]}),
+        ("test-h2", {"all_tests": None}),
+    ):
+        file = run.files.evaluation(split)
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert prove_figures(run).findings == [gone, apart]
+    run.files.horizons.touch()
+    assert prove_figures(run).findings == [apart]
+    asked.clear()
+    pl.read_parquet(events).with_columns(pl.col("target_time").dt.offset_by("13m")).write_parquet(events)
+    assert prove_figures(run).findings == ["test-h1: events that the corpus does not have", apart]
+    assert {each[2] for each in asked if each[0] == "_compare_evaluation"} == {"test-h2", "validation"}
+    # Of one test alone there is nothing together.
+    run.files.evaluation("test-h2").unlink()
+    assert prove_figures(run).findings == ["test-h1: events that the corpus does not have"]
+
+
+def test_a_run_without_an_evaluation_says_why(finished: Path) -> None:
+    run = audited(finished, "seed29")
+    proof = prove_figures(run)
+    assert (proof.notes, proof.count) == (["not run: the run has no evaluation (vaiom evaluate)"], 0)
+    run.checkpoint = replace(run.checkpoint, provenance=replace(run.checkpoint.provenance, purpose=USE))
+    assert prove_figures(run).notes == ["not run: a refit is for use, and nothing was held out of it"]

@@ -16,9 +16,10 @@ import pytest
 from horizon_oracle import FUTURES, HorizonOracle
 from simulated_market import TinyRuns
 
+from vaiom.audit import figures as audit_figures
 from vaiom.audit.figures import prove_horizons
 from vaiom.audit.pipeline import AuditedRun
-from vaiom.audit.proof import FAILED, PASSED, AuditConfig
+from vaiom.audit.proof import FAILED, PASSED, AuditConfig, Proof
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
@@ -286,3 +287,140 @@ def test_horizons_of_an_opened_seal_are_audited(judged: tuple[Path, Path], tmp_p
     assert (proof.verdict, proof.findings) == (PASSED, [])
     before = prove_horizons(AuditedRun(judged[0], open_corpus(judged[1]), AuditConfig(seed=1)))
     assert proof.count - before.count >= len(read_events(run, events_name("sealed", BARS)))
+
+
+class Audited:
+    """A copy of the judged run that an audit looks at again and again."""
+
+    def __init__(self, judged: tuple[Path, Path], folder: Path) -> None:
+        shutil.copytree(judged[0], folder / "run")
+        self.corpus = open_corpus(judged[1])
+        self.run = AuditedRun(folder / "run", self.corpus, AuditConfig(seed=1))
+        self.name, self.file = events_name("test-h1", BARS), Run(folder / "run").evaluation("test-h1")
+        self.events, self.stored = read_events(folder / "run", self.name), json.loads(self.file.read_text())
+        self.heads = load_horizons(self.run.files.horizons, self.run.checkpoint)
+        self.view = at_horizon(self.corpus, self.heads.fitted.fits[0])
+
+    def proof(self, horizons: Any = None, fitted: dict[str, Any] | None = None, **changes: Any) -> Proof:
+        """With other events, another evaluation or other claims of the heads, which are put back."""
+        write_events(self.run.files.path, self.name, replace(self.events, **changes))
+        self.file.write_text(json.dumps(self.stored | ({} if horizons is None else {"horizons": horizons})))
+        replace(self.heads, fitted=replace(self.heads.fitted, **fitted or {})).save(self.run.files.horizons)
+        return prove_horizons(self.run)
+
+    def with_loss(self, name: str, change: Any) -> dict[str, Any]:
+        return {"bits": self.events.bits | {name: self.events.bits[name] + change}}
+
+
+@pytest.fixture
+def examined(judged: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Audited:
+    monkeypatch.setattr("vaiom.audit.proof.MAX_FINDINGS", 10**6)
+    return Audited(judged, tmp_path)
+
+
+WHERE = "test-h1, 4 bars"
+OTHER_EVENTS = f"{WHERE}: other events or outcomes than those of the split"
+
+
+def test_an_honest_horizon_is_counted_in_full(examined: Audited) -> None:
+    proof, named, [score] = examined.proof(), Proof(claim=prove_horizons), examined.stored["horizons"]
+    rows = examined.view.endpoints("test-h1", 16)
+    now = {name: score[name] for name in ("wider", "variance_of_steps", "variance_realised")}
+    ours = figures_of_horizon(examined.view, rows, examined.events) | now
+    audit_figures._compare_named(named, ours, score, WHERE, {})
+    events, claimed = len(examined.events), len(examined.view.endpoints("validation", 16))
+    fit_and_targets, same_bars = 1 + 200 + len(examined.corpus), 1
+    assert (proof.findings, proof.notes) == ([], [])
+    assert proof.count == fit_and_targets + same_bars + claimed + events + 1 + events + named.count + 3 * events
+
+
+def test_horizons_are_those_of_the_heads_or_none(examined: Audited) -> None:
+    [score] = examined.stored["horizons"]
+    proof = examined.proof(horizons=[{**score, "bars": 99}, score])
+    assert proof.findings == ["test-h1: horizons [99, 4], the heads are of [4]"]
+    proof = examined.proof(horizons=[{**score, "bars": 99}])
+    assert proof.findings == ["test-h1: horizons [99], the heads are of [4]", OTHER_EVENTS]
+    proof = examined.proof(horizons=())
+    assert (proof.findings, proof.notes) == ([], ["test-h1: the evaluation has no horizons"])
+
+
+def test_events_of_a_horizon_are_those_of_its_split(examined: Audited) -> None:
+    buckets = examined.events.buckets.copy()
+    buckets[7] = buckets[7] % 16 + 1
+    honest = examined.proof()
+    for changes in ({"probs": None}, {"buckets": buckets}):
+        proof = examined.proof(**changes)
+        assert proof.findings == [OTHER_EVENTS]
+        assert proof.count < honest.count
+
+
+@pytest.mark.parametrize(("times", "found"), [(0.5, False), (-0.5, False), (2.0, True), (-2.0, True)])
+def test_heads_claim_the_validation_bits_of_their_events(examined: Audited, times: float, found: bool) -> None:
+    rows = examined.view.endpoints("validation", 16)
+    [(_, events, _)] = judge_horizons(examined.run.model, examined.heads, examined.corpus, "validation")
+    cost = float(events.bits["model"].mean())
+    proof = examined.proof(fitted={"validation_bits": {"4": cost + times * 1e-5}})
+    said = f"validation, 4 bars: the heads claim {cost + times * 1e-5} bits, their events cost {cost:.6f}"
+    assert (len(events), proof.findings) == (len(rows), [said] * found)
+    if found:
+        said = f"validation, 4 bars: the heads claim nan bits, their events cost {cost:.6f}"
+        assert examined.proof(fitted={"validation_bits": {}}).findings == [said]
+
+
+@pytest.mark.parametrize(("times", "found"), [(0.5, False), (2.0, True)])
+def test_answers_of_heads_are_as_near_as_rounding(examined: Audited, times: float, found: bool) -> None:
+    rounding, one = (
+        examined.run.rounding("test-h1", (examined.heads, examined.view)),
+        np.arange(len(examined.events)) == 7,
+    )
+    assert examined.events.probs is not None
+    probs, bucket = examined.events.probs.copy(), int(examined.events.buckets[7])
+    probs[7, bucket % 16] += times * rounding.probability
+    probs[7, (bucket + 1) % 16] -= times * rounding.probability
+    off = f"{WHERE}: a probability differs by {times * rounding.probability:.1e} from the heads'"
+    assert [each for each in examined.proof(probs=probs).findings if "differs" in each] == [off] * found
+    for name, allowed in (("root_of_time", rounding.bits), ("frequency", 1e-6), ("hour_of_week", 1e-6)):
+        proof = examined.proof(**examined.with_loss(name, times * allowed * one))
+        off = f"{WHERE}: {name} gives an event {times * allowed:.1e} bits more or fewer than the file"
+        assert [each for each in proof.findings if "gives" in each] == [off] * found
+    if found:
+        proof = examined.proof(**examined.with_loss("model", -0.25))
+        assert f"{WHERE}: losses that are not the heads': 2.5e-01 bits off, -2.5e-01 in the mean" in proof.findings
+
+
+@pytest.mark.parametrize("name", ["wider", "variance_of_steps", "variance_realised"])
+def test_figures_that_rest_on_answers_now_may_differ_a_little(examined: Audited, name: str) -> None:
+    """By a thousandth; those of the events may not."""
+    [score] = examined.stored["horizons"]
+    for off, found in ((0.5e-3, False), (2e-3, True), (-2e-3, True)):
+        says = [
+            finding.split(":")[0] for finding in examined.proof(horizons=[score | {name: score[name] + off}]).findings
+        ]
+        assert says == [f"{WHERE}.{name}"] * found
+    proof = examined.proof(horizons=[score | {"zero_share": score["zero_share"] + 1e-6}])
+    assert [finding.split(":")[0] for finding in proof.findings] == [f"{WHERE}.zero_share"]
+
+
+def test_baselines_of_horizons_without_a_fit_are_named(examined: Audited) -> None:
+    bits = examined.events.bits
+    proof = examined.proof(bits=bits | {"garch_t": bits["frequency"]})
+    assert proof.notes == [f"{WHERE}: garch_t was not computed again, no fit was found"]
+
+
+def test_horizons_are_fitted_on_train_alone(examined: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, fit, wrong = [], audit_figures.fit_horizon, 0.0
+
+    def fitted(corpus: Corpus, bars: int) -> Any:
+        seen.append(corpus)
+        found = fit(corpus, bars)
+        return replace(found, zero_share=tuple(share + wrong for share in found.zero_share))
+
+    monkeypatch.setattr(audit_figures, "fit_horizon", fitted)
+    assert examined.proof().findings == []
+    wrong = 1e-9
+    assert examined.proof().findings == ["4 bars: Train fits other buckets, shape or scale"]
+    end, own = np.datetime64(examined.corpus.splits.train_end), examined.corpus.columns["log_ret"]
+    for train in seen:
+        before, theirs = train.timestamps < end, train.columns["log_ret"]
+        assert np.array_equal(own[before], theirs[before], equal_nan=True)
+        assert not np.array_equal(own[~before], theirs[~before], equal_nan=True)

@@ -326,10 +326,9 @@ def prove_dependence(proof: Proof, fit: Dependence, model: ModelPredictor, corpu
     rng, held_out = np.random.default_rng(config.seed), corpus.split_codes == corpus.splits.code(VALIDATION)
     again = fit_dependence(model, _scrambled_after(corpus, _end_of_train(corpus), rng))
     for name, stored in vars(fit).items():
-        fitted = getattr(again, name)
-        same = stored == fitted
-        if isinstance(stored, np.ndarray):
-            same = stored.shape == fitted.shape and np.allclose(stored, fitted, rtol=0, atol=FIT_TOLERANCE)
+        fitted, is_matrix = getattr(again, name), isinstance(stored, np.ndarray)
+        near = is_matrix and stored.shape == fitted.shape and np.allclose(stored, fitted, rtol=0, atol=FIT_TOLERANCE)
+        same = near if is_matrix else stored == fitted
         proof.check(same, f"Train gives another {name}: {fitted}, not {stored}")
     for cut in rng.choice(np.unique(corpus.timestamps[held_out]), config.cuts):
         states = []
