@@ -203,8 +203,10 @@ def test_what_comes_after_an_asset_was_forgotten_is_kept(tiny: TinyRun, tmp_path
     assets.cut("XAUUSD", datetime(1970, 1, 1))
     bars = [bar_row(**each) for each in tiny.later["EURUSD"][:3]]
     assets.push("EURUSD", bars)
+    assert assets.store.num_since_snapshot == 3
     assets.cut("EURUSD", bars[1].datetime)
     assert assets.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
+    assert assets.store.num_since_snapshot == 0  # the next start computes nothing again
     assets.store.close()
 
 
