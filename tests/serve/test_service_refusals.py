@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serve_runs import TinyRun, as_json, config_of, in_process
 
+import vaiom
 from vaiom.errors import ConfigError
 from vaiom.serve.app import Service, make_app
 from vaiom.serve.middleware import LimitMiddleware, RateLimit
@@ -231,6 +232,23 @@ def test_a_fault_of_ours_is_answered_like_every_refusal(
             for fails, status in ((True, 500), (False, 200)):
                 service.live.push_all = None if fails else taken  # type: ignore[assignment,method-assign]
                 assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == status
+
+    asyncio.run(run())
+
+
+def test_the_dashboards_files_are_as_they_lie_in_the_package(tiny: TinyRun, tmp_path: Path) -> None:
+    kinds = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
+    package = Path(vaiom.__file__).parent
+    own = [file for file in (package / "serve" / "dashboard").iterdir() if file.is_file()]
+    shared = [package / "report" / "assets" / name for name in ("theme.css", "theme.js")]
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path)) as (client, _):
+            for file in (*own, *shared):
+                for path in (file.name, "") if file.name == "index.html" else (file.name,):
+                    answer = await client.get(f"/{path}")
+                    assert answer.content == file.read_bytes(), path
+                    assert answer.headers["content-type"].partition(";")[0] == kinds[file.suffix]
 
     asyncio.run(run())
 

@@ -134,12 +134,11 @@ class LiveAssets:
         fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
         return fresh or self.online.forecast(symbol, horizon=horizon, now=now)
 
-    def push(self, symbol: str, bars: Sequence[BarRow]) -> Pushed:
+    def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         """Take an asset's next bars, durably."""
         [result] = self.push_all([(symbol, bars)])
         if isinstance(result, Exception):
             raise result
-        return result
 
     def push_all(self, pushes: Sequence[tuple[str, Sequence[BarRow]]]) -> list[Pushed | UserError]:
         """Take the next bars of different assets, durably, or return why not; they share one batch and one commit."""
