@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import polars as pl

@@ -415,7 +415,9 @@ def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) ->
     )  # fmt: skip
     [batches] = [each.value for each in families["vaiom_batch_windows"].samples if each.name.endswith("_count")]
     assert batches == 1
-    taken = {each.labels["route"]: each for each in families["vaiom_request_seconds"].samples if each.name[-4:] == "_sum"}
+    taken = {
+        each.labels["route"]: each for each in families["vaiom_request_seconds"].samples if each.name[-4:] == "_sum"
+    }
     assert {"/v1/assets/{symbol}/bars", "/readyz"} == taken.keys()
     assert 0 < sum(each.value for each in taken.values()) < time.perf_counter() - began
 

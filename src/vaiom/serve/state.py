@@ -303,12 +303,12 @@ class LiveAssets:
         parts = [frame.with_columns(symbol=pl.lit(symbol), late=late) for symbol, frame in frames.items()]
         every = pl.concat(parts).sort("Datetime", "symbol").with_columns(stop=pl.col("late").any().over("Datetime"))
         after, replays = self.online.copy(), list[Replay]()
-        for _, run in every.group_by(pl.col("stop").rle_id(), maintain_order=True):
+        for run in every.with_columns(run=pl.col("stop").rle_id()).partition_by("run"):
             if not run["stop"][0]:
-                history = run.drop("late", "stop").partition_by("symbol", as_dict=True, include_key=False)
+                history = run.partition_by("symbol", as_dict=True)
                 after.extend_many({symbol: frame for (symbol,), frame in history.items()})
                 continue
-            for stamp, rows in groupby(run.drop("stop").iter_rows(named=True), itemgetter("Datetime")):
+            for stamp, rows in groupby(run.iter_rows(named=True), itemgetter("Datetime")):
                 bars = {row.pop("symbol"): row for row in rows}
                 scored = self.train_end is None or stamp >= self.train_end
                 due = [symbol for symbol, row in bars.items() if row.pop("late") and scored and after.ready(symbol)]
