@@ -15,9 +15,11 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from vaiom import files
 from vaiom.errors import DataError
@@ -225,6 +227,18 @@ def test_who_finds_a_folder_held_waits_for_a_moment(tmp_path: Path, monkeypatch:
     with hold_folder(tmp_path / "made"), hold_folder(tmp_path / "made", patience=7):
         pass
     assert asked == [{"timeout": 0.1, "poll_interval": 0.025}, {"timeout": 7, "poll_interval": 0.025}]
+
+
+def test_a_new_folder_in_a_new_place_is_held_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places, real = list[bool](), FileLock.acquire
+
+    def acquire(lock: FileLock, **how: Any) -> Any:
+        places.append(Path(lock.lock_file).parent.is_dir())
+        return real(lock, **how)
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    with staged_folder(tmp_path / "new" / "made"):
+        assert places == [True] * 3
 
 
 def test_a_folder_is_held_beside_it_and_let_go_by_any_thread(tmp_path: Path) -> None:

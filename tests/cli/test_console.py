@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import math
 import os
 import sys
 from datetime import datetime, timedelta
@@ -14,11 +16,12 @@ import typer
 from command_line import Vaiom, require_refusal
 
 from vaiom.cli import train
-from vaiom.cli.console import Answer, print_answer, progress_bar, user_errors
+from vaiom.cli.console import Answer, print_answer, print_json, progress_bar, show, user_errors
 from vaiom.cli.main import app
 from vaiom.cli.options import parse_date, parse_span
 from vaiom.cli.run import _quick_baseline
 from vaiom.errors import ConfigError, DataError
+from vaiom.report.tables import Column, Table, prose
 from vaiom.serve.run import ServeConfig
 from vaiom.training.loop import TrainResult
 
@@ -128,6 +131,32 @@ def test_an_answer_is_for_people_or_for_scripts(
         print_answer(answer, as_json)
     expected = ('{\n  "a": "b"\n}\n', "warned\n") if as_json else ("seen\n", "noted\nwarned\n")
     assert tuple(capsys.readouterr()) == expected
+
+
+def test_what_is_printed_comes_in_order_and_is_json_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = list[str]()
+
+    class Stdout(io.StringIO):
+        def flush(self) -> None:
+            flushed.append(self.getvalue())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Stdout())
+        show("first", "second")
+    assert flushed[:2] == ["first\n", "first\nsecond\n"]  # before a note on stderr, wherever both go
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json(math.nan)
+
+
+def test_tables_in_a_pipe_are_plain_and_200_wide(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    show(Table("Of 3 parts", [Column("text", prose)], [["7 " * 300]]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == ""
+    assert max(len(line.rstrip()) for line in lines) in (199, 200)
 
 
 def test_in_a_pipe_progress_is_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:

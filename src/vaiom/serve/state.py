@@ -413,11 +413,9 @@ class LiveAssets:
 
     def _require_on_grid(self, stamp: datetime, stream: AssetStream | None, where: str) -> None:
         """Bars must stay on the asset's grid, or an hour off where daylight saving moves longer ones."""
-        step = int(self.forecaster.timeframe.total_seconds())
+        seconds, step = seconds_of(stamp), int(self.forecaster.timeframe.total_seconds())
         allowed = {0, _HOUR, step - _HOUR} if step > _HOUR else {0}
-        if stream is None or (seconds_of(stamp) - stream.seconds) % step in allowed:
-            return
-        if allowed.isdisjoint(((seconds_of(stamp) - stream.columns["timestamp"].astype(np.int64)) % step).tolist()):
+        if stream and allowed.isdisjoint(((seconds - stream.columns["timestamp"].astype(np.int64)) % step).tolist()):
             expected = f"a stamp whole {self.forecaster.tokenizer.timeframe} bars from {stream.last.isoformat()}"
             got = stamp.isoformat()
             fix = "resample the bars as those before; DELETE .../bars?after= removes wrong ones that were taken"
