@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -19,7 +20,9 @@ import vaiom as package
 from market import feed_server
 from strategies import random_bars
 from vaiom.cli.main import app
+from vaiom.errors import ConfigError
 from vaiom.events.corpus import open_corpus
+from vaiom.experiments.engine import Engine
 from vaiom.experiments.registry import EXPERIMENTS, SHOWN
 from vaiom.files import write_json
 from vaiom.market.folder import BAR_COLUMNS, read_bars, write_symbol
@@ -94,18 +97,11 @@ def test_without_words_it_helps_and_a_bug_is_shown_plainly(
     assert capsys.readouterr().err.startswith("Traceback")
 
 
-def test_experiments(vaiom: Vaiom, corpus: Path, tmp_path: Path) -> None:
-    listed = vaiom("experiments", "--json").json()["experiments"]
-    assert {each["name"] for each in listed} == set(EXPERIMENTS)
-    few, every = vaiom("experiments"), vaiom("experiments", "--all")
+def test_an_experiment_is_shown_for_the_vocabulary_of_a_corpus(vaiom: Vaiom, corpus: Path, tmp_path: Path) -> None:
     left = len(EXPERIMENTS) - len(SHOWN)
-    assert f"{left} more, variants of these: vaiom experiments --all" in few.err
-    assert every.err == ""
-    for ran, names in ((few, SHOWN), (every, EXPERIMENTS)):
-        assert {line.split()[0] for line in ran.out.splitlines() if line.strip()} & set(EXPERIMENTS) == set(names)
-    one = vaiom("experiments", "demo", "--json").json()
-    assert (one["about"], one["model"]["context"]) == (EXPERIMENTS["demo"].about, EXPERIMENTS["demo"].model.context)
-    assert f"{one['num_params']:,} with the vocabulary of the paper's corpus" in vaiom("experiments", "demo").out
+    assert f"{left} more, variants of these: vaiom experiments --all" in vaiom("experiments").err
+    assert vaiom("experiments", "--all").err == ""
+    assert "with the vocabulary of the paper's corpus" in vaiom("experiments", "demo").out
     damaged = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     [rows, *_] = damaged.rglob("*.npy")
     rows.write_bytes(rows.read_bytes()[:-1] + b"x")
@@ -245,13 +241,30 @@ def test_download(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # Corpora
 
 
-def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
+def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "classes.toml").write_text('SIM02USD = "spot"\n')
     words = ("corpus", "build", market, "--classes", tmp_path / "classes.toml", "--json")
     built = vaiom(*words, "--out", tmp_path / "c")
     answer = built.json()
     assert vaiom(*words, "--out", tmp_path / "elsewhere", "--workers", 2).json() == answer
     require_refusal(vaiom(*words, "--out", tmp_path / "d", "--engine", "steam"), "local, ray", "steam")
+    asked: list[dict[str, Any]] = []
+
+    def keep(*_: object, **options: Any) -> None:
+        asked.append(options)
+        raise ConfigError("enough seen")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vaiom.build_corpus", keep)
+        for more in ((), ("--workers", 2)):
+            require_refusal(vaiom("corpus", "build", market, "--out", tmp_path / "d", *more), "enough seen")
+    assert [each.get("engine") for each in asked] == [None, Engine(workers=2, device="cpu")]
+    assert all(each["covered"] for each in asked)
+    (tmp_path / "classes.json").write_text('{"SIM02USD": "spot"}')
+    words = (*words[:3], "--classes", tmp_path / "classes.json")
+    shown = vaiom(*words, "--out", tmp_path / "e")
+    assert shown.code == 0, shown.err
+    assert "insufficient" not in shown.out  # data quality is another command's
     assert answer["classes"] == {"SIM01USD": "FX", "SIM02USD": "SPOT"}
     assert "building: 2/2" in built.err
     assert {"manifest.json", "tokenizer.json"} < set(names_in(tmp_path / "c"))

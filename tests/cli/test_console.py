@@ -6,6 +6,7 @@ import errno
 import io
 import math
 import os
+import signal
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from vaiom.cli.main import app
 from vaiom.cli.options import parse_date, parse_span
 from vaiom.cli.run import _quick_baseline
 from vaiom.errors import ConfigError, DataError
+from vaiom.market.formats.table import Options
 from vaiom.report.tables import Column, Table, prose
 from vaiom.serve.run import ServeConfig
 from vaiom.training.loop import TrainResult
@@ -280,6 +282,30 @@ def test_a_service_is_what_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeyp
         backfill=3,
     )
     assert asked == [(plain, "127.0.0.1", 8000), (changed, "0.0.0.0", 9)]
+
+
+def test_a_source_is_followed_as_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Service:
+        timeframe, symbols = "1h", ("EURUSD", "XAUUSD")
+
+        def __init__(self, url: str, key: str | None) -> None:
+            asked.append((url, key))
+
+    asked: list[Any] = []
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("vaiom.serve.follow.HttpService", Service)
+    monkeypatch.setattr("vaiom.market.feeds.open_feed", lambda *inputs: asked.append(inputs))
+    monkeypatch.setattr("vaiom.serve.follow.Follower.run", lambda follower: asked.append(follower.utc_offset))
+    (tmp_path / "key").write_text("secret\nof-another\n")
+    words = ("--symbol", "*", "--shift", "-30min", "--utc-offset", "2h", "--api-key-file", tmp_path / "key")
+    try:
+        ran = vaiom("follow", "there", *words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    url = "http://127.0.0.1:8000"
+    assert (ran.code, ran.err) == (0, f"following there for EURUSD, XAUUSD at {url} (Ctrl+C stops it)\n")
+    options = Options(symbol="*", shift=timedelta(minutes=-30), utc=True, repair=True, whole_lines=True)
+    assert asked == [(url, "secret"), ("there", "1h", options), timedelta(hours=2)]
 
 
 def test_quick_trees_are_fewer_and_take_larger_steps() -> None:

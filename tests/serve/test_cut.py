@@ -326,7 +326,13 @@ def test_the_command_looks_cuts_and_rebuilds(
     assert (eurusd["last"], eurusd["seeded_to"]) == (bars[3].datetime.isoformat(), folder_end)
     code, _, said = vaiom(state, "--after", folder_end[:10], "--symbol", "EURUSD")
     assert (code, "no longer stored" in said, shown()) == (2, True, [eurusd, xauusd])
-    assert vaiom(state, "--after", after)[0] == 0
+    unasked = json.loads(vaiom(state, "--json")[1])
+    assert unasked["removed"] == 0
+    code, _, said = vaiom(state)
+    assert (code, said) == (0, "")
+    assert "no such asset is stored" in vaiom(state, "--symbol", "GBPUSD")[2]
+    code, _, said = vaiom(state, "--after", after)
+    assert (code, said) == (0, "2 bars removed\n")
     assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after, "scored": 1}, xauusd]
     again = live(tiny, state)
     again.try_snapshot()
