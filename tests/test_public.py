@@ -94,6 +94,7 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_what_is_not_said_is_as_documented(name: str) -> None:
+    assert name in dir(vaiom)
     every = inspect.signature(
         getattr(vaiom, name) if name not in ("simulate", "audit") else vaiom._ROOMS[f"vaiom.{name}"]
     )

@@ -179,19 +179,24 @@ def live(tiny: TinyRun, state: Path) -> LiveAssets:
 
 
 def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: TinyRun, tmp_path: Path) -> None:
+    bars, tmp_path = tmp_path / "bars", tmp_path / "state"
+    write_symbol(bars, "EURUSD", tiny.history["EURUSD"])
+    write_symbol(bars, "XAUUSD", tiny.history["XAUUSD"][:-5])
     assets = live(tiny, tmp_path)
-    assets.load_folder(tiny.bars, 0)
-    last = tiny.history["EURUSD"]["Datetime"][-1]
-    with pytest.raises(RefusalError, match="no longer stored"):
-        assets.cut("EURUSD", last - timedelta(hours=3))
+    assets.load_folder(bars, 0)
+    last, sooner = (stream.last for stream in (assets.online.streams[symbol] for symbol in ("EURUSD", "XAUUSD")))
+    for after in (last - timedelta(hours=1), sooner):
+        with pytest.raises(RefusalError, match="no longer stored") as refused:
+            assets.cut("EURUSD", after)
+        assert refused.value.where == "EURUSD"
     assert assets.online.streams["EURUSD"].last == last
-    assert assets.cut("EURUSD", last) == 0
+    assert assets.cut("EURUSD", last) == assets.cut("XAUUSD", sooner) == 0
     assert assets.cut("EURUSD", datetime(1970, 1, 1)) == CONTEXT
     assert [*assets.online.streams] == ["XAUUSD"]
     assets.store.close()
     again = live(tiny, tmp_path)
     assert [*again.online.streams] == ["XAUUSD"]
-    again.load_folder(tiny.bars, 0)
+    again.load_folder(bars, 0)
     assert again.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"])
     again.store.close()
 
