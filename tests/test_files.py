@@ -15,9 +15,11 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from vaiom import files
 from vaiom.errors import DataError
@@ -116,6 +118,18 @@ def test_a_lock_file_that_another_process_swept_is_made_again(tmp_path: Path, mo
     with staging_folder(tmp_path):
         assert len(made) == 3
         assert [path.exists() for path in made] == [False, False, True]
+    del made[:]
+
+    def never_in_time(path: Path) -> object:
+        lock = try_lock(path)
+        made.append(path)
+        path.unlink()
+        return lock
+
+    monkeypatch.setattr("vaiom.files.try_lock", never_in_time)
+    with staging_folder(tmp_path) as staged:
+        assert (len(made), staged.name) == (3, made[-1].stem)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
@@ -205,6 +219,75 @@ def test_a_folder_whose_parent_may_not_be_written_to_is_held_too(
         with pytest.raises(FolderInUseError), hold_folder(tmp_path):
             pass
     assert not list(tmp_path.iterdir())
+
+
+def test_who_finds_a_folder_held_waits_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("filelock.FileLock.acquire", lambda _, **how: asked.append(how))
+    with hold_folder(tmp_path / "made"), hold_folder(tmp_path / "made", patience=7):
+        pass
+    assert asked == [{"timeout": 0.1, "poll_interval": 0.025}, {"timeout": 7, "poll_interval": 0.025}]
+
+
+def test_a_new_folder_in_a_new_place_is_held_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places, real = list[bool](), FileLock.acquire
+
+    def acquire(lock: FileLock, **how: Any) -> Any:
+        places.append(Path(lock.lock_file).parent.is_dir())
+        return real(lock, **how)
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    with staged_folder(tmp_path / "new" / "made"):
+        assert places == [True] * 3
+
+
+def test_a_folder_is_held_beside_it_and_let_go_by_any_thread(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    held, letting_go = hold_folder(tmp_path / "made"), threading.Event()
+    taker = threading.Thread(target=lambda: (held.__enter__(), letting_go.wait()))
+    taker.start()
+    while len(list(tmp_path.iterdir())) < 2 and taker.is_alive():
+        pass
+    assert list((tmp_path / "made").iterdir()) == []
+    held.__exit__(None, None, None)
+    with hold_folder(tmp_path / "made"):
+        letting_go.set()
+    taker.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_lock_file_goes_before_its_lock_or_after_it_where_it_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may hold a file that is then removed; Windows removes none that is open."""
+    file, there = tmp_path / "lock", list[bool]()
+
+    class Lock:
+        def release(self) -> None:
+            there.append(file.exists())
+
+    for system, seen in (("posix", [False]), ("nt", [True, False])):
+        file.touch()
+        del there[:]
+        with monkeypatch.context() as patch:
+            patch.setattr("vaiom.files.os.name", system)
+            files._release(file, Lock(), [])  # type: ignore[arg-type]
+        assert there == seen
+
+
+def test_a_link_in_a_place_of_ours_leads_nobody_astray(tmp_path: Path) -> None:
+    victim, made = tmp_path / "victim", tmp_path / "made"
+    victim.mkdir()
+    (victim / "theirs").touch()
+    with staging_folder(tmp_path) as staged:
+        staged.rmdir()
+        staged.symlink_to(victim)
+    with staged_folder(made):
+        pass
+    (tmp_path / ".vaiom-replaced-made").symlink_to(victim)
+    with pytest.raises(DataError, match="exists already"), staged_folder(made):
+        pytest.fail("it is there")
+    assert [path.name for path in victim.iterdir()] == ["theirs"]
 
 
 def test_what_a_killed_holder_left_is_swept(tmp_path: Path) -> None:
@@ -347,6 +430,7 @@ def test_arrays_that_are_not_what_they_say_are_refused(tmp_path: Path, monkeypat
             archive.writestr("rows.npy", content)
         with pytest.raises(BAD_ARRAYS):
             read_arrays(tmp_path / "bad.npz")
+    assert files.MOST_UNPACKED == 4 * 2**30
     np.savez(tmp_path / "two.npz", a=np.zeros(100), b=np.zeros(100))
     size = sum(info.file_size for info in zipfile.ZipFile(tmp_path / "two.npz").infolist())
     for most, allowed in ((size, True), (size - 1, False)):
@@ -368,6 +452,7 @@ def test_a_file_system_without_locks_is_written_all_the_same(
     monkeypatch.setattr("filelock.FileLock.acquire", refuse)
     left = tmp_path / f"{STAGING_PREFIX}0123.txt"
     left.touch()
+    (tmp_path / f"{STAGING_PREFIX}{sha256_of(b'made')[:16]}.staging-lock").write_text("process 1")
     with hold_folder(tmp_path / "made"):
         write_bytes(tmp_path / "made" / "file", b"x")
     assert try_lock(tmp_path / "lock") is None

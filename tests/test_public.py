@@ -77,6 +77,31 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(vaiom, name))
 
 
+DEFAULTS = {
+    "simulate": {"overwrite": False},
+    "build_corpus": {"timeframe": "", "splits": None, "classes": None, "like": None},
+    "train": {
+        **{"experiment": "main", "start": None, "against": (), "settings": (), "device": "auto"},
+        **{"resume": False, "report": None},
+    },
+    "fit_baselines": {"only": None, "split": "validation", "context": 512, "unseal": None},
+    "evaluate": {
+        **{"split": "validation", "corpus": None, "baselines": None, "unseal": None, "out": None, "device": "auto"},
+    },
+    "audit": {"bars": None, "corpus": None},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_is_not_said_is_as_documented(name: str) -> None:
+    assert name in dir(vaiom)
+    every = inspect.signature(
+        getattr(vaiom, name) if name not in ("simulate", "audit") else vaiom._ROOMS[f"vaiom.{name}"]
+    )
+    found = {each.name: each.default for each in every.parameters.values() if each.default is not each.empty}
+    assert found == DEFAULTS[name]
+
+
 def test_rooms_do_not_take_functions_away() -> None:
     from vaiom.audit.proof import Proof
     from vaiom.simulate.market import MarketConfig

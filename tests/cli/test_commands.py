@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,8 +20,11 @@ import vaiom as package
 from market import feed_server
 from strategies import random_bars
 from vaiom.cli.main import app
+from vaiom.errors import ConfigError
 from vaiom.events.corpus import open_corpus
-from vaiom.experiments.registry import EXPERIMENTS
+from vaiom.experiments.engine import Engine
+from vaiom.experiments.registry import EXPERIMENTS, SHOWN
+from vaiom.files import write_json
 from vaiom.market.folder import BAR_COLUMNS, read_bars, write_symbol
 from vaiom.simulate.market import MarketConfig
 
@@ -70,6 +76,38 @@ def test_help(vaiom: Vaiom, command: str) -> None:
 
 def test_version(vaiom: Vaiom) -> None:
     assert vaiom("--version").out == f"{package.__version__}\n"
+
+
+def test_without_words_it_helps_and_a_bug_is_shown_plainly(
+    vaiom: Vaiom, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([], ["data"], ["corpus"]):
+        ran = vaiom(*words)
+        assert "Usage:" in ran.out + ran.err
+        assert "Error" not in ran.out + ran.err
+    assert "completion" not in vaiom("--help").out
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("vaiom.cli.train.to_json", broken)
+    with pytest.raises(RuntimeError) as bug:
+        vaiom("experiments", "demo")
+    sys.excepthook(RuntimeError, bug.value, bug.value.__traceback__)
+    assert capsys.readouterr().err.startswith("Traceback")
+
+
+def test_an_experiment_is_shown_for_the_vocabulary_of_a_corpus(vaiom: Vaiom, corpus: Path, tmp_path: Path) -> None:
+    left = len(EXPERIMENTS) - len(SHOWN)
+    assert f"{left} more, variants of these: vaiom experiments --all" in vaiom("experiments").err
+    assert vaiom("experiments", "--all").err == ""
+    assert "with the vocabulary of the paper's corpus" in vaiom("experiments", "demo").out
+    damaged = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    [rows, *_] = damaged.rglob("*.npy")
+    rows.write_bytes(rows.read_bytes()[:-1] + b"x")
+    assert vaiom("corpus", "show", damaged).code == 2
+    shown = vaiom("experiments", "demo", "--corpus", damaged)  # of which the vocabulary alone is read
+    assert f"with the vocabulary of {damaged}" in shown.out.replace("\n", "")
 
 
 @pytest.mark.parametrize("words", [["dat"], ["data", "chek"], ["data", "check"], ["corpus", "build", "x"], ["--nope"]])
@@ -203,13 +241,30 @@ def test_download(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # Corpora
 
 
-def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
+def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "classes.toml").write_text('SIM02USD = "spot"\n')
     words = ("corpus", "build", market, "--classes", tmp_path / "classes.toml", "--json")
     built = vaiom(*words, "--out", tmp_path / "c")
     answer = built.json()
     assert vaiom(*words, "--out", tmp_path / "elsewhere", "--workers", 2).json() == answer
     require_refusal(vaiom(*words, "--out", tmp_path / "d", "--engine", "steam"), "local, ray", "steam")
+    asked: list[dict[str, Any]] = []
+
+    def keep(*_: object, **options: Any) -> None:
+        asked.append(options)
+        raise ConfigError("enough seen")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vaiom.build_corpus", keep)
+        for more in ((), ("--workers", 2)):
+            require_refusal(vaiom("corpus", "build", market, "--out", tmp_path / "d", *more), "enough seen")
+    assert [each.get("engine") for each in asked] == [None, Engine(workers=2, device="cpu")]
+    assert all(each["covered"] for each in asked)
+    (tmp_path / "classes.json").write_text('{"SIM02USD": "spot"}')
+    words = (*words[:3], "--classes", tmp_path / "classes.json")
+    shown = vaiom(*words, "--out", tmp_path / "e")
+    assert shown.code == 0, shown.err
+    assert "insufficient" not in shown.out  # data quality is another command's
     assert answer["classes"] == {"SIM01USD": "FX", "SIM02USD": "SPOT"}
     assert "building: 2/2" in built.err
     assert {"manifest.json", "tokenizer.json"} < set(names_in(tmp_path / "c"))
@@ -299,8 +354,35 @@ def test_commands_of_a_checkout_say_so_where_there_is_none(
     vaiom: Vaiom, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vaiom.cli.main.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py"))
+    checkout = Path.cwd()
     monkeypatch.chdir(tmp_path)
     require_refusal(vaiom(command, "events"), f"`vaiom {command}` needs a checkout", "git clone")
+    monkeypatch.chdir(checkout)
+    assert "usage:" in vaiom(command, "--help").out
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert "usage:" in vaiom(command, "--help").out  # the checkout that the program comes from
+
+
+def test_a_checkout_is_where_its_programs_come_from(
+    vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file, text in (
+        *(("src/vaiom/__init__.py", ""), ("benchmarks/__init__.py", "")),
+        ("benchmarks/__main__.py", "def main(words, program):\n    print(program, *words)\n"),
+    ):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    monkeypatch.setattr("vaiom.cli.main.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    for _ in range(2):
+        assert vaiom("bench", "speed", "--fast").out == "vaiom bench speed --fast\n"
+    assert sys.path.count(str(tmp_path)) == 1
+    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
+        del sys.modules[name]
 
 
 def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,16 +392,25 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"].with_changes(**small))
     monkeypatch.setattr("vaiom.cli.run.BASELINES", ("frequency", "ewma_t", "lightgbm"))
     monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")
+    for part, file in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):  # an earlier one
+        (tmp_path / "demo" / part).mkdir(parents=True)
+        (tmp_path / "demo" / part / file).touch()
+        (tmp_path / "demo" / part / "old").touch()
+    write_json(tmp_path / "demo" / "bars" / "manifest.json", {"symbols": {}})
     ran = vaiom("demo", "--out", tmp_path / "demo", "--device", "cpu")
     assert ran.code == 0, ran.err
+    assert not [*(tmp_path / "demo").rglob("old")]
     assert {"bars", "corpus"} <= set(names_in(tmp_path / "demo"))
     assert len(open_corpus(tmp_path / "demo" / "corpus").endpoints("validation")) > 0
     for words in ("the model needs", "frequency", "markov", "oracle"):
         assert words in ran.out
     rows = [line.split() for line in ran.out.splitlines()]
-    gains = {row[0]: (float(row[1]), float(row[2])) for row in rows if row and row[0] in ("frequency", "oracle")}
+    names = ("frequency", "oracle", "model")
+    gains = {row[0]: (float(row[1]), float(row[2])) for row in rows if len(row) == 3 and row[0] in names}
     assert gains["frequency"][1] == 0
     assert gains["oracle"][1] == pytest.approx(gains["frequency"][0] - gains["oracle"][0], abs=2e-4)
+    [closed] = re.findall(r"closed (-?\d+)% of the way", ran.err)
+    assert int(closed) == pytest.approx(100 * gains["model"][1] / gains["oracle"][1], abs=1)
     lines = (ran.out + ran.err[ran.err.index("\nThe model closed") :]).replace(str(tmp_path), "runs").splitlines()
     assert sum(1 + len(line) // 80 for line in lines) <= 25
     assert ran.err.count("  vaiom ") == 5

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
+import math
 import os
+import signal
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,11 +17,13 @@ import typer
 from command_line import Vaiom, require_refusal
 
 from vaiom.cli import train
-from vaiom.cli.console import Answer, print_answer, progress_bar, user_errors
+from vaiom.cli.console import Answer, print_answer, print_json, progress_bar, show, user_errors
 from vaiom.cli.main import app
 from vaiom.cli.options import parse_date, parse_span
 from vaiom.cli.run import _quick_baseline
 from vaiom.errors import ConfigError, DataError
+from vaiom.market.formats.table import Options
+from vaiom.report.tables import Column, Table, prose
 from vaiom.serve.run import ServeConfig
 from vaiom.training.loop import TrainResult
 
@@ -128,6 +133,32 @@ def test_an_answer_is_for_people_or_for_scripts(
         print_answer(answer, as_json)
     expected = ('{\n  "a": "b"\n}\n', "warned\n") if as_json else ("seen\n", "noted\nwarned\n")
     assert tuple(capsys.readouterr()) == expected
+
+
+def test_what_is_printed_comes_in_order_and_is_json_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = list[str]()
+
+    class Stdout(io.StringIO):
+        def flush(self) -> None:
+            flushed.append(self.getvalue())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Stdout())
+        show("first", "second")
+    assert flushed[:2] == ["first\n", "first\nsecond\n"]  # before a note on stderr, wherever both go
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json(math.nan)
+
+
+def test_tables_in_a_pipe_are_plain_and_200_wide(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    show(Table("Of 3 parts", [Column("text", prose)], [["7 " * 300]]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == ""
+    assert max(len(line.rstrip()) for line in lines) in (199, 200)
 
 
 def test_in_a_pipe_progress_is_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,6 +282,30 @@ def test_a_service_is_what_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeyp
         backfill=3,
     )
     assert asked == [(plain, "127.0.0.1", 8000), (changed, "0.0.0.0", 9)]
+
+
+def test_a_source_is_followed_as_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Service:
+        timeframe, symbols = "1h", ("EURUSD", "XAUUSD")
+
+        def __init__(self, url: str, key: str | None) -> None:
+            asked.append((url, key))
+
+    asked: list[Any] = []
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("vaiom.serve.follow.HttpService", Service)
+    monkeypatch.setattr("vaiom.market.feeds.open_feed", lambda *inputs: asked.append(inputs))
+    monkeypatch.setattr("vaiom.serve.follow.Follower.run", lambda follower: asked.append(follower.utc_offset))
+    (tmp_path / "key").write_text("secret\nof-another\n")
+    words = ("--symbol", "*", "--shift", "-30min", "--utc-offset", "2h", "--api-key-file", tmp_path / "key")
+    try:
+        ran = vaiom("follow", "there", *words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    url = "http://127.0.0.1:8000"
+    assert (ran.code, ran.err) == (0, f"following there for EURUSD, XAUUSD at {url} (Ctrl+C stops it)\n")
+    options = Options(symbol="*", shift=timedelta(minutes=-30), utc=True, repair=True, whole_lines=True)
+    assert asked == [(url, "secret"), ("there", "1h", options), timedelta(hours=2)]
 
 
 def test_quick_trees_are_fewer_and_take_larger_steps() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -73,7 +75,14 @@ def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     assert forecast["probs"] == pytest.approx(expected.probs.tolist(), abs=TOLERANCE)
     assert not forecast["stale"]
     assert forecast["target_time"] == "2024-03-05T16:00:00"
-    assert (tmp_path / "next.svg").read_text().startswith("<?xml")
+    picture = (tmp_path / "next.svg").read_text()
+    assert picture.startswith("<?xml")
+    assert "<!-- EURUSD" in picture
+    assert f"wrote {tmp_path / 'next.svg'}\n" in ran.err
+    shutil.copy(tmp_path / "EURUSD.csv", tmp_path / "GBPUSD.csv")
+    assert vaiom(*words[:2], tmp_path / "GBPUSD.csv", *words[2:-1], tmp_path / "two.svg").code == 0
+    heights = [re.findall(r'height="([\d.]+)pt"', each)[0] for each in (picture, (tmp_path / "two.svg").read_text())]
+    assert [float(each) / 72 for each in heights] == pytest.approx([3.4, 6.8])  # one below the other
     shown = vaiom(*words)
     assert "2024-03-05 16:00" in shown.out
     assert "without other assets" in shown.err
@@ -85,6 +94,14 @@ def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     require_refusal(vaiom("forecast", nameless), "--symbol")
     (named,) = vaiom("forecast", nameless, "--symbol", "EURUSD", "--json").json()["forecasts"]
     assert named["probs"] == forecast["probs"]
+
+
+def test_stamps_with_an_offset_are_forecast_in_utc(tmp_path: Path, vaiom: Vaiom) -> None:
+    bars = write_minutes(tmp_path / "EURUSD.csv")
+    offset = pl.col("Datetime").dt.strftime("%Y-%m-%dT%H:%M:%S+02:00")
+    bars.with_columns(offset).write_csv(tmp_path / "EURUSD.csv")
+    (forecast,) = vaiom("forecast", tmp_path / "EURUSD.csv", "--json").json()["forecasts"]
+    assert forecast["target_time"] == "2024-03-05T14:00:00"
 
 
 def test_a_last_hour_that_is_cut_off_is_noted(tmp_path: Path, vaiom: Vaiom) -> None:

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -31,11 +32,13 @@ def test_the_exit_code_is_the_same_under_torchrun(words: list[str], code: int) -
     assert ran.stdout.strip() == (__version__ if code == 0 else "")
 
 
-def run_on_terminal(*words: object, columns: int) -> str:
-    """All that a person sees."""
+def run_on_terminal(*words: object, columns: int, stdout: IO[str] | None = None) -> str:
+    """All that a person sees, but for what goes into a file."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": str(columns)}
-    with subprocess.Popen([PROGRAM, *map(str, words)], stdout=theirs, stderr=theirs, env=environment) as process:
+    with subprocess.Popen(
+        [PROGRAM, *map(str, words)], stdout=stdout or theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         seen = b""
         try:
@@ -67,10 +70,12 @@ def test_a_refusal_is_one_message_without_a_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_a_terminal_shows_a_bar(market: Path) -> None:
-    seen = run_on_terminal("data", "check", market, columns=100)
+def test_a_terminal_shows_a_bar(market: Path, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out:
+        seen = run_on_terminal("data", "check", market, "--json", columns=100, stdout=out)
     assert "━" in seen
     assert "2/2" in seen
+    assert json.loads((tmp_path / "out").read_text())["assets"]
 
 
 def test_a_narrow_terminal_cuts_no_number_and_no_sentence(market: Path, corpus: Path) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from command_line import Vaiom, require_refusal
 
 from strategies import random_bars
+from vaiom.audit.proof import AuditConfig, Claim, Proof
+from vaiom.cli.run import _experiment
+from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import open_corpus
+from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.run import Run
 
@@ -31,11 +37,13 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     prices = random_bars(1_500, 1, datetime(2026, 1, 1)).rename({"Datetime": "timestamp"})
     wrong = pl.int_range(pl.len()) == 700
     prices = prices.with_columns(High=pl.when(wrong).then(pl.col("Low") * 0.999).otherwise(pl.col("High")))
-    prices.write_csv(tmp_path / "BTCUSDT-1h.csv")
+    zoned = pl.col("timestamp").dt.strftime("%Y-%m-%dT%H:%M:%S+00:00")
+    pl.concat([prices, prices[-1:]]).with_columns(zoned).write_csv(tmp_path / "BTCUSDT-1h.csv")
     out = tmp_path / "out"
     for wrong in (("--experiment", "nonsense"), ("--set", "nonsense=1")):
         require_refusal(vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, *wrong), "nonsense")
     assert not out.exists()
+    write_symbol(out / "bars", "BTCUSDT", random_bars(40))  # of a run that was killed
     ran = vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, "--device", "cpu", *SETTINGS)
     assert ran.code == 0, ran.err
     run, corpus = out / "run", open_corpus(out / "corpus")
@@ -44,6 +52,8 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     assert Run(run).report.is_file()
     assert "BTCUSDT: quality: ohlc_sense 1 " in ran.err
     assert "training `demo` on a CPU" in ran.err
+    assert f"{out / 'corpus'}: 1,500 bars of 1h; BTCUSDT\n" in ran.err
+    assert f"\nTrain before {corpus.splits.train_end:%Y-%m-%d}, Validation " in ran.err
     assert "\nDone in 0:" in ran.err
     assert "the model needs" in ran.out
     assert "proofs, none failed" in ran.out
@@ -51,14 +61,46 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     assert f"vaiom serve {run} --bars {out / 'bars'}" in ran.err
 
     # Again: what is finished is kept, and no test is looked at twice.
-    monkeypatch.setattr("vaiom.audit.audit.audit_path", lambda *run, **options: [])
+    asked: list[AuditConfig] = []
+
+    def find_something(*_: object, config: AuditConfig, **__: object) -> list[Proof]:
+        asked.append(config)
+        every = [Proof(claim=Claim(name, "", lambda _: None), count=2) for name in ("a. future", "b. refit")]
+        every[0].findings, every[0].num_findings = ["one", "two"], 2
+        return every
+
+    monkeypatch.setattr("vaiom.audit.audit.audit_path", find_something)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
     again = vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, "--device", "cpu", *SETTINGS, "--json")
-    assert again.json()["passed"]
+    assert (again.code, [(config.cuts, config.rare_cuts) for config in asked]) == (1, [(2, 0)])
+    answer = json.loads(again.out)
+    assert (answer["passed"], answer["verdict"][-1]) == (False, "Audit: a. future FAILED: one; two")
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
     prices.head(1_400).write_csv(tmp_path / "BTCUSDT-1h.csv")
     require_refusal(vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, *SETTINGS), "another --out")
+
+
+@pytest.mark.parametrize("command", ["run", "demo"])
+def test_what_is_not_installed_is_said_before_the_work(
+    vaiom: Vaiom, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vaiom.errors.find_spec", lambda library: None if library == "jinja2" else True)
+    files = [tmp_path / "none.csv"] if command == "run" else []
+    require_refusal(vaiom(command, *files, "--out", tmp_path / "out"), "this needs jinja2", "vaiom[report]")
+
+
+def test_a_gpu_trains_the_large_model_where_the_bars_have_windows_for_it(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(400, 1, datetime(2026, 1, 1)))
+    splits = SplitConfig.covered_by(datetime(2026, 1, 1), datetime(2026, 1, 17))
+    few = build_corpus(tmp_path / "bars", tmp_path / "few", CorpusConfig(splits=splits))
+    monkeypatch.setattr("vaiom.training.devices.resolve_device", torch.device)
+    for bars, device, name in ((open_corpus(corpus), "cuda", "best"), (few, "cuda", "demo"), (few, "cpu", "demo")):
+        assert _experiment(bars, None, (), device).name == name
+        assert f"training `{name}` on a {device.upper()}: " in capsys.readouterr().err
+    assert _experiment(few, "main", (), "cuda").name == "main"
 
 
 @pytest.fixture

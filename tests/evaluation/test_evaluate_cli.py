@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from simulated_market import TINY_SPLITS, TinyRuns
 
-from vaiom.baselines.counts import Frequency
+from vaiom.baselines.base import BASELINES
+from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import save_losses
 from vaiom.cli.main import main
 from vaiom.errors import ConfigError
@@ -23,6 +24,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.horizons import at_horizon
 from vaiom.events.splits import SplitConfig
 from vaiom.model.checkpoint import load_model
 from vaiom.run import Run
@@ -305,7 +307,37 @@ def test_baselines_are_made_for_a_run(
     refused = vaiom(monkeypatch, capsys, *score, "--baselines", place / "others")
     assert refused.code == 2
     assert "--for RUN" in refused.err
+    for split in ("test-h1", "validation"):  # those that it was judged on
+        Run(run).evaluation(split).touch()
+    made = json.loads(vaiom(monkeypatch, capsys, *words, losses, "--for", run, "--json").out)
+    assert (list(made["splits"]), made["split"]) == (["test-h1", "validation"], "validation")
+    for split in made["splits"]:
+        Run(run).evaluation(split).unlink()
     made = json.loads(vaiom(monkeypatch, capsys, *words, losses, "--for", run, "--json").out)
     assert list(made["splits"]) == ["validation"]
     judged = vaiom(monkeypatch, capsys, *score, "--baselines", losses, "--json")
     assert json.loads(judged.out)["bits"]["frequency"] == made["splits"]["validation"]["bits"]["frequency"]
+
+
+def test_baselines_are_all_that_can_be_fitted_here_or_those_that_are_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = ["frequency", "markov"]
+    monkeypatch.setattr("vaiom.baselines.base.usual_baselines", lambda: usual)
+    words = ["baselines", place / "corpus", "--context", 16, "--out"]
+    ran = vaiom(monkeypatch, capsys, *words, place / "all")
+    left = ",".join(name for name in BASELINES if name not in usual)
+    assert f"left out: {left}; --only {left} trains them all the same." in ran.err
+    rows = {row[0]: row[1:] for line in ran.out.splitlines() if (row := line.split()) and row[0] in usual}
+    best = min(float(own) for own, _ in rows.values())
+    for own, behind in rows.values():
+        assert float(behind) == pytest.approx(float(own) - best, abs=2e-4)
+    assert "validation: " in ran.out
+    named = vaiom(monkeypatch, capsys, *words, place / "one", "--only", " markov", "--horizon", 4, "--json")
+    assert "left out" not in named.err
+    corpus = at_horizon(open_corpus(place / "corpus"), 4)
+    rows = corpus.endpoints("validation", 16)
+    expected = Markov().fit(corpus, corpus.endpoints("train", 16)).predict_proba(corpus, rows)
+    answer = json.loads(named.out)
+    assert (list(answer["bits"]), answer["events"]) == (["markov"], len(rows))
+    assert answer["bits"]["markov"] == pytest.approx(event_bits(expected, corpus.target_return[rows]).mean())

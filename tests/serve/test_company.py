@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from serve_runs import TinyRun, as_json, config_of, in_process, reading_others
+from serve_runs import TinyRun, as_json, bar_row, config_of, in_process, reading_others
 
 from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.model.row_step import RowStep
+from vaiom.serve.app import Service
+from vaiom.serve.state import Pushed
 
 
 @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"])
@@ -59,6 +62,34 @@ def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Pa
     plain = Forecaster.load(tmp_path / "model.safetensors").predict(every, "EURUSD")
     assert np.abs(plain.probs - after["probs"]).max() <= TOLERANCE
     assert asyncio.run(settle())["quantiles"]["0.5"] == pytest.approx(plain.quantile(0.5), rel=1e-3)
+
+
+def test_a_live_bar_is_one_step_of_a_windowed_model(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes the forecast before it again where bars of other assets have come since, on record or not."""
+    run = reading_others(tiny, tmp_path, {"positions": "rotary", "attention_window": 8})
+    taken, real = 0, RowStep.step_all
+
+    def count(self: RowStep, *inputs: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        return real(self, *inputs)
+
+    monkeypatch.setattr(RowStep, "step_all", count)
+    service = Service(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=0))
+    service.live.newest("EURUSD")
+    for symbol, numbers, steps in (
+        ("XAUUSD", [0], 3),  # nothing was asked of it yet
+        *(("EURUSD", [0], 1), ("XAUUSD", [1], 1), ("EURUSD", [1], 1)),
+        ("XAUUSD", [2, 3], 2),  # of several bars, the forecast before them must be made before them
+    ):
+        taken = 0
+        [pushed] = service.live.push_all([(symbol, [bar_row(**tiny.later[symbol][number]) for number in numbers])])
+        assert isinstance(pushed, Pushed)
+        assert pushed.settled
+        assert taken == steps, symbol
+    service.store.close()
 
 
 def _frame(bars: list[dict[str, Any]]) -> pl.DataFrame:

@@ -179,19 +179,24 @@ def live(tiny: TinyRun, state: Path) -> LiveAssets:
 
 
 def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: TinyRun, tmp_path: Path) -> None:
+    bars, tmp_path = tmp_path / "bars", tmp_path / "state"
+    write_symbol(bars, "EURUSD", tiny.history["EURUSD"])
+    write_symbol(bars, "XAUUSD", tiny.history["XAUUSD"][:-5])
     assets = live(tiny, tmp_path)
-    assets.load_folder(tiny.bars, 0)
-    last = tiny.history["EURUSD"]["Datetime"][-1]
-    with pytest.raises(RefusalError, match="no longer stored"):
-        assets.cut("EURUSD", last - timedelta(hours=3))
+    assets.load_folder(bars, 0)
+    last, sooner = (stream.last for stream in (assets.online.streams[symbol] for symbol in ("EURUSD", "XAUUSD")))
+    for after in (last - timedelta(hours=1), sooner):
+        with pytest.raises(RefusalError, match="no longer stored") as refused:
+            assets.cut("EURUSD", after)
+        assert refused.value.where == "EURUSD"
     assert assets.online.streams["EURUSD"].last == last
-    assert assets.cut("EURUSD", last) == 0
+    assert assets.cut("EURUSD", last) == assets.cut("XAUUSD", sooner) == 0
     assert assets.cut("EURUSD", datetime(1970, 1, 1)) == CONTEXT
     assert [*assets.online.streams] == ["XAUUSD"]
     assets.store.close()
     again = live(tiny, tmp_path)
     assert [*again.online.streams] == ["XAUUSD"]
-    again.load_folder(tiny.bars, 0)
+    again.load_folder(bars, 0)
     assert again.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"])
     again.store.close()
 
@@ -203,8 +208,10 @@ def test_what_comes_after_an_asset_was_forgotten_is_kept(tiny: TinyRun, tmp_path
     assets.cut("XAUUSD", datetime(1970, 1, 1))
     bars = [bar_row(**each) for each in tiny.later["EURUSD"][:3]]
     assets.push("EURUSD", bars)
+    assert assets.store.num_since_snapshot == 3
     assets.cut("EURUSD", bars[1].datetime)
     assert assets.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
+    assert assets.store.num_since_snapshot == 0  # the next start computes nothing again
     assets.store.close()
 
 
@@ -324,11 +331,17 @@ def test_the_command_looks_cuts_and_rebuilds(
     assert (eurusd["last"], eurusd["seeded_to"]) == (bars[3].datetime.isoformat(), folder_end)
     code, _, said = vaiom(state, "--after", folder_end[:10], "--symbol", "EURUSD")
     assert (code, "no longer stored" in said, shown()) == (2, True, [eurusd, xauusd])
+    unasked = json.loads(vaiom(state, "--json")[1])
+    assert unasked["removed"] == 0
+    code, _, said = vaiom(state)
+    assert (code, said) == (0, "")
+    assert "no such asset is stored" in vaiom(state, "--symbol", "GBPUSD")[2]
     record = ForecastLedger(tmp_path / "ledger.jsonl", "")
     code, _, said = vaiom(state, "--after", after, "--ledger", record.file)  # the service still writes it
     assert (code, "another process is writing" in said, shown()) == (2, True, [eurusd, xauusd])
     record.close()
-    assert vaiom(state, "--after", after, "--ledger", record.file)[0] == 0
+    code, _, said = vaiom(state, "--after", after, "--ledger", record.file)
+    assert (code, said) == (0, "2 bars removed\n")
     removals = [Removal(symbol=symbol, after=bars[1].datetime) for symbol in ("EURUSD", "XAUUSD")]
     assert [entry for _, entry in read_ledger(record.file)] == removals
     assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after, "scored": 1}, xauusd]

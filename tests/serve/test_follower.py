@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import polars as pl
 import pytest
@@ -37,10 +40,11 @@ class Source:
 
     def __init__(self, *bars: BarRow) -> None:
         self.bars, self.asked = list(bars), list[str]()
-        self.failing = set[str]()
+        self.failing, self.spans = set[str](), list[tuple[datetime, datetime]]()
 
     def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
         self.asked.append(symbol)
+        self.spans.append((since, now))
         if symbol in self.failing:
             raise OSError("no route to host")
         bars = [each for each in self.bars if self.lies or each[0] <= (self.date or now)]
@@ -156,9 +160,12 @@ def test_a_correction_is_reported_and_not_taken(caplog: pytest.LogCaptureFixture
 
 def test_finer_bars_make_one_when_its_end_is_there() -> None:
     minutes = [bar(1 + minute / 60, close=1 + minute / 100) for minute in range(0, 58)]
-    source, sink, clock = Source(*minutes), Memory(), Clock(2.01)
+    source, sink, clock = Source(), Memory(), Clock(2.01)
     source.step = MINUTE
     ours = follower(source, sink, clock)
+    ours.step()
+    assert (sink.numbers(), ours.health()["EURUSD"].problem) == ([], None)
+    source.bars = minutes
     ours.step()
     assert sink.numbers() == []
     source.bars += [bar(1 + 58 / 60), bar(1 + 59 / 60, close=1.25), bar(2)]
@@ -174,12 +181,15 @@ def test_finer_bars_make_one_when_its_end_is_there() -> None:
 
 
 def test_an_asset_without_bars_begins_with_the_last_ones_and_coarser_bars_are_refused() -> None:
-    source, sink, clock = Source(*map(bar, range(3_000))), Memory(), Clock(3_000)
+    source, sink, clock = Source(*map(bar, range(3_000))), Memory(), Clock(3_000.5)
     sink.bars["EURUSD"] = []
     ours = follower(source, sink, clock)
     ours.step()
-    assert [each[0] for each in sink.bars["EURUSD"]] == [START + number * HOUR for number in range(2_000, 2_999)]
+    assert [each[0] for each in sink.bars["EURUSD"]] == [START + number * HOUR for number in range(2_000, 3_000)]
     clock.now += 100 * HOUR
+    source.bars = [bar(number) for number in range(2_998, 3_100, 12)]  # too few to say of what length they are
+    ours.step()
+    assert ours.health()["EURUSD"].problem is None
     source.bars = [bar(number) for number in range(2_900, 3_100, 4)]
     ours.step()
     assert ours.health()["EURUSD"].problem == "the bars are of another timeframe than the model's"
@@ -215,6 +225,38 @@ def test_a_failing_asset_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> No
         clock.now += HOUR
         ours.step()
     assert source.asked[-4:] == ["EURUSD", "XAUUSD", "XAUUSD", "EURUSD"]  # who has failed waits for the others
+
+
+@pytest.mark.parametrize(("ahead", "is_told"), [(60, False), (61, True), (-60, False), (-61, True)])
+def test_a_clock_that_is_more_than_a_minute_off_is_told(
+    ahead: int, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, clock = Source(bar(0), bar(1)), Clock(3.1)
+    source.date = clock.now + ahead * SECOND
+    ours = follower(source, Memory(), clock)
+    ours.step()
+    assert ours.health()["EURUSD"].clock_drift_seconds == ahead
+    assert bool(caplog.records) is is_told
+
+
+def test_it_is_asked_again_and_again_until_it_is_to_stop() -> None:
+    source, sink = Source(), Memory()
+    sink.bars["EURUSD"] = []
+    ours = Follower(source, sink, clock=Clock(3.1))
+    assert 10 <= ours.step() <= 20  # nothing new: half to all of twice the first pause
+    steps, real = 0, ours.step
+
+    def step() -> float:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            ours.stop.set()
+        real()
+        return 0.0
+
+    ours.step = step  # type: ignore[method-assign]
+    ours.run()
+    assert (steps, len(source.asked)) == (3, 4)
 
 
 def test_a_night_of_dukascopy() -> None:
@@ -266,6 +308,7 @@ def test_bars_of_another_clock() -> None:
     for _ in range(BELIEVED - 1):
         ours.step()
     assert sink.numbers() == [2, 3, 4]
+    assert source.spans == [(START - 6 * HOUR, clock.now)] * BELIEVED  # in UTC, from four bars before the last
     source.date = clock.now - 20 * MINUTE  # the source's own clock is in UTC too
     ours.step()
     assert ours.health()["EURUSD"].clock_drift_seconds == 0  # nothing was due, nobody was asked
@@ -298,6 +341,21 @@ def test_a_service_elsewhere_that_refuses_or_is_not_there() -> None:
     assert ours.health()["EURUSD"].problem == "the service does not answer"
     with pytest.raises(DataError, match="does not answer"):
         HttpService("nowhere")
+
+
+def test_a_service_elsewhere_is_waited_for_and_its_words_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def refuse(request: Request, timeout: float) -> Any:
+        asked.append((request.full_url, request.headers, timeout))
+        raise HTTPError(request.full_url, 503, "busy", request.headers, io.BytesIO(b"x" * 1_000))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("vaiom.serve.follow.urlopen", refuse)
+    with pytest.raises(DataError, match="refuses with HTTP 503") as refused:
+        HttpService("http://there/", "secret")
+    assert refused.value.got == "x" * 400
+    headers = {"Content-type": "application/json", "Authorization": "Bearer secret"}
+    assert asked == [("http://there/v1/assets", headers, 30)]
 
 
 @settings(max_examples=15, deadline=None)

@@ -36,6 +36,10 @@ def test_horizons_over_http(tiny: TinyRun, tmp_path: Path) -> None:
             refused = await client.get("/v1/forecast?horizon=5")
             assert refused.status_code == 422
             assert "no such horizon" in refused.text
+            few = body | {"bars": body["bars"][:1]}  # it is refused before the bars are looked at
+            refused = await client.post("/v1/forecast?horizon=5", json=few)
+            assert refused.status_code == 422
+            assert refused.json()["error"]["problem"] == "the model has no such horizon"
             assert (await client.get("/v1/forecast")).json()["forecasts"][0]["horizon"] == 1
 
     asyncio.run(ask())

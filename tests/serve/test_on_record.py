@@ -59,7 +59,7 @@ def test_each_forecast_is_on_record_before_its_bar(ledger: Path, tiny: TinyRun) 
 
 
 def test_a_ledger_that_cannot_be_written_costs_no_bar(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -72,9 +72,17 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
                 patch.setattr(ForecastLedger, "_append", full)
                 answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [first]})
                 assert (answer.status_code, answer.json()["forecast"]) == (200, None)
+                [said] = [each.message for each in caplog.records]
+                assert said == (
+                    "what became of a forecast of EURUSD could not be put on record: No space left on device"
+                )
                 # No bar is taken that a forecast should have been on record for.
                 answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
-                assert answer.status_code == 503
+                error = answer.json()["error"]
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+                assert (error["problem"], error["got"]) == (
+                    *("the forecast could not be put on record", "No space left on device"),
+                )
             assert (await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})).status_code == 200
             assert service.live.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
 

@@ -72,9 +72,10 @@ def require_same(histories: PostedHistories, frames: dict[str, pl.DataFrame], sy
 def test_a_history_that_grows_costs_its_new_bars(tiny: TinyRun, tmp_path: Path, steps: list[int]) -> None:
     histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
     for number, (stop, rows) in enumerate([(100, 2), (101, 1), (101, 0), (104, 3)]):
-        before = list(steps)
-        require_same(histories, {"EURUSD": bars.head(stop)}, "EURUSD")
-        assert (steps[0] - before[0], steps[1] - before[1]) == (rows, number == 0)
+        for symbol in ("EURUSD", "XAUUSD"):
+            before = list(steps)
+            require_same(histories, {symbol: bars.head(stop)}, symbol)
+            assert (steps[0] - before[0], steps[1] - before[1]) == (rows, number == 0)
 
 
 def test_histories_that_part_do_not_meet_again(tiny: TinyRun, tmp_path: Path) -> None:
@@ -95,11 +96,19 @@ def test_assets_that_are_read_belong_to_the_history(tiny: TinyRun, tmp_path: Pat
         require_same(histories, {"EURUSD": frames["EURUSD"]}, "EURUSD")
 
 
-def test_what_is_remembered_is_bounded(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posted, "MOST_ASSETS", 3)
+def test_what_is_remembered_is_bounded(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int]
+) -> None:
+    """What was not asked for the longest is forgotten."""
     histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
-    for start in range(8):
-        require_same(histories, {"EURUSD": bars.slice(start, 60)}, "EURUSD")
+    for number in range(130):
+        histories.forecast({"EURUSD": bars_of(bars.slice(number, 40))}, "EURUSD")
+        assert len(histories._known) == min(number + 1, 128)
+    monkeypatch.setattr(posted, "MOST_ASSETS", 3)
+    for start, known in ((2, True), (0, False), (1, False), (2, True), (3, False), (0, False), (2, True)):
+        before = steps[1]
+        require_same(histories, {"EURUSD": bars.slice(start, 40)}, "EURUSD")
+        assert (steps[1] == before) is known
         assert len(histories._known) <= 3
 
 

@@ -7,6 +7,8 @@ import json
 import math
 import re
 import threading
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,9 @@ def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: P
             body = {"symbol": "EURUSD", "bars": as_json(frame), "beyond": 0.001}
             answer = await client.post("/v1/forecast", json=body)
             assert answer.status_code == 200
-            late = await client.post("/v1/forecast", json={**body, "now": "2099-01-01T00:00:00"})
-            assert late.json()["stale"]
+            assert (answer.json()["stale"], answer.json()["law"]) == (True, None)
+            for now, stale in ((ours.target_time.isoformat(), False), ("2099-01-01T00:00:00", True)):
+                assert (await client.post("/v1/forecast", json={**body, "now": now})).json()["stale"] is stale
             # Bodies are read in two ways, by their type and the query; what a page may send unasked is read in neither.
             sent = json.dumps(body)
             for path, kind in (("?horizon=1", "application/json"), ("", "application/json; charset=utf-8")):
@@ -100,7 +103,9 @@ def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(tin
             service._model.submit(go_on.wait)
             asked = [asyncio.create_task(client.post("/v1/forecast", json=body)) for body in [*bodies, flat]]
             while service._num_waiting < len(asked):
+                assert not any(each.done() for each in asked)  # one goes through the model at a time
                 await asyncio.sleep(0)
+            assert "vaiom_waiting_forecasts 6.0" in (await client.get("/metrics")).text
             turned_away = await client.post("/v1/forecast", json=flat)
             assert (turned_away.status_code, turned_away.headers["Retry-After"]) == (503, "1")
             go_on.set()
@@ -119,6 +124,7 @@ def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: T
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, service):
             go_on = threading.Event()
             service._state.submit(go_on.wait)
+            began = time.perf_counter()
             first = asyncio.create_task(push(client, "XAUUSD", tiny.later["XAUUSD"][0]))
             while not service._taking:
                 await asyncio.sleep(0)
@@ -129,13 +135,16 @@ def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: T
             await asyncio.sleep(0)
             second = asyncio.create_task(push(client, "EURUSD", tiny.later["EURUSD"][0]))
             while len(service._pushes) < 2:
+                assert not first.done()  # one batch is taken at a time
                 await asyncio.sleep(0)
             go_on.set()
             for answer in await asyncio.gather(first, second):
                 assert answer.status_code == 200
                 assert answer.json()["num_bars"] == len(tiny.history[answer.json()["symbol"]]) + 1
                 timing = answer.headers["server-timing"]
-                assert re.fullmatch(r"bar;dur=[\d.]+, model;dur=[\d.]+, disk;dur=[\d.]+", timing)
+                parts = re.fullmatch(r"bar;dur=([\d.]+), model;dur=([\d.]+), disk;dur=([\d.]+)", timing)
+                assert parts
+                assert 0 < sum(map(float, parts.groups())) < 1e3 * (time.perf_counter() - began)
                 assert int(answer.headers["content-length"]) == len(answer.content)
             assert service.live.online.streams["EURUSD"].last.isoformat() == tiny.later["EURUSD"][0]["datetime"]
 
@@ -249,6 +258,36 @@ def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path, monkeypatch
         assert one == {**other, **{k: pytest.approx(other[k], abs=1e-4) for k in ("model_bits", "pit", "quantiles")}}
 
 
+def test_only_forecasts_that_are_asked_for_are_made(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder costs none, a push of several bars those before and after it, and a start from what is stored none."""
+    made, real = [], Forecaster.forecast
+
+    def count(self: Forecaster, windows: Any, *more: Any, **named: Any) -> Any:
+        every = list(windows)
+        made.append(len(every))
+        return real(self, every, *more, **named)
+
+    monkeypatch.setattr(Forecaster, "forecast", count)
+    service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=9))
+    assert (made, len(service.replays)) == ([], 18)
+    service.live.push("EURUSD", [bar_row(**each) for each in tiny.later["EURUSD"][:5]])
+    assert made == [1, 1]
+    service.store.close()
+    again = Service(config_of(tiny, tmp_path))
+    assert (made, again.store.num_since_snapshot) == ([1, 1], 5)
+    again.store.close()
+
+
+def test_train_shares_are_counted_where_no_bar_has_the_largest_move(tiny: TinyRun, tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", tiny.history["EURUSD"].head(CONTEXT + 4))
+    service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars"))
+    counts = service.store.fact("train_counts")
+    assert (len(counts), sum(counts), counts[-1]) == (16, 4, 0)
+    service.store.close()
+
+
 def test_no_bar_that_was_learned_from_is_forecast_again(tiny: TinyRun, tmp_path: Path) -> None:
     stamps = tiny.history["EURUSD"]["Datetime"]
     held_out = int((stamps >= SPLITS.train_end).sum())
@@ -285,16 +324,20 @@ def test_a_state_of_another_model_is_refused(tiny: TinyRun, tmp_path: Path) -> N
 
 def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (client, _):
-            pass
+        async with in_process(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (client, service):
+            counts = service.store.fact("train_counts")
+            assert sum(counts) > len(tiny.history["EURUSD"])
         grown = tmp_path / "bars"
         frame = tiny.history["EURUSD"]
         more = frame.tail(3).with_columns(
             Datetime=frame.tail(3)["Datetime"] + (frame["Datetime"][-1] - frame["Datetime"][-4])
         )
         write_symbol(grown, "EURUSD", frame.vstack(more))
-        async with in_process(config_of(tiny, tmp_path / "state", bars=grown)) as (client, _):
-            assets = (await client.get("/v1/assets")).json()["assets"]
+        async with in_process(config_of(tiny, tmp_path / "state", bars=grown)) as (client, service):
+            assert service.store.fact("train_counts") == counts  # of the folder that came first
+            answer = (await client.get("/v1/assets")).json()
+            assets, about = answer["assets"], (answer["timeframe"], answer["frequency"], answer["window"])
+            assert about == ("1h", "Train shares", 500)
             assert assets[0]["num_bars"] == len(frame) + 3
             assert assets[0]["as_of"] == more["Datetime"][-1].isoformat()
             assert assets[1]["num_bars"] == len(tiny.history["XAUUSD"])
@@ -341,8 +384,11 @@ def test_a_forecast_after_a_masked_bar_is_not_scored(tiny: TinyRun, tmp_path: Pa
 
 
 def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) -> None:
+    began = time.perf_counter()
+
     async def run() -> str:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=1)) as (client, _):
+            await push(client, "EURUSD", tiny.later["EURUSD"][0])
             answer = await client.get("/metrics")
             assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
             return answer.text
@@ -354,7 +400,26 @@ def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) ->
         "ledger_e_value", "feed_lag_seconds", "feed_failures", "feed_corrections", "feed_clock_drift_seconds",
     )} == set(families)  # fmt: skip
     assert families["vaiom_ready"].samples[0].value == 1
-    assert {sample.labels["asset"] for sample in families["vaiom_scored_bars"].samples} == set(SYMBOLS)
+    values = {
+        name: {sample.labels["asset"]: sample.value for sample in families[f"vaiom_{name}"].samples}
+        for name in ("scored_bars", "last_bar_seconds")
+    }
+    assert values["scored_bars"] == {"EURUSD": 2, "XAUUSD": 1}
+    last = tiny.later["EURUSD"][0]["datetime"], tiny.history["XAUUSD"]["Datetime"][-1].isoformat()
+    stamps = (datetime.fromisoformat(each).replace(tzinfo=UTC).timestamp() for each in last)
+    assert values["last_bar_seconds"] == dict(zip(SYMBOLS, stamps, strict=True))
+    card = Forecaster.load(tiny.run).card
+    [model] = families["vaiom_model_info"].samples
+    assert (model.labels, model.value) == (
+        {"sha256": card.sha256, "experiment": card.provenance.experiment}, 1,
+    )  # fmt: skip
+    [batches] = [each.value for each in families["vaiom_batch_windows"].samples if each.name.endswith("_count")]
+    assert batches == 1
+    taken = {
+        each.labels["route"]: each for each in families["vaiom_request_seconds"].samples if each.name[-4:] == "_sum"
+    }
+    assert {"/v1/assets/{symbol}/bars", "/readyz"} == taken.keys()
+    assert 0 < sum(each.value for each in taken.values()) < time.perf_counter() - began
 
 
 def test_the_card_says_where_the_model_comes_from(tiny: TinyRun, tmp_path: Path) -> None:
@@ -366,4 +431,5 @@ def test_the_card_says_where_the_model_comes_from(tiny: TinyRun, tmp_path: Path)
     assert card["sha256"] == model.card.sha256
     assert card["train_end"] == "2023-12-10T00:00:00"
     assert card["versions"]["vaiom"]
+    assert (card["horizons"], card["has_joint"]) == ([1], False)
     assert any("2023-12-10" in line for line in card["limits"])

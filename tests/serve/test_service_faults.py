@@ -41,8 +41,13 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
     tiny: TinyRun, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where fewer forecasts may wait than the model takes together."""
-    busy = RefusalError(503, "too busy", retry_after=0)
+    busy, waits = RefusalError(503, "too busy", retry_after=7), list[float]()
     real = Service.start
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("vaiom.serve.app.asyncio.sleep", wait)
 
     def start(self: Service) -> None:
         real(self)
@@ -70,9 +75,37 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
             return len(history.json()["forecasts"])
 
     assert asyncio.run(run()) == 20
+    assert waits == [7] * (3 if where == "disk" else 12)
 
 
-def test_forecasts_of_the_past_that_cannot_be_made_cost_no_others(tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_service_that_stops_waits_for_no_forecasts_of_the_past(tiny: TinyRun, tmp_path: Path) -> None:
+    """Only for what is being stored; it then takes no more."""
+
+    async def run() -> None:
+        service, tried = Service(config_of(tiny, tmp_path, bars=tiny.bars)), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def fails(*_: Any) -> None:
+            loop.call_soon_threadsafe(tried.set)
+            raise RefusalError(503, "the disk is full", retry_after=3_600)
+
+        service.live.settle_replays = fails  # type: ignore[method-assign]
+        service.start()
+        await tried.wait()
+        assert service.is_ready
+        await service.stop()
+        assert not service.is_ready
+        for executor in (service._state, service._model):
+            with pytest.raises(RuntimeError, match="after shutdown"):
+                executor.submit(print)
+        Service(config_of(tiny, tmp_path)).store.close()
+
+    asyncio.run(run())
+
+
+def test_forecasts_of_the_past_that_cannot_be_made_cost_no_others(
+    tiny: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> list[int]:
         service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=20))
         service.start()
@@ -84,6 +117,7 @@ def test_forecasts_of_the_past_that_cannot_be_made_cost_no_others(tiny: TinyRun,
         return made
 
     assert sorted(asyncio.run(run())) == [0, 20]
+    assert "forecasts of past bars failed" in caplog.text
 
 
 def test_an_asset_without_a_first_forecast_keeps_no_other_from_serving(
@@ -117,6 +151,8 @@ def test_a_service_that_stops_follows_no_more(tiny: TinyRun, tmp_path: Path, mon
             health = {"lag_seconds": None, "failures": 0, "problem": None, "corrections": 0, "clock_drift_seconds": 0.0}
             assert feeds == dict.fromkeys(SYMBOLS, health)
             assert not stopped.is_set()
+            [thread] = [each for each in threading.enumerate() if each.name == "follow"]
+            assert thread.daemon  # a source that does not answer keeps no process
         assert service.follower.stop.is_set()
         stopped.wait()
 

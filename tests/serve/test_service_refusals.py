@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serve_runs import TinyRun, as_json, config_of, in_process
 
+import vaiom
 from vaiom.errors import ConfigError
 from vaiom.serve.app import Service, make_app
-from vaiom.serve.middleware import RateLimit
+from vaiom.serve.middleware import LimitMiddleware, RateLimit
+from vaiom.serve.monitor import Metrics
 from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
 from vaiom.serve.schemas import RefusalError
 
@@ -55,6 +57,12 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             refusal(await forecast(bars=[{**bars[0], "extra": 1}, *bars[1:]]), 422)
             zoned = [*bars[:-1], {**bars[-1], "datetime": bars[-1]["datetime"] + "+02:00"}]
             assert "without a zone" in str(refusal(await forecast(bars=zoned), 422)["expected"])
+            for number in ("NaN", "-Infinity"):
+                refusal(await client.get(f"/v1/assets/EURUSD/forecast?beyond={number}"), 422)
+                text = json.dumps({"positions": {"EURUSD": 7}}).replace("7", number)
+                kind = {"content-type": "application/json"}
+                error = refusal(await client.post("/v1/portfolio", content=text, headers=kind), 422)
+                assert error["where"] == "body, positions, EURUSD"
             shown = refusal(await forecast(symbol="x" * 500), 422)["got"]
             assert shown == repr("x" * 500)[:200]
             wrong_day = {**bars[-1], "datetime": "2024-02-31T00:00:00"}
@@ -67,6 +75,8 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
                 answer = await client.post("/v1/forecast", content=broken, headers={"content-type": "application/json"})
                 refusal(answer, answer.status_code)
                 assert answer.status_code in (400, 422)
+                if broken == b"{":
+                    assert answer.json()["error"]["where"] == "body, character 2"
             # A page of another site may send a body without a type, or of these, and not as JSON.
             for kind in ({}, {"content-type": "text/plain"}, {"content-type": "multipart/form-data; boundary=x"}):
                 text = json.dumps({"bars": [first]})
@@ -75,8 +85,10 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             assert "EURUSD" in refusal(await push(first, symbol="NOPE"), 404)["expected"]
             refusal(await client.get("/v1/assets/NOPE/forecast"), 404)
             refusal(await client.get("/v1/assets/NOPE/history"), 404)
-            refusal(await client.get("/nothing"), 404)
-            refusal(await client.put("/v1/forecast"), 405)
+            for path in ("/nothing", "/v1/assets/", "/healthz/"):
+                assert refusal(await client.get(path), 404)["where"] == path
+            wrong_method = await client.put("/v1/forecast")
+            assert (refusal(wrong_method, 405)["where"], wrong_method.headers["allow"]) == ("/v1/forecast", "POST")
             assert "already" in refusal(await push(bars[-1]), 409)["problem"]
             assert "back in time" in refusal(await push(bars[-2]), 409)["problem"]
             refusal(await push(first, first), 409)
@@ -168,11 +180,14 @@ def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(
     ]
     assert [each["schema"]["default"] for each in asked if each["name"] == "horizon"] == [1, 1]
     assert schemas["Bar"]["examples"] == schemas["PushRequest"]["examples"][0]["bars"]
+    prices = {"open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520}
+    assert schemas["Bar"]["examples"] == [{"datetime": "2025-06-30T22:00:00", **prices}]
+    assert schemas["PortfolioRequest"]["examples"] == [{"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}]
 
 
 def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path)) as (client, _):
+        async with in_process(config_of(tiny, tmp_path)) as (client, service):
             assert "22" in refusal(await client.get("/v1/assets/EURUSD/forecast"), 422)["expected"]
             answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][:21]})
             assert answer.json()["forecast"] is None
@@ -180,6 +195,11 @@ def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:
             answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][21:22]})
             assert answer.json()["forecast"]["context"] == 22
             assert (await client.get("/v1/assets")).json()["frequency"] == "shares of the scored bars"
+            assert service.live.frequency.counts.sum() == 0
+            for bar in tiny.later["EURUSD"][22:25]:
+                await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})
+            scored = (await client.get("/v1/assets")).json()["assets"][0]["drift"]["scored"]
+            assert service.live.frequency.counts.sum() == scored > 0
 
     asyncio.run(run())
 
@@ -198,12 +218,37 @@ def test_bars_that_cannot_be_stored_are_not_taken(tiny: TinyRun, tmp_path: Path)
     asyncio.run(run())
 
 
-def test_a_fault_of_ours_is_answered_like_every_refusal(tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_fault_of_ours_is_answered_like_every_refusal(
+    tiny: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path)) as (client, service):
-            del service.live.frequency
+            frequency = vars(service.live).pop("frequency")
             assert "logged" in refusal(await client.get("/v1/assets"), 500)["problem"]
+            assert "a request failed: GET /v1/assets" in caplog.text
             assert 'route="/v1/assets",status="500"} 1' in (await client.get("/metrics")).text
+            service.live.frequency = frequency
+            body, taken = {"bars": tiny.later["EURUSD"][:1]}, service.live.push_all
+            for fails, status in ((True, 500), (False, 200)):
+                service.live.push_all = None if fails else taken  # type: ignore[assignment,method-assign]
+                assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == status
+
+    asyncio.run(run())
+
+
+def test_the_dashboards_files_are_as_they_lie_in_the_package(tiny: TinyRun, tmp_path: Path) -> None:
+    kinds = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
+    package = Path(vaiom.__file__).parent
+    own = [file for file in (package / "serve" / "dashboard").iterdir() if file.is_file()]
+    shared = [package / "report" / "assets" / name for name in ("theme.css", "theme.js")]
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path)) as (client, _):
+            for file in (*own, *shared):
+                for path in (file.name, "") if file.name == "index.html" else (file.name,):
+                    answer = await client.get(f"/{path}")
+                    assert answer.content == file.read_bytes(), path
+                    assert answer.headers["content-type"].partition(";")[0] == kinds[file.suffix]
 
     asyncio.run(run())
 
@@ -292,7 +337,11 @@ def test_keys_are_not_guessed(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest
             assert [await ask(Authorization="Bearer secret") for _ in range(20)] == [200] * 20
             assert [await ask(Authorization=f"Bearer {number}") for number in range(20)] == [401] * 6 + [429] * 14
             answer = await client.get("/v1/model", headers={"Authorization": "Bearer secret"})
-            assert "keys" in refusal(answer, 429)["problem"]
+            error = refusal(answer, 429)
+            assert (error["problem"], error["expected"]) == ("too many wrong keys", "60 a minute")
+            other = httpx.ASGITransport(client._transport.app, client=("10.0.0.2", 1))  # type: ignore[attr-defined]
+            async with httpx.AsyncClient(transport=other, base_url="http://localhost") as elsewhere:
+                assert (await elsewhere.get("/v1/model", headers={"X-API-Key": "secret"})).status_code == 200
             now = float(answer.headers["retry-after"])
             assert await ask(Authorization="Bearer secret") == 200
 
@@ -300,18 +349,19 @@ def test_keys_are_not_guessed(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_model_is_given_the_threads(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked, set_in_torch = [], []
 
     def load(*values: object) -> None:
         asked.append(values)
         raise ConfigError("enough seen")
 
     monkeypatch.setattr("vaiom.serve.app.Forecaster.load", load)
-    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
-    for run in (tiny.run, tmp_path / "model.onnx"):
+    monkeypatch.setattr("torch.set_num_threads", set_in_torch.append)
+    runs = [(tiny.run, "cpu", 3), (tmp_path / "model.onnx", "cpu", 3), (tiny.run, "cpu", None)]
+    for run, _, threads in runs:
         with pytest.raises(ConfigError, match="enough"):
-            Service(config_of(tiny, tmp_path, run=run, threads=3))
-    assert asked == [(tiny.run, "cpu", 3), (tmp_path / "model.onnx", "cpu", 3)]
+            Service(config_of(tiny, tmp_path, run=run, threads=threads))
+    assert (asked, set_in_torch) == (runs, [3, 3])
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:
@@ -363,6 +413,36 @@ def test_no_more_requests_pass_than_the_rate_allows(per_minute: int, waits: list
             now += told
             assert wait_told() == 0
     assert len(waits) <= max(1, per_minute / 10) + now * per_minute / 60 + 1e-6
+
+
+@pytest.mark.parametrize(("per_minute", "asked_at", "told"), [(60, 0.5, 1), (60, 0.0, 2), (30, 1.0, 2), (5, 0.0, 13)])
+def test_nobody_waits_longer_than_until_the_next_whole_second(per_minute: int, asked_at: float, told: int) -> None:
+    now = 0.0
+    limit = RateLimit(per_minute, clock=lambda: now)
+    for _ in range(max(1, per_minute // 10)):
+        limit.take("client")
+    now = asked_at
+    with pytest.raises(RefusalError, match=f"{per_minute} a minute") as refused:
+        limit.take("client")
+    assert refused.value.retry_after == told
+
+
+def test_a_body_ends_with_the_first_part_that_announces_no_more() -> None:
+    """Also where that part leaves out what it may leave out."""
+    config = ServeConfig(run=Path("run"), state=Path("state"), max_body=3)
+    said: list[Any] = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request"}]
+
+    async def receive() -> Any:
+        return said.pop(0) if said else {"type": "http.disconnect"}
+
+    async def ask() -> list[Any]:
+        whole = await LimitMiddleware(None, config, Metrics())._receive_body({"headers": []}, receive)  # type: ignore[arg-type]
+        return [await whole(), await whole()]
+
+    body, after = asyncio.run(ask())
+    assert (body["body"], after) == (b"ab", {"type": "http.disconnect"})
+    said = [{"type": "http.request", "body": b"abc"}]
+    assert asyncio.run(ask())[0]["body"] == b"abc"
 
 
 def test_the_clients_that_were_silent_for_longest_are_forgotten() -> None:

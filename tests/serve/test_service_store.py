@@ -10,9 +10,11 @@ import pytest
 from serve_runs import TinyRun, config_of
 
 from vaiom.errors import DataError
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.app import Service
 from vaiom.serve.follow import BarRow
 from vaiom.serve.schemas import RefusalError
+from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import FILE_NAME, Store
 
 # As version 0.1 made and filled it.
@@ -58,10 +60,27 @@ def test_a_file_of_version_0_1_opens(tmp_path: Path) -> None:
     assert store.last_settled("XAUUSD", 9) == [settled]
     store.put_snapshot({"EURUSD": {"num_bars": 2}})
     assert store.fact("snapshot") == 2
+    # What the asset goes on from if bars are removed is still what it was.
+    assert store.fact("seed") == 1
+    store.rewind()
+    assert store.snapshot() == {"EURUSD": {"num_bars": 1}}
     assert store._rows("SELECT * FROM scored WHERE symbol = 'XAUUSD'") == [
         ("XAUUSD", 3600, 7200, "ours", 1, '{"0.5": 0.25}', -0.5, 3, 1.5, 2.5, 0.125)
     ]
     store.close()
+
+
+def test_a_state_of_a_newer_version_is_left_to_it(tmp_path: Path) -> None:
+    Store(tmp_path, "ours").close()
+    newer = sqlite3.connect(tmp_path / FILE_NAME)
+    newer.execute("PRAGMA user_version = 2")
+    newer.close()
+    with pytest.raises(DataError, match="newer vaiom") as refused:
+        Store(tmp_path, "ours")
+    assert refused.value.where == tmp_path / FILE_NAME
+    newer = sqlite3.connect(tmp_path / FILE_NAME, timeout=0)
+    newer.execute("CREATE TABLE theirs (value)")
+    newer.close()
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -76,6 +95,16 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
     assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
+
+
+def test_a_start_replays_a_thousand_bars_at_most(tiny: TinyRun, tmp_path: Path) -> None:
+    forecaster = Forecaster.load(tiny.run)
+    assets = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0)
+    bars = [BarRow(*each) for each in tiny.history["EURUSD"].head(1_001).iter_rows()]
+    for stop, left in ((999, 999), (1_000, 0), (1_001, 1)):
+        assets.push("EURUSD", bars[assets.online.streams["EURUSD"].num_bars if assets.online.streams else 0 : stop])
+        assert assets.store.num_since_snapshot == left
+    assets.store.close()
 
 
 DAMAGES = {

@@ -66,7 +66,7 @@ def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
     """Make a command print its answer, and add the option `--json`; None prints nothing."""
 
     @wraps(command)
-    def run(*args: Any, json: bool = False, **kwargs: Any) -> None:
+    def run(*args: Any, json: bool, **kwargs: Any) -> None:
         answer = command(*args, **kwargs)
         if answer is not None:
             print_answer(answer, json)
@@ -111,14 +111,14 @@ def print_json(value: Any) -> None:
 
 def note(text: str) -> None:
     """Print a line to stderr, apart from what a script reads on stdout."""
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr)
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress]:
     """A progress bar on a terminal; in a pipe, at most one plain line per tenth of the work."""
     if not sys.stderr.isatty():
-        tenths = -1
+        tenths: int | None = None
 
         def report_line(done: int, total: int, what: str) -> None:
             nonlocal tenths

@@ -103,5 +103,4 @@ def main() -> None:
             raise
         # Under torchrun: threads that a process group leaves may abort an interpreter that ends in the usual way.
         sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(int(end.code or 0))

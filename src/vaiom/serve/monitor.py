@@ -73,7 +73,7 @@ def settle(
         return []
     every = stack([dist for dist, _, _ in due])
     returns, settled = np.array([after["log_ret"][-1] for _, _, after in due]), []
-    pits = every.cdf(np.where(np.isfinite(returns), returns, 0.0))
+    pits = every.cdf(np.nan_to_num(returns))
     figures = zip(due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits.tolist(), strict=True)
     for (dist, before, after), log_ret, quantiles, pit in figures:
         scorable = not (before["flags"][-1] & ANY_MASK or after["flags"][-1] & BAD_RETURN)

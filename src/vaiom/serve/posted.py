@@ -59,7 +59,7 @@ class PostedHistories:
             online.extend_many(frames)
         dist = online.forecast(symbol, horizon=horizon, now=now)
         self._known[_key(columns, tuple(sorted((each, len(frame)) for each, frame in frames.items())))] = online
-        while sum(len(lengths) for lengths, _ in self._known) > MOST_ASSETS and len(self._known) > 1:
+        while sum(len(lengths) for lengths, _ in self._known) > MOST_ASSETS:
             self._known.popitem(last=False)
         return dist
 

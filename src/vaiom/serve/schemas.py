@@ -57,7 +57,7 @@ _BAR: JsonDict = {
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class Bar(_Request):
@@ -360,7 +360,6 @@ STATUSES = {
     408: "The request did not arrive in time.",
     409: "A bar is there already, or goes back in time.",
     413: "The request is too large.",
-    421: "The request is for another host.",
     422: "The values cannot be used; too few bars, for one.",
     429: "Too many requests.",
     503: "Not ready, or too busy.",

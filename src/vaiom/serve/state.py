@@ -134,12 +134,11 @@ class LiveAssets:
         fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
         return fresh or self.online.forecast(symbol, horizon=horizon, now=now)
 
-    def push(self, symbol: str, bars: Sequence[BarRow]) -> Pushed:
+    def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         """Take an asset's next bars, durably."""
         [result] = self.push_all([(symbol, bars)])
         if isinstance(result, Exception):
             raise result
-        return result
 
     def push_all(self, pushes: Sequence[tuple[str, Sequence[BarRow]]]) -> list[Pushed | UserError]:
         """Take the next bars of different assets, durably, or return why not; they share one batch and one commit."""
@@ -304,12 +303,12 @@ class LiveAssets:
         parts = [frame.with_columns(symbol=pl.lit(symbol), late=late) for symbol, frame in frames.items()]
         every = pl.concat(parts).sort("Datetime", "symbol").with_columns(stop=pl.col("late").any().over("Datetime"))
         after, replays = self.online.copy(), list[Replay]()
-        for _, run in every.group_by(pl.col("stop").rle_id(), maintain_order=True):
+        for run in every.with_columns(run=pl.col("stop").rle_id()).partition_by("run"):
             if not run["stop"][0]:
-                history = run.drop("late", "stop").partition_by("symbol", as_dict=True, include_key=False)
+                history = run.partition_by("symbol", as_dict=True)
                 after.extend_many({symbol: frame for (symbol,), frame in history.items()})
                 continue
-            for stamp, rows in groupby(run.drop("stop").iter_rows(named=True), itemgetter("Datetime")):
+            for stamp, rows in groupby(run.iter_rows(named=True), itemgetter("Datetime")):
                 bars = {row.pop("symbol"): row for row in rows}
                 scored = self.train_end is None or stamp >= self.train_end
                 due = [symbol for symbol, row in bars.items() if row.pop("late") and scored and after.ready(symbol)]
@@ -414,11 +413,11 @@ class LiveAssets:
 
     def _require_on_grid(self, stamp: datetime, stream: AssetStream | None, where: str) -> None:
         """Bars must stay on the asset's grid, or an hour off where daylight saving moves longer ones."""
-        step = int(self.forecaster.timeframe.total_seconds())
+        seconds, step = seconds_of(stamp), int(self.forecaster.timeframe.total_seconds())
         allowed = {0, _HOUR, step - _HOUR} if step > _HOUR else {0}
-        if stream is None or (seconds_of(stamp) - stream.seconds) % step in allowed:
+        if stream is None or (seconds - stream.seconds) % step in allowed:  # nearly always
             return
-        if allowed.isdisjoint(((seconds_of(stamp) - stream.columns["timestamp"].astype(np.int64)) % step).tolist()):
+        if allowed.isdisjoint(((seconds - stream.columns["timestamp"].astype(np.int64)) % step).tolist()):
             expected = f"a stamp whole {self.forecaster.tokenizer.timeframe} bars from {stream.last.isoformat()}"
             got = stamp.isoformat()
             fix = "resample the bars as those before; DELETE .../bars?after= removes wrong ones that were taken"

@@ -124,7 +124,7 @@ class Store:
         rows = [(symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()]
         with self.transaction("where the assets stand could not be stored"):
             self._insert(imported)
-            for table, fact in (("snapshots", "snapshot"), ("seeds", "seed"))[: 2 if imported else 1]:
+            for table, fact in (("snapshots", "snapshot"), ("seeds", "seed"))[: 1 + bool(imported)]:
                 self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
                 self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', {_LAST_ARRIVAL})")
         self.num_since_snapshot = 0
