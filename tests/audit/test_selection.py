@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +21,8 @@ from evaluation.simulated_market import TINY_SPLITS
 from vaiom.audit import provenance
 from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import NOT_RUN, AuditConfig, Proof
-from vaiom.evaluation.evaluate import Evaluation
+from vaiom.evaluation.evaluate import Evaluation, evaluate_run
+from vaiom.evaluation.predictor import score_baselines
 from vaiom.evaluation.scores import event_bits
 from vaiom.events.corpus import open_corpus, under_splits
 from vaiom.model.checkpoint import USE
@@ -319,3 +321,14 @@ def test_a_refit_has_looked_at_what_it_was_selected_on(place: Path) -> None:
         assert [each for each in proof.notes if "holds out" in each] == [
             f"selected on {count} events that the corpus holds out as test-h1"
         ]
+
+
+def test_baselines_that_were_scored_and_are_not_shown_are_named(place: Path, tmp_path: Path) -> None:
+    """Whoever leaves out the strongest one has a ledger that names it."""
+    corpus, quietly = open_corpus(place / "corpus"), lambda _: nullcontext(lambda *progress: None)
+    score_baselines(corpus, ["ewma_t", "frequency"], tmp_path, "test-h1", 16, quietly)
+    told = "test-h1: baselines scored before, and not shown: ewma_t"
+    assert told not in proof_of(audited(place)).notes  # the evaluation is older
+    for baselines, expected in ((None, 1), (tmp_path, 0)):
+        evaluate_run(place / "seed17", corpus, "test-h1", baselines=baselines, device="cpu")
+        assert proof_of(audited(place)).notes.count(told) == expected

@@ -283,6 +283,10 @@ def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look
             proof.check(bool(numbers), f"{split}: scored, but the look is not in the corpus's ledger")
             chained = bool(numbers) and models[numbers[0] - 1].previous is not None
             proof.check(head is not None or not chained, f"{split}: the evaluation names no ledger, as newer ones do")
+            same = [look for look in before if (look.split, look.num_events) == (split, each.get("num_events"))]
+            left_out = {look.run for look in same if look.checkpoint_sha256 == NO_CHECKPOINT} - {*each.get("bits", {})}
+            if left_out:
+                proof.notes.append(f"{split}: baselines scored before, and not shown: {', '.join(sorted(left_out))}")
             # Other processes that scored at the same time may have been counted too.
             counted = bool(numbers) and numbers[0] <= (each.get("looks") or 0) <= len(models)
             proof.check(counted, f"{split}: scored {each.get('looks')} times by then, the ledger says otherwise")
