@@ -129,7 +129,7 @@ def test_rows_that_share_a_pass_are_all_scored_again(finished: Path) -> None:
 def test_a_baseline_is_fitted_again_or_its_stored_fit_is_taken(finished: Path, corpus: Corpus, tmp_path: Path) -> None:
     """None of another machine's kind: a GPU may have rounded it otherwise."""
     run, rows = audited(finished, baselines=("frequency",)), corpus.endpoints("validation", 16)[:9]
-    fits = {name: fit_or_load(baseline(name), corpus, 16, tmp_path) for name in ("markov", "gru")[:1]}
+    markov = fit_or_load(baseline("markov"), corpus, 16, tmp_path)
     again = baseline("frequency").fit(corpus, corpus.endpoints("train", 16)).predict_proba(corpus, rows)
     for folder in (None, str(tmp_path)):
         fitted = run.fitted("frequency", folder)
@@ -137,7 +137,7 @@ def test_a_baseline_is_fitted_again_or_its_stored_fit_is_taken(finished: Path, c
         np.testing.assert_array_equal(fitted.predict_proba(corpus, rows), again)
     stored = run.fitted("markov", str(tmp_path))
     assert stored
-    np.testing.assert_array_equal(stored.predict_proba(corpus, rows), fits["markov"].predict_proba(corpus, rows))
+    np.testing.assert_array_equal(stored.predict_proba(corpus, rows), markov.predict_proba(corpus, rows))
     for name, folder in (
         ("markov", None),
         ("markov", ""),

@@ -132,7 +132,7 @@ def _compare_scored_forecasts(proof: Proof, run: AuditedRun, folder: Run, split:
     in_ledger = stored["looks"] in (numbers if is_recorded(corpus, split) else [None])
     proof.check(in_ledger, f"{where}: the ledger has no such look at these forecasts")
     figures = judge(corpus, split, rows, events)
-    num_unused = stored.get("num_unused", 0)  # of a table that is not here
+    num_unused = stored["num_unused"]  # of a table that is not here
     proof.check(stored["form"] in FORMS, f"{where}: forecasts of an unknown form, {stored['form'][:80]}")
     figures["caveats"].insert(0, caveat_of_missing(missing, len(ours), num_unused, stored["form"]))
     figures |= dict.fromkeys(("all_tests", "seeds", "bits_alone", "joint", "horizons", "precision", "ledger_sha256"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -229,6 +230,18 @@ def test_forecasts_without_all_bars_are_not_made_again(record: Record, file: Pat
     assert proof.notes[1:-1] == against(record, [two])
 
 
+def test_history_is_counted_in_each_asset(record: Record, file: Path, tmp_path: Path) -> None:
+    """The first rows of a third asset cannot be made again."""
+    shutil.copytree(record.bars, tmp_path / "bars")
+    shutil.copy(record.bars / "EURUSD.parquet", tmp_path / "bars/ZARUSD.parquet")
+    [row] = valid_rows(record, 2_000, 1)
+    early = record.forecast(14, symbol="ZARUSD", probs=[1 / 16] * 16)
+    record.proof(file, [record.forecast(row), early])
+    proof = prove_ledger(file, record.run, tmp_path / "bars")
+    assert proof.findings == []
+    assert proof.notes[0].startswith("1 of 2 ")
+
+
 def test_bars_that_were_removed_take_their_outcomes_with_them(record: Record, file: Path) -> None:
     """What had followed them is not judged, unless it comes out the same; the forecast before them is."""
     one, two, three = valid_rows(record, 2_000, 3)
@@ -253,6 +266,7 @@ def test_bars_that_were_removed_take_their_outcomes_with_them(record: Record, fi
     assert (proof.findings, proof.notes[1:-1]) == ([], against(record, [one, two]))
     where = f"EURUSD, {stamp(record.corpus.timestamps[two])}: the model forecasts otherwise"
     assert record.proof(file, [before, record.settled(one), after]).findings == [where]
+    assert record.proof(file, [*lines, record.settled(one), after]).findings == [where]
     other = record.removed(record.start + 2_001)
     settled = f"EURUSD, {stamp(record.corpus.target_timestamps[one])}: settled with other bits than the bar gives"
     assert record.proof(file, [before, wrong_bar, after, other]).findings == [where, settled]
