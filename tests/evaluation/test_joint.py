@@ -37,6 +37,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import ReferenceCopula
 from vaiom.events.distribution import BucketDistribution
 from vaiom.events.joint import JointDistribution
+from vaiom.run import Run
 from vaiom.simulate.market import MarketConfig, simulate, write_market
 from vaiom.simulate.oracle import Oracle
 
@@ -431,7 +432,11 @@ def test_a_run_is_fitted_judged_reported_and_audited(
     monkeypatch.setattr(joint, "HISTORY", 100)
     monkeypatch.setattr(joint, "DRAWS", 100)
     monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")  # drawing takes seconds
-    assert vaiom("dependence", run, "--corpus", tiny.corpus, "--device", "cpu").code == 0
+    Run(run).config.write_text(Run(run).config.read_text().replace(str(tiny.corpus), str(tmp_path / "gone")))
+    fitted = json.loads(vaiom("dependence", run, "--corpus", tiny.corpus, "--device", "cpu", "--json").out)
+    kept = json.loads(Run(run).dependence.read_text())
+    shared = ("symbols", "decay", "shrinkage", "degrees", "num_stamps", "references")
+    assert fitted == {name: kept[name] for name in shared}
     scored = vaiom("evaluate", run, "--corpus", tiny.corpus, "--split", "validation", "--device", "cpu", "--json")
     found = json.loads(scored.out)["joint"]
     assert {each["against"] for each in found["copulas"]} >= {"independence", "ewma_gaussian", "dcc_t"}

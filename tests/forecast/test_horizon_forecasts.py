@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -194,13 +195,17 @@ def test_the_same_seed_gives_the_same_heads_and_the_model_is_not_touched(further
 def test_the_commands(further: TinyRun, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(further.run, copy)
-    code, out, _ = run("horizons", copy, "--horizons", "6", "--device", "cpu", "--json")
-    assert code == 0
-    assert '"6"' in out
     code, _, err = run("horizons", copy, "--horizons", "four")
     assert (code, "numbers of bars" in err) == (2, True)
     code, _, err = run("horizons", copy, "--horizons", "900", "--device", "cpu")
     assert (code, "no event of 900 bars" in err) == (2, True)
+    config = Run(copy).config
+    config.write_text(config.read_text().replace(str(further.corpus.path), str(tmp_path / "gone")))
+    words = ("--corpus", further.corpus.path, "--horizons", "6", "--seed", 18, "--device", "cpu", "--json")
+    code, out, _ = run("horizons", copy, *words)
+    assert code == 0
+    answer = json.loads(out)
+    assert (answer["horizons"], list(answer["validation_bits"]), answer["seed"]) == ([6], ["6"], 18)
     assert Forecaster.load(copy).horizons == (1, 6)
     with pytest.raises(DataError):
         fit_horizons(copy, further.corpus, (900,), device="cpu")

@@ -205,6 +205,16 @@ def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Pa
     assert plot.is_file()
     code, out, _ = run(*words, "--given", "XAUUSD=-0.02", "--json")
     assert json.loads(out)["given"]["XAUUSD"]["profit"] == pytest.approx(200_000 * (1 - np.exp(-0.02)))
+    code, out, err = run(*words, "--level", "0.95")
+    assert "Loss over the next bar after " in out
+    rows = {row[0]: row[1:] for line in out.splitlines() if (row := line.split()) and len(row) == 4}
+    figures = [found["value_at_risk"], found["expected_shortfall"]]
+    assert rows["all"] == ["800,000.00", *(f"{figure:,.2f}" for figure in figures)]
+    assert [row[0] for row in rows.values()][1:3] == ["1,000,000.00", "-200,000.00"]
+    assert "profit" not in err
+    code, out, err = run(*words, "--given", "XAUUSD=-0.02")
+    assert "\nXAUUSD: profit 3,960.27 at the given return, not in the table\n" in err
+    assert "XAUUSD" not in out
     _, before, _ = run(*words, "--json")
     positions.write_text("Symbol;Amount\nEURUSD;1000000\nXAUUSD;-200000\n", encoding="utf-8-sig")
     assert run(*words, "--json")[1] == before  # as spreadsheets write it

@@ -94,7 +94,7 @@ def show(*parts: Table | str) -> None:
     from rich.console import Console
 
     # Cells hold paths and symbols, which must not be read as markup.
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 200
     for part in parts:
