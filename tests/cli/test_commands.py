@@ -71,7 +71,7 @@ def test_help(vaiom: Vaiom, command: str) -> None:
     assert "...}..." not in ran.out
     if command in COMMANDS:
         description = ran.out.lower().split("usage:")[1].splitlines()[2]
-        assert description.strip(), "a command says what it is for"
+        assert description.strip()[:1].isalpha(), "a command says what it is for"
 
 
 def test_version(vaiom: Vaiom) -> None:

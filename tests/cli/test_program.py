@@ -26,7 +26,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["corpus", "show", "nowhere"], 2)])
 def test_the_exit_code_is_the_same_under_torchrun(words: list[str], code: int) -> None:
-    environment = {**os.environ, "WORLD_SIZE": "1", "RANK": "0"}
+    environment = {**os.environ, "WORLD_SIZE": "1", "RANK": "0", "PYTHONUNBUFFERED": ""}
     ran = subprocess.run([PROGRAM, *words], capture_output=True, text=True, env=environment)
     assert ran.returncode == code
     assert ran.stdout.strip() == (__version__ if code == 0 else "")
