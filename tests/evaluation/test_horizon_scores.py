@@ -52,7 +52,8 @@ BARS = 4
 def judged(tiny: TinyRuns, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run with one horizon that was evaluated on a test split, and its corpus."""
     folder = tmp_path_factory.mktemp("judged")
-    shutil.copytree(tiny.runs[0], folder / "run")
+    # Other files may have evaluated the run.
+    shutil.copytree(tiny.runs[0], folder / "run", ignore=shutil.ignore_patterns("evaluation-*", "events-*"))
     shutil.copytree(tiny.corpus, folder / "corpus")
     corpus = open_corpus(folder / "corpus")
     fit_horizons(folder / "run", corpus, (BARS,), device="cpu")
