@@ -217,7 +217,8 @@ def reference_of_lead_lag(moves: dict[str, np.ndarray]) -> tuple[list[str], floa
         x, y = one[both], two[both]
         return float(x @ y / np.sqrt(max((x @ x) * (y @ y), 1e-12))), int(both.sum())
 
-    for begin, end in ((0, size), *((begin, begin + 500) for begin in range(0, size - 500, 500))):
+    begins = (*range(0, size - 500, 500), max(0, size - 500))
+    for begin, end in ((0, size), *((begin, begin + 500) for begin in begins)):
         part = {symbol: each[begin:end] for symbol, each in sizes.items()}
         for lag in range(1, 65):
             count += len(symbols) ** 2
@@ -250,6 +251,15 @@ def test_leads_are_those_of_a_plain_loop(seed: int, monkeypatch: pytest.MonkeyPa
     assert proof.count == count + len(expected)
     assert proof.notes == [f"largest correlation {largest:.2f} at lags of 1 to 64 bars, in blocks of 500"]
     assert len(expected) > 3
+
+
+@pytest.mark.parametrize("bars", [2_400, 2_500, 2_501])
+def test_a_clock_that_is_wrong_of_late_is_found(bars: int) -> None:
+    """In the newest bars alone, however many whole blocks came before."""
+    one = np.random.default_rng(2).normal(size=bars)
+    other = np.concatenate([one[:-400], np.roll(one[-400:], -3)])
+    proof = prove_lead_lag({"A": returns_of(other), "B": returns_of(one)})
+    assert [each[:24] for each in proof.findings][-1:] == ["A runs 3 bars ahead of B"]
 
 
 @pytest.mark.parametrize(("bars", "found"), [(203, True), (202, False)])

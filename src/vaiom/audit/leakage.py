@@ -388,7 +388,8 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     sizes = np.zeros((len(moves), len(stamps)), np.float32)
     for row, each in zip(sizes, moves, strict=True):
         row[np.searchsorted(stamps, each.seconds)] = each.log_ret
-    starts = range(0, max(1, len(stamps) - BLOCK), BLOCK)
+    last = max(0, len(stamps) - BLOCK)  # the newest bars are a whole block too
+    starts = (*range(0, last, BLOCK), last)
     largest = 0.0
     for part in (slice(None), *(slice(start, start + BLOCK) for start in starts)):
         block = sizes[:, part]
