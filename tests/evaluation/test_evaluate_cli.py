@@ -189,9 +189,9 @@ def test_a_single_month_prints_what_cannot_be_said(
 ) -> None:
     ran = vaiom(
         monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / "corpus", "--split", "test-h1",
-        "--device", "cpu", "--all", "--out", place / ("long" * 20),
+        "--device", "cpu", "--all", "--out", place / ("-long" * 20),
     )  # fmt: skip
-    assert f"{'long' * 20}/evaluation-" in ran.err  # words of more than a line are not broken
+    assert f"{'-long' * 20}/evaluation-" in ran.err  # words of more than a line are not broken
     assert "One month only: the month-clustered interval is undefined." in ran.err
     assert "undefined" in ran.out
     assert "non-zero next return" in ran.err

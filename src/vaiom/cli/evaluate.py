@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,7 +130,8 @@ def _describe(
         shown = [replace(top, columns=top.columns[:_NARROW], rows=[row[:_NARROW] for row in top.rows])]
         shown += tables["calibration"][:1]
     verdict = describe(evaluation, period_of(corpus.splits, evaluation.split), name or "the model")
-    first, *rest = [fill(text, _WIDTH, break_long_words=False) for text in (verdict, *caveats, "", *notes)]
+    wrapped = partial(fill, width=_WIDTH, break_long_words=False, break_on_hyphens=False)  # paths stay whole
+    first, *rest = map(wrapped, (verdict, *caveats, "", *notes))
     return Answer(json=asdict(evaluation), shown=[first, *about, *shown], notes=rest)
 
 
