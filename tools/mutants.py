@@ -336,6 +336,7 @@ class Measured:
         own = f"tests/{mutant.file.parts[2]}/"  # a room's own tests are the likeliest to notice
         if runs_at_import(mutant):  # coverage names whoever imported the file first: all that use it are meant
             contexts = {each for line in by_line.values() for each in line}
+        if runs_at_import(mutant) or not contexts:  # a process that leaves at once has told nobody what it ran
             contexts |= {test for test in self.seconds if test.startswith(own)}
         direct = contexts & self.seconds.keys()
         every = direct.union(*(self.users[each.removeprefix(FIXTURE)] for each in contexts if each.startswith(FIXTURE)))

@@ -70,6 +70,19 @@ def test_the_same_seed_gives_the_same_trees_and_progress_is_told(corpus: Corpus)
     assert [step[:2] for step in seen] == [(done, FEW_TREES.rounds) for done in range(1, FEW_TREES.rounds + 1)]
 
 
+@pytest.mark.parametrize("name", ["lightgbm", "lightgbm_disc", "lightgbm_cont"])
+def test_metadata_and_buckets_are_categories_to_the_trees(corpus: Corpus, name: str) -> None:
+    """The text of a booster lists the values of a category, a:b:c, and the range of a number, [low:high]."""
+    train = corpus.endpoints("train", 16)
+    booster = LightGBM(name, dataclasses.replace(FEW_TREES, rounds=1)).fit(corpus, train).booster_
+    [line] = [line for line in booster.model_to_string().splitlines() if line.startswith("feature_infos=")]
+    kinds = line.removeprefix("feature_infos=").split(" ")
+    ranges = [name for name, kind in zip(FEATURES[name].fields, kinds, strict=True) if kind.startswith("[")]
+    categories = FEATURES[name].fields[len(kinds) - FEATURES[name].num_categories :]
+    assert not {*ranges} & {*categories}
+    assert len(ranges) > 5 or name == "lightgbm_disc"
+
+
 def test_the_holdout_score_is_that_of_the_kept_trees(corpus: Corpus) -> None:
     """Trees that overfit at once: what is kept are the rounds up to the best one."""
     greedy = TreeConfig(rounds=60, learning_rate=0.3, min_child_samples=60, patience=5)
