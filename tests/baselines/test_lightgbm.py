@@ -71,10 +71,13 @@ def test_the_same_seed_gives_the_same_trees_and_progress_is_told(corpus: Corpus)
 
 
 @pytest.mark.parametrize("name", ["lightgbm", "lightgbm_disc", "lightgbm_cont"])
-def test_metadata_and_buckets_are_categories_to_the_trees(corpus: Corpus, name: str) -> None:
+def test_metadata_and_buckets_are_categories_to_the_trees(
+    corpus: Corpus, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The text of a booster lists the values of a category, a:b:c, and the range of a number, [low:high]."""
     train = corpus.endpoints("train", 16)
     booster = LightGBM(name, dataclasses.replace(FEW_TREES, rounds=1)).fit(corpus, train).booster_
+    assert capfd.readouterr() == ("", "")
     [line] = [line for line in booster.model_to_string().splitlines() if line.startswith("feature_infos=")]
     kinds = line.removeprefix("feature_infos=").split(" ")
     ranges = [name for name, kind in zip(FEATURES[name].fields, kinds, strict=True) if kind.startswith("[")]
