@@ -44,7 +44,18 @@ COPIED = (
 MARKERS = "not slow and not gpu and not kills"
 ELSEWHERE = {Path("src/vaiom/model/attention_gpu.py")}
 """Lines that only a GPU runs, which has tests of its own."""
-STARTUP = "import coverage\n\ncoverage.process_startup()\n"
+STARTUP = """
+import os
+import coverage
+
+def leave(code, leave=os._exit, started=coverage.process_startup()):
+    if started:
+        started.stop()
+        started.save()
+    leave(code)
+
+os._exit = leave
+"""
 SUBPROCESSES = """[run]
 source = {source}
 data_file = {folder}/lines

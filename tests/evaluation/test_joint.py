@@ -17,6 +17,7 @@ from simulated_market import TINY_SPLITS, TinyRuns
 
 from vaiom.audit.figures import prove_dependence
 from vaiom.audit.proof import FAILED, PASSED, AuditConfig
+from vaiom.baselines.base import clean_returns
 from vaiom.baselines.store import fit_or_load
 from vaiom.baselines.volatility import GarchT
 from vaiom.codec import from_json, to_json
@@ -216,6 +217,29 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
         assert history.exceedance_rate == (came > past[:, 0]).mean()
         assert history.gain == pytest.approx(gain.mean())
         assert history.weeks.num_blocks == len({*whole_weeks})
+
+
+def test_the_scales_of_a_garch_are_those_of_its_recursion(world: tuple[Any, Corpus, Oracle], tmp_path: Path) -> None:
+    """Of each asset by a plain loop: a Student-t of this variance has a smaller scale, by its degrees of freedom."""
+    model, corpus, _ = world
+    times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code("validation")]
+    panel = make_panel(model, corpus, times.min(), times.max() + 1, 0)
+    assert joint._garch_scales(model, corpus, panel, tmp_path) is None  # nothing is stored
+    garch = fit_or_load(GarchT(), corpus, model.checkpoint.config.history, tmp_path)
+    found = joint._garch_scales(model, corpus, panel, tmp_path)
+    assert found is not None
+    scales, degrees = found
+    assert degrees == pytest.approx(np.mean([each.degrees for each in garch.models_.values()]))
+    for asset, symbol in enumerate(panel.symbols):
+        rows, own = corpus.asset_slices[symbol], garch.models_[symbol]
+        variance, after = own.start, []
+        for log_ret in clean_returns(corpus, rows):
+            if np.isfinite(log_ret):
+                variance = own.omega + own.alpha * log_ret**2 + own.beta * variance
+            after.append(variance)
+        for at, row in enumerate(panel.rows[:, asset]):
+            expected = math.sqrt(after[row - rows.start] * (degrees - 2) / degrees) if row >= 0 else math.nan
+            assert scales[at, asset] == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_settings_of_a_stored_dependence_are_these() -> None:
