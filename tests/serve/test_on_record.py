@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from serve_runs import SYMBOLS, TinyRun, config_of, in_process
+from serve_runs import SYMBOLS, TinyRun, config_of, in_process, reading_others
 
 from vaiom.audit.forecasts import prove_ledger
 from vaiom.audit.proof import FAILED, PASSED
@@ -154,6 +154,33 @@ def test_wrong_bars_that_were_removed_are_no_evidence(
     assert f"e = {service.e_value:.3g}" in against
     service.close()
     undisturbed.close()
+
+
+def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(tiny: TinyRun, grown: Path, tmp_path: Path) -> None:
+    """Of a model that reads other assets: theirs are not judged either, and nobody is accused."""
+    file, model = tmp_path / "ledger.jsonl", reading_others(tiny, tmp_path, {})
+
+    async def run() -> None:
+        options = {"run": model, "bars": tiny.bars, "ledger": file, "backfill": 0, "api_keys": ("secret",)}
+        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
+            client.headers["X-API-Key"] = "secret"
+            wrong = [dict(bar) for bar in tiny.later["EURUSD"]]
+            for bar in wrong[5:8]:
+                bar |= {name: 1.01 * bar[name] for name in ("open", "high", "low", "close")}
+            for number in range(12):
+                for symbol, bars in (("EURUSD", wrong), ("XAUUSD", tiny.later["XAUUSD"])):
+                    path = f"/v1/assets/{symbol}/bars"
+                    assert (await client.post(path, json={"bars": [bars[number]]})).status_code == 200
+                if number == 7:
+                    before = wrong[4]["datetime"]
+                    assert (await client.delete(f"/v1/assets/EURUSD/bars?after={before}")).status_code == 200
+                    body = {"bars": tiny.later["EURUSD"][5:8]}
+                    assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == 200
+
+    asyncio.run(run())
+    proof = prove_ledger(file, model, grown)
+    assert (proof.verdict, proof.findings) == (PASSED, [])
+    assert any("followed bars that the service removed" in note for note in proof.notes)
 
 
 def test_a_sound_forecast_cannot_be_withdrawn(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, find_rows, losses_of
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import INVALID, NUM_RETURN_BUCKETS
+from vaiom.events.fields import CROSS_FIELDS, INVALID, NUM_RETURN_BUCKETS
 from vaiom.events.splits import SplitConfig
 from vaiom.files import sha256_file
 from vaiom.forecast.bars import CLOCK_ALLOWANCE
@@ -37,7 +37,8 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     model = ModelPredictor.load(run if run.is_file() else Run(run).best, "cpu")
     tokenizer, origin = model.checkpoint.tokenizer, model.checkpoint.provenance
     config = CorpusConfig(timeframe=tokenizer.timeframe, splits=SplitConfig.from_json(origin.splits))
-    record = _read_in_order(proof, file, model.checkpoint.sha256)
+    reads_others = bool({*CROSS_FIELDS} & {*model.checkpoint.config.input_fields})
+    record = _read_in_order(proof, file, model.checkpoint.sha256, reads_others)
     corpus = corpus_in_memory(bars, config, tokenizer=tokenizer)
     symbols, stamps = np.array([key[0] for key in record.made], np.str_), [key[1] for key in record.made]
     places = find_rows(corpus, corpus.timestamps, symbols, np.array(stamps, "datetime64[us]"))
@@ -88,7 +89,7 @@ class _Record:
     """Forecasts of removed bars, unless they were made again before their own bar was known."""
 
 
-def _read_in_order(proof: Proof, file: Path, model: str) -> _Record:
+def _read_in_order(proof: Proof, file: Path, model: str, reads_others: bool) -> _Record:
     record, known = _Record(), set[Key]()
     for number, (line, entry) in enumerate(read_ledger(file), start=1):
         if not proof.check(entry is not None, f"line {number} is none of those that were written here") or not entry:
@@ -96,7 +97,9 @@ def _read_in_order(proof: Proof, file: Path, model: str) -> _Record:
         if isinstance(entry, Removal):
             removed = {key for key, bar in record.settled.items() if entry.covers(key[0], bar.target_time)}
             record.settled = {key: bar for key, bar in record.settled.items() if key not in removed}
-            record.withdrawn |= {key for key in record.made if entry.covers(*key)}
+            # Where assets read each other, a wrong bar of one was seen by the forecasts of all.
+            seen_by = [key for key in record.made if reads_others or key[0] == entry.symbol]
+            record.withdrawn |= {key for key in seen_by if key[1] > entry.after}
             continue
         key = (entry.symbol, entry.as_of)
         if isinstance(entry, Settlement):
