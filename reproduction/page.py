@@ -164,6 +164,8 @@ def _support(measured: Sequence[Measured], records: Records) -> Noted:
         verdict = None
         if previous is not None and each.bits is not None:
             verdict = "supported" if each.bits < previous else "underfed"
+            if each.delta_error is not None and abs(each.bits - previous) <= each.delta_error:
+                verdict += " (within chance)"
         ratio = windows / own if windows and own else None
         rows.append([each.row.label, theirs, own, paper.SPLIT_EVENTS["train"] / theirs, ratio, each.bits, verdict])
         previous = each.bits if each.bits is not None else previous
