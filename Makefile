@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container check-kernels check-light sbom audit-deps docs pictures dist clean
+.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container check-kernels check-light check-oldest sbom audit-deps docs pictures dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -69,6 +69,13 @@ check-container:
 check-kernels: .venv/installed
 	$(BIN)/pip install --quiet --no-deps --upgrade --target build/triton triton==3.7.1
 	TRITON_INTERPRET=1 PYTHONPATH=build/triton $(BIN)/pytest -m gpu tests/model/test_attention_gpu.py --numprocesses 2
+
+# The tests with the oldest libraries that pyproject.toml allows: its ranges are promises.
+check-oldest:
+	$(PYTHON) -m venv --clear build/oldest
+	$(PYTHON) tools/oldest.py > build/oldest/constraints.txt
+	build/oldest/bin/pip install --quiet --constraint build/oldest/constraints.txt --editable '.[all,dev]'
+	OMP_NUM_THREADS=1 build/oldest/bin/pytest -m "not slow and not gpu and not kills" --numprocesses 2 --dist loadfile
 
 # The parts of this installation, for whoever must know them; pip-audit asks which are known to be vulnerable.
 sbom: .venv/installed

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 from small_fits import with_columns
 
 from vaiom.baselines import volatility
@@ -43,7 +44,7 @@ def test_bucket_probabilities_are_areas_under_the_density(degrees: float, scale:
     probs = student_buckets(EDGES / scale, degrees)
     for bucket in range(1, 15):
         x = np.linspace(EDGES[bucket] / scale, EDGES[bucket + 1] / scale, 20_001)
-        area = np.trapezoid(student_density(x, degrees), x)
+        area = trapezoid(student_density(x, degrees), x)
         assert probs[bucket] == pytest.approx(area, rel=1e-5, abs=1e-9)
     assert probs.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(student_buckets(-EDGES[::-1] / scale, degrees)[::-1], probs, rtol=1e-12)
@@ -110,7 +111,7 @@ def test_garch_probabilities_are_areas_between_the_edges_in_log_returns(corpus: 
         bounds = corpus.edges["return"] * corpus.sigma20[row]
         for bucket in range(1, 15):
             x = np.linspace(bounds[bucket], bounds[bucket + 1], 4_001)
-            area = np.trapezoid(unit * student_density(x * unit, model.degrees), x)
+            area = trapezoid(unit * student_density(x * unit, model.degrees), x)
             assert got[bucket] == pytest.approx(area, rel=1e-4, abs=1e-9)
 
 

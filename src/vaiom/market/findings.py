@@ -234,7 +234,7 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
     def others(what: pl.Expr, how: str) -> pl.Expr:
         return getattr(what, f"rolling_{how}_by")("seconds", f"{period}i", closed="none")  # type: ignore[no-any-return]
 
-    high, low, volume = pl.col("High"), pl.col("Low"), pl.col("Volume")
+    high, low, volume = pl.col("High"), pl.col("Low"), pl.col("Volume").fill_null(0.0)
     compared = rows.with_columns(one=pl.lit(1)).with_columns(
         top=others(high, "max"),
         bottom=others(low, "min"),
@@ -252,7 +252,7 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
         clock_time=pl.col("seconds") % period,
         coverage=overlap / others_range,
         width=(high - low) / others_range,
-        heavy=((volume >= heavy) & (volume > 0)).fill_null(False),
+        heavy=(volume >= heavy) & (volume > 0),
     )
 
 
