@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import json
 import os
+import pydoc
 import subprocess
 import sys
 from datetime import datetime
@@ -95,9 +96,7 @@ DEFAULTS = {
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_what_is_not_said_is_as_documented(name: str) -> None:
     assert name in dir(vaiom)
-    every = inspect.signature(
-        getattr(vaiom, name) if name not in ("simulate", "audit") else vaiom._ROOMS[f"vaiom.{name}"]
-    )
+    every = inspect.signature(getattr(vaiom, name))
     found = {each.name: each.default for each in every.parameters.values() if each.default is not each.empty}
     assert found == DEFAULTS[name]
 
@@ -108,6 +107,9 @@ def test_rooms_do_not_take_functions_away() -> None:
 
     assert callable(vaiom.audit)
     assert callable(vaiom.simulate)
+    assert "overwrite" in inspect.signature(vaiom.simulate).parameters
+    for function, words in ((vaiom.audit, "Prove that a corpus or a run"), (vaiom.simulate, "Simulate a market")):
+        assert words in pydoc.render_doc(function, renderer=pydoc.plaintext)
     assert (Proof.__name__, MarketConfig.__name__) == ("Proof", "MarketConfig")
     with pytest.raises(TypeError):
         vaiom.simulate()

@@ -7,6 +7,7 @@ The whole job from Python: `read_bars` or `simulate`, `build_corpus`, `train`, `
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -184,7 +185,13 @@ class CallableRoom(ModuleType):
     """A room whose name is also a public function: importing the room must not replace the function."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return _ROOMS[self.__name__](*args, **options)
+        return self.__wrapped__(*args, **options)
+
+
+def make_callable(name: str) -> None:
+    """Let a room answer calls, `help` and `inspect.signature` as its function does."""
+    room, function = sys.modules[name], _ROOMS[name]
+    room.__class__, room.__doc__, room.__wrapped__ = CallableRoom, function.__doc__, function  # type: ignore[attr-defined]
 
 
 # Held here, because an imported room takes its function's name in this module.

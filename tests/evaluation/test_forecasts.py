@@ -86,7 +86,8 @@ def test_our_own_forecasts_have_the_very_bits_of_evaluate(place: Path, corpus: C
     probs = {f"p{bucket}": events[f"prob_{bucket}"] for bucket in range(1, 17)}
     exported = pl.DataFrame({"symbol": events["symbol"], "target_time": events["target_time"], **probs})
     exported.sample(fraction=1, shuffle=True, seed=1).write_csv(place / "ours.csv")
-    for table in (place / "ours.csv", str(place / "run" / "events-validation.parquet"), exported.to_pandas()):
+    files = (place / "ours.csv", str(place / "run" / "events-validation.parquet"))
+    for table in (*files, exported.to_pandas(), exported.lazy()):
         found = to_json(score(table, corpus))
         assert found["num_missing"] == 0
         assert found["bits"] == pytest.approx(evaluated["bits"], abs=1e-9)

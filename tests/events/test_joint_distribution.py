@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+from collections.abc import Callable
+from copy import copy, deepcopy
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +35,7 @@ from vaiom.events.dependence import (
 )
 from vaiom.events.distribution import PIECES, BucketDistribution, ReturnDistributions, ReturnShape, Tail
 from vaiom.events.fields import BAD_RETURN, MASK_BITS
-from vaiom.events.joint import DRAWS, SHOWN_LEVELS, JointDistribution, Portfolio
+from vaiom.events.joint import DRAWS, SHOWN_LEVELS, Estimate, JointDistribution, Portfolio
 from vaiom.files import write_json
 
 KNOTS = np.linspace(-3, 3, 14 * PIECES + 1)
@@ -40,6 +44,10 @@ SHAPE = ReturnShape(knots=KNOTS, lower=Tail(scale=0.5, shape=0.1), upper=Tail(sc
 
 def dist(seed: int, sigma: float = 0.01) -> BucketDistribution[float]:
     return BucketDistribution(probs=np.random.default_rng(seed).dirichlet(np.full(16, 5.0)), sigma=sigma, shape=SHAPE)
+
+
+def repickled(value: object, protocol: int) -> object:
+    return pickle.loads(pickle.dumps(value, protocol))
 
 
 def random_covariance(size: int, seed: int) -> np.ndarray:
@@ -350,6 +358,20 @@ def test_a_marginal_is_its_forecast_with_a_step_at_zero(degrees: float | None) -
         )
 
 
+@pytest.mark.parametrize("degrees", [None, 2.5, 8.0, 50.0])
+def test_a_marginal_has_two_ends(degrees: float | None) -> None:
+    law = joint(degrees=degrees)
+    thin = ReturnShape(knots=KNOTS, lower=Tail(scale=0.5, shape=0.0), upper=Tail(scale=0.5, shape=0.0))
+    law = replace(law, dists={name: replace(each, shape=thin) for name, each in law.dists.items()})
+    for one in (law.marginal("A0"), law.given({"A1": -0.01}).marginal("A0")):
+        ends = np.array([-np.inf, -1e3, -3.0, 3.0, np.inf])  # a thin tail has no mass left there
+        np.testing.assert_allclose([one.cdf(x) for x in ends], [0, 0, 0, 1, 1], atol=1e-15)
+        levels = [0.0, 1e-320, 1e-120, 1e-80, 1e-20, 1e-12, 0.5, 1.0]
+        quantiles = [one.quantile(q) for q in levels]
+        assert quantiles[0] < 0 < quantiles[-1]
+        assert quantiles == sorted(quantiles)
+
+
 def test_draws_are_the_copulas_scores_through_the_marginals() -> None:
     for degrees in (None, 5.0):
         law = replace(joint(degrees=degrees), location=np.array([0.1, -0.2, 0.3]))
@@ -419,6 +441,19 @@ def test_the_risks_of_a_portfolio_are_those_of_its_draws() -> None:
     for wrong in (-0.01, 1.01):
         with pytest.raises(ConfigError, match="quantile's level"):
             BOOK.quantile(wrong)
+
+
+@pytest.mark.parametrize("again", [copy, deepcopy, *(partial(repickled, protocol=each) for each in range(6))])
+def test_a_figure_from_draws_keeps_its_error_wherever_it_goes(again: Callable[[object], object]) -> None:
+    risk = BOOK.value_at_risk(0.95)
+    moved = again(risk)
+    assert isinstance(moved, Estimate)
+    assert (moved, moved.standard_error) == (risk, risk.standard_error)
+
+
+def test_a_portfolio_of_few_draws_shows_itself() -> None:
+    few = Portfolio(positions={"A": 1.0}, profits=np.array([[-2.0], [1.0]]))
+    assert repr(few).startswith("<Portfolio of A: 99% value at risk 1.97 +- ")
 
 
 def test_contributions_are_means_of_the_draws_near_the_limit_and_beyond_it() -> None:

@@ -112,6 +112,14 @@ def test_a_move_beyond_is_a_move_beyond_on_either_side(dist: ReturnDistribution,
     assert dist.prob_beyond(x) == pytest.approx(dist.cdf(-x) + 1 - dist.cdf(x))
 
 
+@given(distributions())
+def test_what_is_no_number_has_no_probability(dist: ReturnDistribution) -> None:
+    x = np.array([np.nan, 0.5, np.nan]) * dist.sigma
+    for name in ("cdf", "sf", "pdf", "logpdf", "prob_beyond"):
+        assert np.isnan(getattr(dist, name)(np.nan))
+        np.testing.assert_array_equal(np.isnan(getattr(dist, name)(x)), [True, False, True], err_msg=name)
+
+
 def test_the_density_integrates_to_the_distribution_function() -> None:
     dist = distribution(np.random.default_rng(2).dirichlet(np.ones(16)))
     x = np.linspace(-12, 12, 400_001) * dist.sigma
@@ -138,6 +146,7 @@ def test_names_of_scipy_are_there(dist: ReturnDistribution, q: float) -> None:
     np.testing.assert_array_equal(dist.rvs(7, seed=3), dist.sample(7, seed=3))
     assert dist.rvs(7, seed=3).shape == (7,)
     np.testing.assert_array_equal(dist.rvs((2, 3), seed=3).ravel(), dist.rvs(6, seed=3))
+    np.testing.assert_array_equal(dist.rvs(np.int64(6), seed=3), dist.rvs(6, seed=3))
     assert dist.sf(dist.sigma) == 1 - dist.cdf(dist.sigma)
     assert (dist.median(), dist.var()) == (dist.ppf(0.5), dist.std() ** 2)
 
@@ -170,7 +179,7 @@ def test_many_at_once_answer_as_each_alone_to_the_bit(some: list[ReturnDistribut
         shape=some[0].shape,
     )
     x = np.random.default_rng(seed).standard_t(2, (len(alone), 5)) * many.sigma[:, None]
-    for name in ("cdf", "pdf", "logpdf"):
+    for name in ("cdf", "pdf", "logpdf", "prob_beyond"):
         each = [getattr(dist, name)(row) for dist, row in zip(alone, x, strict=True)]
         np.testing.assert_array_equal(getattr(many, name)(x), each)
         np.testing.assert_array_equal(getattr(many, name)(x[:, 0]), np.stack(each)[:, 0])
@@ -187,6 +196,8 @@ def test_many_at_once_answer_as_each_alone_to_the_bit(some: list[ReturnDistribut
             np.testing.assert_array_equal(got, [getattr(dist, name)(level, side) for dist in alone])
             np.testing.assert_array_equal(getattr(many, name)([0.5, level], side)[:, 1], got)
     assert many.rvs(3, seed=1).shape == (len(alone), 3)
+    for nothing in (many.rvs(0), many.quantile([]), many.value_at_risk([]), many.expected_shortfall([])):
+        assert nothing.shape == (len(alone), 0)
     with pytest.raises(ConfigError, match="events of the distributions"):
         many.cdf(np.zeros(len(alone) + 1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
@@ -129,6 +130,31 @@ def test_all_forecasts_of_a_history_answer_at_once(tiny: TinyRun, forecaster: Fo
     assert "39 forecasts" in repr(history)
 
 
+def test_a_history_is_a_sequence_of_forecasts(tiny: TinyRun, forecaster: Forecaster) -> None:
+    history = forecaster.predict_all(read_bars(tiny.bars)["EURUSD"].head(60), "EURUSD")
+    every = [dist.as_of for dist in history]
+    assert np.array_equal(np.array(every, "datetime64[s]"), history.as_of)
+    for part in (slice(-3, None), slice(None, None, 7), slice(5, 2), slice(None)):
+        assert [dist.as_of for dist in history[part]] == every[part]
+    assert [dist.as_of for dist in reversed(history)] == every[::-1]
+    for beyond in (len(history), -len(history) - 1):
+        with pytest.raises(IndexError):
+            _ = history[beyond]
+
+
+def test_a_history_has_no_figures_while_no_close_has_moved(tiny: TinyRun, forecaster: Forecaster) -> None:
+    bars = read_bars(tiny.bars)["EURUSD"].head(90)
+    still = pl.when(pl.int_range(pl.len()) < 40).then(1.1).otherwise(pl.col("Open", "High", "Low", "Close"))
+    history = forecaster.predict_all(bars.with_columns(still.name.keep()), "EURUSD")
+    unknown = np.arange(len(history)) < 40 - MIN_BARS + 1
+    np.testing.assert_array_equal(np.isnan(history.sigma), unknown)
+    with warnings.catch_warnings(action="error"):
+        for figures in (history.distributions.quantile(0.05), history.distributions.prob_up):
+            np.testing.assert_array_equal(np.isnan(figures), unknown)
+        assert np.isnan([history[0].value_at_risk(0.99), history[0].prob_up, history[0].mean()]).all()
+        assert "masked" in repr(history[0])
+
+
 def long_frame(**frames: pl.DataFrame) -> pl.DataFrame:
     named = [frame.with_columns(item=pl.lit(symbol)) for symbol, frame in frames.items()]
     return pl.concat(named).sort("Datetime", maintain_order=True).rename({"Datetime": "time"})
@@ -155,8 +181,18 @@ def test_a_long_frame_gives_a_frame_of_its_own_kind(forecaster: Forecaster) -> N
         assert theirs.to_dict("records") == forecaster.predict_df(table, **asked).to_dicts()
     default = forecaster.predict_df(table.rename({"item": "symbol", "time": "Datetime"}))
     assert default.columns[4:-1] == ["0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99"]
+    several = pandas.Categorical(panda["item"], categories=["GBPUSD", *parts])  # one of them without a bar
+    for bars in (panda.assign(item=several), panda.set_index("time", drop=False)):
+        with warnings.catch_warnings(action="error"):
+            assert forecaster.predict_df(bars, **asked).to_dict("records") == theirs.to_dict("records")
+    for none, columns in ((table.head(0), made.columns), (panda.head(0), [*theirs.columns])):
+        empty = forecaster.predict_df(none, **asked)
+        assert (len(empty), [*empty.columns]) == (0, columns)
     for wrong, words in (
         (table.drop("item"), "'item' is missing"),
+        (table.with_columns(Datetime="time"), "'Datetime' is there twice"),
+        (panda.assign(Datetime=panda["time"]), "'Datetime' is there twice"),
+        (pandas.concat([panda, panda[["item"]]], axis=1), "'item' is there twice"),
         (panda.drop(columns="time"), "'time' is missing"),
         (table.with_columns(item=pl.lit("a/b")), "not usable as a symbol"),
         (panda.assign(item=panda["item"].mask(panda.index == 5)), "a symbol is missing"),
@@ -187,6 +223,12 @@ def test_pandas_and_polars_in_any_spelling_give_the_same(forecaster: Forecaster)
         forecaster.predict(yfinance, "AUDUSD")
     with pytest.raises(DataError, match="naive"):
         forecaster.predict(zoned.tz_convert("Asia/Tokyo"), "EURUSD")
+    arrow = zoned.reset_index().convert_dtypes(dtype_backend="pyarrow")
+    np.testing.assert_array_equal(forecaster.predict(arrow, "EURUSD").probs, want)
+    arrow["Datetime"] = arrow["Datetime"].dt.tz_convert("Asia/Tokyo")
+    for frame in (arrow, arrow.set_index("Datetime")):
+        with pytest.raises(DataError, match="the zone Asia/Tokyo"):
+            forecaster.predict(frame, "EURUSD")
     with pytest.raises(DataError, match="to_datetime"):
         forecaster.predict(table.astype({"Datetime": str}), "EURUSD")
     with pytest.raises(DataError, match="numeric"):

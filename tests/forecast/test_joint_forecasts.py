@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -95,6 +96,19 @@ def test_what_is_known_of_a_stamp_does_not_depend_on_later_bars(
     assert not np.array_equal(online.joint().correlation, first)
 
 
+def test_a_stream_that_goes_back_to_a_state_forgets_what_came_after_it(
+    together: Forecaster, bars: dict[str, pl.DataFrame]
+) -> None:
+    online = together.online()
+    online.extend_many({symbol: frame.head(ROWS - 50) for symbol, frame in bars.items()})
+    state, fresh = online.to_json(), together.online()
+    online.extend_many({symbol: frame.tail(50) for symbol, frame in bars.items()})
+    online.joint()
+    for each in (online, fresh):
+        each.restore(state)
+    np.testing.assert_array_equal(online.joint().correlation, fresh.joint().correlation)
+
+
 def test_little_in_common_is_said(together: Forecaster, bars: dict[str, pl.DataFrame]) -> None:
     short = {"EURUSD": bars["EURUSD"].head(ROWS - 30), "XAUUSD": bars["XAUUSD"].tail(57)}
     joint = together.joint(short)
@@ -140,6 +154,25 @@ def test_what_cannot_be_joined_is_refused(together: Forecaster, bars: dict[str, 
         together.joint(bars, horizon=5)
     with pytest.raises(ConfigError, match="never fitted"):
         Forecaster.load(tiny.run).joint(bars)
+    with pytest.raises(ConfigError, match="whose bars"):
+        together.joint(bars["EURUSD"])  # type: ignore[arg-type]
+    for extended in ({}, {symbol: frame.head(3) for symbol, frame in bars.items()}, bars):
+        online = together.online()
+        online.extend_many(extended)
+        with pytest.raises(DataError, match="too few bars"):
+            online.joint([] if extended is bars else None)
+
+
+def test_a_stream_without_scipy_says_how_to_get_it(
+    together: Forecaster, bars: dict[str, pl.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    online, find = together.online(), importlib.util.find_spec
+    online.extend_many(bars)
+    monkeypatch.setattr("vaiom.errors.find_spec", lambda library: None if library == "scipy" else find(library))
+    for ask in (online.joint, lambda: together.joint(bars)):
+        with pytest.raises(ConfigError, match="this needs scipy") as refused:
+            ask()
+        assert refused.value.fix == "pip install 'vaiom[risk]'"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
-from vaiom.errors import DataError
+from vaiom.errors import ConfigError, DataError
 from vaiom.events.fields import inputs_of
 from vaiom.events.rows import bars_of, meta_of
 from vaiom.forecast import online as online_module
@@ -127,6 +127,37 @@ def test_a_bar_may_call_its_stamp_as_files_do_and_carry_utc(forecaster: Forecast
         stamp = bar.pop("datetime").replace(tzinfo=UTC)
         other.push("EURUSD", {("timestamp", "Time", "date")[hour]: stamp, **bar})
     assert other.to_json() == plain.to_json()
+
+
+def test_the_moment_may_carry_utc_and_a_wrong_one_takes_no_bar(forecaster: Forecaster) -> None:
+    bars = random_bars(60)
+    online = forecaster.online()
+    online.extend("EURUSD", bars.head(59))
+    before, last = online.to_json(), bars.row(59, named=True)
+    for wrong in ("2024-01-01", datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2)))):
+        for push in (lambda now: online.push("EURUSD", last, now=now), lambda now: online.forecast("EURUSD", now=now)):
+            with pytest.raises(ConfigError, match="in UTC"):
+                push(wrong)
+        assert online.to_json() == before
+    now = last["Datetime"] + timedelta(hours=3)
+    dist = online.push("EURUSD", last, now=now.replace(tzinfo=UTC))
+    assert dist is not None
+    assert dist.stale
+    for again in (online.forecast("EURUSD", now=now), forecaster.predict(bars, "EURUSD", now=now)):
+        assert again.notes == dist.notes
+
+
+def test_what_a_user_does_with_a_forecast_leaves_the_model_alone(forecaster: Forecaster) -> None:
+    bars = random_bars(60)
+    online = forecaster.online()
+    online.extend("EURUSD", bars)
+    dist = online.forecast("EURUSD")
+    for array in (dist.probs, dist.edges, dist.shape.knots, forecaster.tokenizer.edges["gap"]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0.5
+    again = online.forecast("EURUSD")
+    np.testing.assert_array_equal(again.probs, dist.probs)
+    assert again.edges[0] == -np.inf
 
 
 def test_what_a_stream_cannot_do_yet(forecaster: Forecaster) -> None:

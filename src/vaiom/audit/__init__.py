@@ -1,7 +1,5 @@
 """The proofs: nothing leaked from the future, every number has a known origin."""
 
-import sys
+from vaiom import make_callable
 
-from vaiom import CallableRoom
-
-sys.modules[__name__].__class__ = CallableRoom
+make_callable(__name__)

@@ -156,7 +156,7 @@ def _read_table(source: Any) -> pl.DataFrame:
         columns = {name: np.asarray(column) for name, column in source.items()}
         stamps = {name: each.astype("datetime64[us]") for name, each in columns.items() if each.dtype.kind == "M"}
         source = {**source, **stamps}
-    return pl.DataFrame(source)
+    return pl.DataFrame(source.collect() if isinstance(source, pl.LazyFrame) else source)
 
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:

@@ -265,7 +265,8 @@ def scores_of(pit: Floats, degrees: float | None = None) -> Floats:
     """Quantiles of the Student-t distribution, or of the normal one without degrees."""
     from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
 
-    return np.asarray(ndtri(pit) if degrees is None else stdtrit(degrees, pit))
+    # SciPy gives plus infinity for the lowest levels of all.
+    return np.asarray(ndtri(pit) if degrees is None else np.where(pit < 1e-99, -np.inf, stdtrit(degrees, pit)))
 
 
 def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) -> float:

@@ -77,6 +77,7 @@ class ReturnShape:
         # Equal knots would divide the density by zero.
         if self.knots.ndim != 1 or not np.isfinite(self.knots).all() or not (np.diff(self.knots) > 0).all():
             raise ValueError("knots must increase")
+        self.knots.flags.writeable = False  # all forecasts share them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,6 +125,7 @@ class _Pieces:
             mass / (self.knots[at] - self.knots[at - 1]),
             (z <= self.knots[0], lambda: self._masses[0] * self.lower.density(np.maximum(self.knots[0] - z, 0))),
             (z > self.knots[-1], lambda: self._masses[1] * self.upper.density(np.maximum(z - self.knots[-1], 0))),
+            (np.isnan(z), lambda: z),
         )
 
     def quantile(self, level: Floats) -> Floats:
@@ -131,7 +133,8 @@ class _Pieces:
         if len(self.cumulative) == 1:
             at = np.searchsorted(self.cumulative[0], level, side="left")
         else:
-            at = np.stack([(self.cumulative < each[:, None]).sum(axis=1) for each in level.T], axis=1)
+            below = [(self.cumulative < each[:, None]).sum(axis=1) for each in level.T]
+            at = np.array(below, np.int64).reshape(level.shape[::-1]).T
         at = np.minimum(np.maximum(at, 1), len(self.knots) - 1)
         left, low = self.knots[at - 1], self.cumulative[self._rows, at - 1]
         mass = self.cumulative[self._rows, at] - low
@@ -242,7 +245,7 @@ class BucketDistribution(Generic[Value]):
 
     def rvs(self, size: int | tuple[int, ...] = 1, seed: int | None = None) -> Floats:
         """Draw `size` log returns from each distribution, never zero ones."""
-        shape = (size,) if isinstance(size, int) else tuple(size)
+        shape = (size,) if isinstance(size, int | np.integer) else tuple(size)
         levels = np.random.default_rng(seed).random((len(self._sigma), math.prod(shape)))
         return np.asarray(self._shaped(self._pieces.quantile(levels) * self._sigma, shape))
 
@@ -253,10 +256,9 @@ class BucketDistribution(Generic[Value]):
         """P(return > 0)."""
         return self._shaped(1 - self._pieces.cdf(0.0 / self._sigma))
 
-    def prob_beyond(self, x: float) -> Value:
+    def prob_beyond(self, x: npt.ArrayLike) -> Any:
         """P(|return| > x), x a log return of either sign."""
-        z = abs(x) / self._sigma
-        return self._shaped(1 - self._pieces.cdf(z) + self._pieces.cdf(-z))
+        return self._at(x, lambda z: 1 - self._pieces.cdf(np.abs(z)) + self._pieces.cdf(-np.abs(z)))
 
     def mean(self) -> Value:
         """The mean log return."""

@@ -79,6 +79,7 @@ class Tokenizer:
         for name, edges in self.edges.items():
             if not (np.diff(edges) > 0).all() or len(edges) > 255:  # bucket ids are stored as bytes
                 raise ValueError(f"edges of {name} must increase")
+            edges.flags.writeable = False  # corpora and forecasts share them
         if len(self.edges["return"]) != fields.NUM_RETURN_BUCKETS + 1:
             raise ValueError(f"{fields.NUM_RETURN_BUCKETS} return buckets")
 

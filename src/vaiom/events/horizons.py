@@ -58,6 +58,7 @@ class Horizon:
             raise ValueError("a scale for each asset and slot of the week")
         if not (self.bars >= 1 and (self.slot_scale > 0).all() and np.isfinite(self.slot_scale).all()):
             raise ValueError("a horizon without sense")
+        self.edges.flags.writeable = False  # all forecasts share them
 
     def scale(self, columns: Mapping[str, npt.NDArray[Any]], assets: Any) -> Floats:
         """(N,) scales of rows with these asset ids, 0 where sigma20 is undefined."""

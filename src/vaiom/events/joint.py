@@ -35,7 +35,7 @@ class Estimate(float):
 
     standard_error: float
 
-    def __new__(cls, value: float, standard_error: float) -> Self:
+    def __new__(cls, value: float, standard_error: float = math.nan) -> Self:  # a copy sets the error afterwards
         self = super().__new__(cls, value)
         self.standard_error = float(standard_error)
         return self
@@ -212,8 +212,8 @@ class Portfolio:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        symbols, risk = ", ".join(self.positions), self.value_at_risk(0.99)
-        return f"<Portfolio of {symbols}: 99% value at risk {risk:,.2f} +- {risk.standard_error:,.2f}>"
+        symbols, worst = ", ".join(self.positions), self.quantile(0.01)
+        return f"<Portfolio of {symbols}: 99% value at risk {-worst:,.2f} +- {worst.standard_error:,.2f}>"
 
     @cached_property
     def profit(self) -> Floats:

@@ -85,16 +85,19 @@ def end_of_cut_bar(bars: pl.DataFrame, coarse: pl.DataFrame, timeframe: str) -> 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:
     """Split a long frame into a frame per asset, in order of appearance."""
     frame = _require_table(frame, "bars of many assets")
-    if is_pandas(frame) and timestamp_column == frame.index.name:
+    if is_pandas(frame) and timestamp_column == frame.index.name and timestamp_column not in frame.columns:
         frame = frame.reset_index()
-    for name in (id_column, timestamp_column):
-        if name not in frame.columns:
-            got = ", ".join(map(str, frame.columns))
-            expected, fix = f"{id_column}, {timestamp_column}", "name them with id_column= and timestamp_column="
-            raise DataError(f"column {name!r} is missing", expected=expected, got=got, fix=fix)
     names = {timestamp_column: "Datetime"}
+    renamed = [names.get(name, name) for name in frame.columns]
+    for name in (id_column, timestamp_column):
+        new, there = names.get(name, name), name in frame.columns
+        if not there or renamed.count(new) > 1:
+            problem = f"column {new!r} is there twice" if there else f"column {name!r} is missing"
+            expected, got = f"{id_column}, {timestamp_column}", ", ".join(map(str, frame.columns))
+            fix = "leave one out" if there else "name them with id_column= and timestamp_column="
+            raise DataError(problem, expected=expected, got=got, fix=fix)
     if is_pandas(frame):
-        groups = frame.rename(columns=names).groupby(id_column, sort=False, dropna=False)
+        groups = frame.rename(columns=names).groupby(id_column, sort=False, dropna=False, observed=True)
         parts = {symbol: part.drop(columns=id_column) for symbol, part in groups}
     else:
         groups = frame.rename(names).partition_by(id_column, as_dict=True, include_key=False, maintain_order=True)
@@ -201,7 +204,7 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
                 raise DataError("stamps must be datetimes", where=place, got=got, fix=fix)
             if new != "Datetime" and got.kind not in "iuf":
                 raise DataError("a price column must be numeric", where=place, got=got)
-            zone = getattr(got, "tz", zone)
+            zone = getattr(getattr(got, "pyarrow_dtype", got), "tz", zone)
         kinds, price = {"Datetime": {"dtype": "datetime64[us]"}}, {"dtype": np.float64, "na_value": np.nan}
         frame = pl.DataFrame({new: frame[old].to_numpy(**kinds.get(new, price)) for new, old in names.items()})
     # A lazy query costs more than a short frame, and waits for the library's threads.
@@ -211,12 +214,9 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
     if zone is None:
         return pl.DataFrame(frame)
     if str(zone) not in ("UTC", "Etc/UTC", "GMT"):
-        problem, got = (
-            "stamps must be naive, on the clock that the model was trained on",
-            f"stamps with the zone {zone}",
-        )
+        problem = "stamps must be naive, on the clock that the model was trained on"
         fix = "convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too"
-        raise DataError(problem, where=f"{where}, column Datetime", got=got, fix=fix)
+        raise DataError(problem, where=f"{where}, column Datetime", got=f"stamps with the zone {zone}", fix=fix)
     return pl.DataFrame(frame).with_columns(pl.col("Datetime").dt.replace_time_zone(None))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -85,8 +86,7 @@ class Forecaster:
             if len(files) != 1:
                 expected = f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file"
                 got = f"{len(files)} exported files" if files else "neither"
-                fix = "`vaiom train` makes a run, `vaiom models` lists packaged ones"
-                fix += "; name the file where there are several"
+                fix = "name one" if files else "`vaiom train` makes a run, `vaiom models` lists packaged ones"
                 raise CheckpointError("no model to load here", where=file, expected=expected, got=got, fix=fix)
             [file] = files
         if file.suffix == EXPORTED_SUFFIX:
@@ -159,11 +159,10 @@ class Forecaster:
 
         The current dependence is estimated from some hundred common bars beyond the model's context.
         """
-        require_installed("scipy")
         self.at(horizon)
-        if not bars:
-            raise ConfigError("there are no bars to forecast from", expected='{"EURUSD": frame}')
         assets = self._rows_of(bars, None)
+        if not assets:
+            raise ConfigError("there are no bars to forecast from", expected='{"EURUSD": frame}')
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
         dists = {dist.symbol: dist for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)}
         return join(dists, state_after(self, assets))
@@ -183,22 +182,17 @@ class Forecaster:
         caution.
         """
         dists = self.predict(split_assets(frame, id_column, timestamp_column), now=now)
-        lines = [
-            {
-                id_column: symbol,
-                timestamp_column: dist.target_time,
-                "target_name": "log_return",
-                "predictions": dist.quantile(0.5),
-                **{str(level): dist.quantile(level) for level in quantile_levels},
-                "notes": "; ".join(dist.notes),
-            }
-            for symbol, dist in dists.items()
-        ]
-        if is_pandas(frame):
-            import pandas as pd
-
-            return pd.DataFrame(lines)
-        return pl.DataFrame(lines)
+        every = dists.values()
+        columns = {
+            id_column: [*dists],
+            timestamp_column: [dist.target_time for dist in every],
+            "target_name": ["log_return"] * len(dists),
+            "predictions": [dist.quantile(0.5) for dist in every],
+            **{str(level): [dist.quantile(level) for dist in every] for level in quantile_levels},
+            "notes": ["; ".join(dist.notes) for dist in every],
+        }
+        library: Any = import_module("pandas") if is_pandas(frame) else pl
+        return library.DataFrame(columns)
 
     @overload
     def predict_all(self, bars: Mapping[str, Any], *, horizon: int = ...) -> dict[str, History]: ...
@@ -214,17 +208,15 @@ class Forecaster:
             events = inputs_of(self.config, assets[each], meta)
             probs = self.engine.probs_after_each(events, meta, self.context, horizon)[MIN_BARS - 1 :]
             columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
-            absent = np.zeros((len(probs), len(self.reads)), bool)
-            for column, other in enumerate(self.reads):
-                if other != each:
-                    known = other in assets
-                    absent[:, column] = ~np.isin(columns["timestamp"], assets[other]["timestamp"]) if known else True
+            known = {**assets, each: columns}
+            seen = [known[other]["timestamp"] if other in known else () for other in self.reads]
+            absent = np.array([~np.isin(columns["timestamp"], stamps) for stamps in seen], bool)
             histories[each] = History(
                 forecaster=self,
                 symbol=each,
                 columns=columns,
                 probs=probs,
-                absent=absent,
+                absent=absent.reshape(-1, len(probs)).T,
                 horizon=horizon,
                 stamps=assets[each]["timestamp"],
             )
@@ -308,7 +300,7 @@ class Forecaster:
         asset, missing = int(self.meta(window.symbol)[0]), window.missing_assets
         context = len(window) if context is None else context
         as_of = moment_of(int(last["timestamp"][0]))
-        flags, step = int(window.columns["flags"][-1]), self.rows.step
+        flags, step, now = int(window.columns["flags"][-1]), self.rows.step, now and moment_or_now(now)
         stamps = (window.columns["timestamp"] if window.stamps is None else window.stamps)[-self.context :]
         coming = moment_of(next_stamp(stamps, step))
         stale_since = coming + self.timeframe  # when the next bar has closed
@@ -331,9 +323,9 @@ class Forecaster:
             notes.append(f"short context: {context} bars where the model can use {self.context}")
         return ReturnDistribution(
             symbol=window.symbol,
-            probs=probs,
+            probs=np.broadcast_to(probs, len(probs)),  # read-only: a cache may hold the same array
             edges=at.edges,
-            sigma=float(at.scale(last, asset)[0]),
+            sigma=float(at.scale(last, asset)[0]) or np.nan,
             shape=at.shape,
             prob_zero=at.zero_share[asset],
             as_of=as_of,

@@ -24,7 +24,7 @@ from vaiom.events.fields import CROSS_FIELDS, ROW_TYPES, inputs_of, read_others
 from vaiom.events.joint import JointDistribution
 from vaiom.events.rows import Columns, bars_of
 from vaiom.events.scales import AssetState, Bars
-from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, seconds_of, wrong_timeframe
+from vaiom.forecast.bars import MIN_BARS, check_bars, live_bar, moment_of, moment_or_now, seconds_of, wrong_timeframe
 from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.portfolio import join, state_after
@@ -103,11 +103,9 @@ class AssetStream:
     def from_json(cls, value: dict[str, Any], forecaster: Forecaster) -> AssetStream:
         columns = {}
         for name, column in value["columns"].items():
-            if isinstance(column, str):
-                columns[name] = np.frombuffer(b64decode(column), ROW_TYPES[name])
-            else:  # version 2: a list of numbers
-                numbers = np.array([np.nan if item is None else item for item in column])
-                columns[name] = numbers.astype(ROW_TYPES[name])
+            # Version 2 has lists of numbers.
+            raw = b64decode(column) if isinstance(column, str) else np.array(column, np.float64).astype(ROW_TYPES[name])
+            columns[name] = np.frombuffer(raw, ROW_TYPES[name])
         cross = [columns.pop(name) for name in CROSS_FIELDS if name in columns]
         return cls(
             recursion=forecaster.rows.restored(value["rows"]["recursion"]),
@@ -136,20 +134,19 @@ class OnlineForecaster:
         self, symbol: str, bar: Mapping[str, Any], *, forecast: bool = True, now: datetime | None = None
     ) -> ReturnDistribution | None:
         """Take an asset's next bar; returns the forecast after it, or None with too few bars or if not wanted."""
-        self.push_many({symbol: bar}, forecast=False)
-        return self.forecast(symbol, now=now) if forecast and self.ready(symbol) else None
+        return self.push_many({symbol: bar}, forecast=forecast, now=now).get(symbol)
 
     def push_many(
         self, bars: Mapping[str, Mapping[str, Any]], *, forecast: bool = True, now: datetime | None = None
     ) -> dict[str, ReturnDistribution]:
         """Take the bars of one stamp, all or none; returns the forecasts of the assets that are ready."""
+        moment_or_now(now)  # refused before the bars are taken
         checked = {symbol: live_bar(bar, symbol) for symbol, bar in bars.items()}
         stamps = {symbol: moment_of(int(bar.seconds)) for symbol, bar in checked.items()}
         if len({*stamps.values()}) > 1:
-            expected, got = "one bar of each asset, all of one stamp", ", ".join(map(str, sorted({*stamps.values()})))
-            raise DataError(
-                "the bars are of several stamps", expected=expected, got=got, fix="push the stamps in order"
-            )
+            expected, fix = "one bar of each asset, all of one stamp", "push the stamps in order"
+            got = ", ".join(map(str, sorted({*stamps.values()})))
+            raise DataError("the bars are of several stamps", expected=expected, got=got, fix=fix)
         self._advance(checked, stamps)
         return self.forecast_many([symbol for symbol in bars if self.ready(symbol)], now=now) if forecast else {}
 
@@ -207,6 +204,8 @@ class OnlineForecaster:
         Bars that arrive after a later stamp was requested do not change what was learned from their stamp.
         """
         chosen = [each for each in self.streams if self.ready(each)] if symbols is None else list(symbols)
+        if not chosen:
+            raise DataError("too few bars for a forecast", expected=f"an asset with {MIN_BARS} moving bars at least")
         dists = self.forecast_many(chosen, horizon=horizon, now=now)
         state, since = self.dependence or (None, -1)
         moved = {each: stream for each, stream in self.streams.items() if stream.seconds > since and self.ready(each)}
@@ -257,6 +256,7 @@ class OnlineForecaster:
         self.streams = {
             symbol: AssetStream.from_json(stream, self.forecaster) for symbol, stream in value["assets"].items()
         }
+        self._stale, self.dependence = {}, None  # those of the state before
 
     def _identity(self) -> dict[str, Any]:
         """What a restored state must match."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import ConfigError, DataError, require_installed
 from vaiom.events.dependence import DependenceState, scale_of, series_of
 from vaiom.events.distribution import ReturnDistributions
 from vaiom.events.fields import inputs_of
@@ -29,6 +29,7 @@ def state_after(
     forecaster: Forecaster, assets: Mapping[str, Columns], before: DependenceState | None = None, since: int = -1
 ) -> DependenceState:
     """The dependence state after the last bars, from as many as it remembers, or from those `since` a stamp."""
+    require_installed("scipy")
     fit, at = forecaster.dependence, forecaster.at(1)
     if fit is None:
         fix = "`vaiom dependence RUN` fits it, and packaged models have one"
@@ -94,10 +95,8 @@ def read_positions(file: Path) -> dict[str, float]:
             if len(cells) != 2 or not math.isfinite(amount) or symbol in positions:
                 raise ValueError
         except (ValueError, IndexError) as error:
-            expected = "symbol,amount with a finite amount of money, each symbol once"
-            raise DataError(
-                "not a position", where=f"{file}, line {number}", expected=expected, got=", ".join(line)
-            ) from error
+            expected, place = "symbol,amount with a finite amount of money, each symbol once", f"{file}, line {number}"
+            raise DataError("not a position", where=place, expected=expected, got=", ".join(line)) from error
         positions[symbol] = amount
     if not positions:
         raise DataError("there are no positions", where=file, expected="symbol,amount lines")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ class Window:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class History:
+class History(Sequence[ReturnDistribution]):
     """Forecasts made after each bar of one asset, oldest first; `history[i]` is a `ReturnDistribution`."""
 
     forecaster: Forecaster
@@ -75,9 +75,10 @@ class History:
 
     @property
     def sigma(self) -> npt.NDArray[np.float64]:
-        """The scale through that bar."""
+        """The scale through that bar; NaN while no close has moved."""
         asset = self.forecaster.tokenizer.asset_id(self.symbol)
-        return self.forecaster.at(self.horizon).scale(self.columns, asset)
+        scale = self.forecaster.at(self.horizon).scale(self.columns, asset)
+        return np.where(scale > 0, scale, np.nan)
 
     @property
     def context(self) -> npt.NDArray[np.int64]:
@@ -95,12 +96,18 @@ class History:
         shape = self.forecaster.at(self.horizon).shape
         return ReturnDistributions(probs=self.probs, sigma=self.sigma, shape=shape)
 
-    def __getitem__(self, index: int) -> ReturnDistribution:
-        """One of the forecasts."""
+    @overload
+    def __getitem__(self, index: int) -> ReturnDistribution: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ReturnDistribution]: ...
+    def __getitem__(self, index: int | slice) -> ReturnDistribution | list[ReturnDistribution]:
+        """One of the forecasts, or those of a slice."""
         at = range(len(self))[index]
+        if isinstance(at, range):
+            return [self[each] for each in at]
         missing = tuple(compress(self.forecaster.reads, self.absent[at]))
         last = {name: column[at : at + 1] for name, column in self.columns.items()}
-        context, end = int(self.context[at]), at + MIN_BARS
+        context, end = min(at + MIN_BARS, self.forecaster.context), at + MIN_BARS
         stamps = self.stamps[end - context : end]
         window = Window(symbol=self.symbol, columns=last, missing_assets=missing, stamps=stamps)
         return self.forecaster.distribution(window, self.probs[at], context=context, horizon=self.horizon)

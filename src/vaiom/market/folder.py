@@ -123,10 +123,9 @@ def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
     first, end = datetime(_FIRST_YEAR, 1, 1), datetime(_LAST_YEAR + 1, 1, 1)
     outside = ~stamps.cast(STAMP).is_between(first, end, closed="left").fill_null(value=True)
     if outside.any():
-        expected, place = f"a year from {_FIRST_YEAR} to {_LAST_YEAR}", where(int(outside.arg_max() or 0))
-        raise DataError(
-            "a stamp is beyond all calendars", where=place, expected=expected, fix="correct or remove the row"
-        )
+        expected, fix = f"a year from {_FIRST_YEAR} to {_LAST_YEAR}", "correct or remove the row"
+        place = where(int(outside.arg_max() or 0))
+        raise DataError("a stamp is beyond all calendars", where=place, expected=expected, fix=fix)
     return stamps
 
 

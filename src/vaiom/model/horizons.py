@@ -95,9 +95,7 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
         got = str(error).splitlines()[0]
         raise CheckpointError("not the horizons of a model", where=path, got=got, fix="vaiom horizons RUN") from error
     if fitted.checkpoint_sha256 != card.sha256:
-        problem, got = (
-            "the horizons were fitted to another checkpoint than the run's best one",
-            fitted.checkpoint_sha256,
-        )
+        problem = "the horizons were fitted to another checkpoint than the run's best one"
+        got = fitted.checkpoint_sha256
         raise CheckpointError(problem, where=path, expected=card.sha256, got=got, fix="vaiom horizons RUN")
     return Horizons(fitted=fitted, tensors=tensors)

@@ -144,9 +144,8 @@ class DistributionAnswer(BaseModel):
 
     @classmethod
     def of(cls, dist: ReturnDistribution) -> Self:
-        lower, upper = (
-            TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape) for tail in (dist.shape.lower, dist.shape.upper)
-        )
+        tails = dist.shape.lower, dist.shape.upper
+        lower, upper = (TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape) for tail in tails)
         knots = (dist.shape.knots * dist.sigma).tolist()
         return cls(knots=knots, cumulative=dist.cumulative.tolist(), lower=lower, upper=upper)
 
