@@ -50,6 +50,8 @@ RUN_PREFIX = "run "
 """Before the name of the run that forecasts are scored against, as a predictor."""
 FORMS = ("probabilities", "quantiles", "samples")
 """In which tables of forecasts of others may hold them."""
+FEW_BLOCKS = 6
+"""So many blocks give an interval that is no more than a rough width."""
 NUM_STRETCHES = 16
 STRETCH_EVENTS = 128
 
@@ -374,7 +376,7 @@ def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
         out.append("One asset in one month is a single block: no interval can be given.")
     elif sample.num_assets == 1:
         out.append("One asset only: asset-months and months are the same blocks.")
-    if 1 < sample.num_months <= 6:
+    if 1 < sample.num_months <= FEW_BLOCKS:
         out.append(f"The month-clustered interval rests on {sample.num_months} blocks only: take it as a rough width.")
     if sample.empty_buckets:
         empty = ", ".join(map(str, sample.empty_buckets))
