@@ -358,13 +358,10 @@ def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) ->
     """The model against baselines over the events of several splits, with the predictors that all of them have."""
     parts = [read_events(run, split) for split in tests]
     common = [name for name in predictors if all(name in part.bits for part in parts)]
-    events = ScoredEvents(
-        symbols=np.concatenate([part.symbols for part in parts]),
-        target_times=np.concatenate([part.target_times for part in parts]),
-        buckets=np.concatenate([part.buckets for part in parts]),
-        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
-    )
-    return compare(events)
+    columns = ("symbols", "target_times", "buckets")
+    keys = {name: np.concatenate([vars(part)[name] for part in parts]) for name in columns}
+    bits = {name: np.concatenate([part.bits[name] for part in parts]) for name in common}
+    return compare(ScoredEvents(**keys, bits=bits))
 
 
 def caveats_of(sample: SampleSize, purpose: str) -> list[str]:

@@ -301,7 +301,7 @@ def judge_joint(
             )
             for name, theirs in bits.items()
         ],
-        portfolios=_backtest(panel, dict(zip(scored, correlations, strict=True)), fit, weeks, garch),
+        portfolios=[*_backtest(panel, dict(zip(scored, correlations, strict=True)), fit, weeks, garch)],
     )
 
 
@@ -323,7 +323,7 @@ def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
 
 def _backtest(
     panel: Panel, correlations: dict[int, Floats], fit: Dependence, weeks: Ints, garch: tuple[Floats, float] | None
-) -> list[PortfolioBacktest]:
+) -> Iterator[PortfolioBacktest]:
     """Backtest portfolios on the stamps at which every asset has a bar."""
     whole, dists = np.flatnonzero((panel.rows >= 0).all(axis=1)), panel.dists
     portfolios = portfolios_of(len(panel.symbols))
@@ -331,7 +331,7 @@ def _backtest(
     losses, judged = -returns @ shares.T, np.isin(whole, list(correlations))
     begin, ours = int((~judged).sum()), np.empty((len(whole), len(shares), len(LEVELS), 2))
     if not LEAST_HISTORY <= begin < len(whole):
-        return []
+        return
     for index in np.flatnonzero(judged):
         at = int(whole[index])
         forecasts = {
@@ -348,7 +348,6 @@ def _backtest(
         scaled = shares * garch[0][whole][:, None]
         spread = np.sqrt(np.einsum("tpi,ij,tpj->tp", scaled, fit.correlation, scaled))
         risks["garch_t_constant_correlation"] = _elliptic(spread, garch[1])
-    out = []
     for (number, name), (place, level) in product(enumerate(portfolios), enumerate(LEVELS)):
         loss, risk = losses[judged, number], ours[judged, number, place]
         exceeded, own = loss > risk[:, 0], fissler_ziegel(loss, risk, level)
@@ -363,7 +362,7 @@ def _backtest(
                 weeks=bootstrap_blocks(gain, weeks[whole[judged]]),
             )
             against.append(comparison)
-        backtest = PortfolioBacktest(
+        yield PortfolioBacktest(
             portfolio=name,
             level=level,
             num_stamps=len(loss),
@@ -374,8 +373,6 @@ def _backtest(
             expected_shortfall=float(risk[:, 1].mean()),
             against=against,
         )
-        out.append(backtest)
-    return out
 
 
 def _tails(losses: Floats) -> Floats:

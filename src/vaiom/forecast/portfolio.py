@@ -95,9 +95,8 @@ def read_positions(file: Path) -> dict[str, float]:
                 raise ValueError
         except (ValueError, IndexError) as error:
             expected = "symbol,amount with a finite amount of money, each symbol once"
-            raise DataError(
-                "not a position", where=f"{file}, line {number}", expected=expected, got=", ".join(line)
-            ) from error
+            where, got = f"{file}, line {number}", ", ".join(line)
+            raise DataError("not a position", where=where, expected=expected, got=got) from error
         positions[symbol] = amount
     if not positions:
         raise DataError("there are no positions", where=file, expected="symbol,amount lines")

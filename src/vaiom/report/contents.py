@@ -145,10 +145,8 @@ def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
         expected = f"{evaluation.num_events} events of {', '.join(evaluation.bits)}"
         got = f"{len(events)} events of {', '.join(events.bits)}"
         if got != expected:
-            problem, fix = (
-                "the scored events are not those of the evaluation",
-                f"vaiom evaluate {run.path} --split {name}",
-            )
+            problem = "the scored events are not those of the evaluation"
+            fix = f"vaiom evaluate {run.path} --split {name}"
             raise DataError(problem, where=run.path, expected=expected, got=got, fix=fix)
         scores = {}
         for folder in sorted(run.forecasts.glob("*")):

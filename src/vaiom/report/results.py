@@ -175,9 +175,8 @@ def _headline(result: Evaluation, label: str, own: str) -> list[Table]:
     rows = [[own if name == MODEL else name, result.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
     p_values = result.confidence_set.p_values if result.confidence_set else {}
     about = "Model confidence set: small when the baseline was beaten by some predictor"
-    in_set = Column(
-        "MCS p", partial(p_value, least=1 / CONFIDENCE_SET_REPLICATES), lambda each: p_values.get(each.baseline), about
-    )
+    finest = partial(p_value, least=1 / CONFIDENCE_SET_REPLICATES)
+    in_set = Column("MCS p", finest, lambda each: p_values.get(each.baseline), about)
     ranked = sorted(result.against, key=at("gain.gain_bits"))
     return [
         Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)})),
@@ -287,18 +286,12 @@ def limits(contents: RunContents) -> list[str]:
         out.append(f"No test split was scored. {selected}")
     last = splits[-1].evaluation
     both = next(tail for tail in last.calibration.tails if tail.outcome == "both")
-    out.append(
-        f"On {splits[-1].period} returns ended in a tail in {percent(both.observed)} of the events where "
-        f"{percent(both.predicted)} was forecast."
-    )
+    shares = f"{percent(both.observed)} of the events where {percent(both.predicted)} was forecast"
+    out.append(f"On {splits[-1].period} returns ended in a tail in {shares}.")
     if {each.baseline for each in last.against} <= {*PLAIN}:
         out.append("The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones.")
-    looks = []
-    for split in splits:
-        if (number := split.evaluation.looks) is not None:
-            name = "the sealed interval" if split.name == SEALED else split.period
-            looks.append(f"{name} once" if number == 1 else f"{name} {number} times")
-    if looks:
+    looked = {"the sealed interval" if each.name == SEALED else each.period: each.evaluation.looks for each in splits}
+    if looks := [f"{name} once" if times == 1 else f"{name} {times} times" for name, times in looked.items() if times]:
         out.append(f"Looks at Test on this corpus, these included: {', '.join(looks)}.")
     return out
 
