@@ -390,6 +390,15 @@ def test_fits_know_nothing_of_the_first_bar_after_train(
     assert proof.count == (3 if kind is FitsOnLater else 4)
 
 
+def test_an_asset_that_begins_after_train_changes_no_fit_of_train(simulated: Market) -> None:
+    end, (late, *_) = simulated.splits.train_end, simulated.bars
+    bars = {**simulated.bars, late: simulated.bars[late].filter(pl.col("Datetime") >= end)}
+    assert len(bars[late]) > CONTEXT
+    pipeline = make_pipeline(simulated.splits)
+    proof = leakage.prove_refit(pipeline, bars, pipeline.corpus(bars), 3)
+    assert (proof.verdict, proof.findings) == (PASSED, [])
+
+
 class Dealt(Pipeline):
     """Splits and draws as a test says."""
 

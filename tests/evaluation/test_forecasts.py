@@ -155,6 +155,19 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
     assert "bits per event by asset" in said.out
 
 
+def test_risk_is_told_to_be_of_the_buckets_and_not_of_the_quantiles(
+    place: Path, corpus: Corpus, rows: np.ndarray, tmp_path: Path, vaiom: Vaiom
+) -> None:
+    """The limits that a table names itself may be exceeded at another rate than those of its buckets."""
+    levels = {f"q{level}": norm.ppf(level) * corpus.sigma20[rows] for level in (0.05, 0.5, 0.95)}
+    pl.DataFrame({**keys(corpus, rows), **levels}).write_csv(tmp_path / "wide.csv")
+    uniform(corpus, rows).write_csv(tmp_path / "flat.csv")
+    told = "made from these quantiles"
+    for name, expected in (("wide", True), ("flat", False)):
+        words = ["score", tmp_path / f"{name}.csv", "--corpus", place / "corpus", "--context", CONTEXT]
+        assert (told in vaiom(*words).out.replace("\n", " ")) is expected
+
+
 def evaluated_sha256(place: Path) -> str:
     return str(json.loads(Run(place / "run").evaluation("validation").read_text())["checkpoint_sha256"])
 

@@ -321,6 +321,24 @@ def test_too_few_stamps_teach_no_dependence(
         fit_dependence(world[0], world[1])
 
 
+def test_an_asset_that_train_hardly_knows_teaches_no_dependence(
+    world: tuple[Any, Corpus, Oracle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a bar in the first half of the stamps it has no covariance to be shrunk to."""
+    for name, each in SMALLER.items():
+        monkeypatch.setattr(joint, name, each)
+
+    def with_a_late_asset(*asked: Any) -> joint.Panel:
+        panel = make_panel(*asked)
+        late = (np.arange(3) == 1) & (np.arange(len(panel.stamps)) < len(panel.stamps) // 2)[:, None]
+        return replace(panel, scores=np.where(late, np.nan, panel.scores), rows=np.where(late, -1, panel.rows))
+
+    monkeypatch.setattr(joint, "make_panel", with_a_late_asset)
+    with pytest.raises(DataError, match="too little to learn a dependence from") as caught:
+        fit_dependence(world[0], world[1])
+    assert str(caught.value.got).endswith(f", none of {world[1].tokenizer.symbols[1]}")
+
+
 def test_other_assets_than_those_of_train_are_not_judged(
     world: tuple[Any, Corpus, Oracle], fit: joint.Dependence
 ) -> None:
@@ -342,6 +360,38 @@ def test_without_a_stamp_that_all_assets_have_there_is_no_portfolio(
     found = judge_joint(model, corpus, "validation", fit)
     assert found is not None
     assert (found.portfolios, found.num_stamps > 100) == ([], True)
+
+
+def test_without_a_stamp_that_two_assets_have_there_is_nothing_to_judge(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_alone(*asked: Any) -> joint.Panel:
+        panel = make_panel(*asked)
+        return replace(panel, rows=np.where(np.arange(3) == 0, panel.rows, -1))
+
+    monkeypatch.setattr(joint, "make_panel", first_alone)
+    assert judge_joint(world[0], world[1], "validation", fit) is None
+
+
+@pytest.mark.parametrize(("stamps", "judged"), [(0, False), (99, False), (100, True)])
+def test_portfolios_are_judged_after_as_many_whole_stamps_as_a_limit_needs(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch, stamps: int, judged: bool
+) -> None:
+    """An asset that begins just before the split leaves the other forecasts of risk nothing to be made from."""
+
+    def with_a_late_asset(model: Any, corpus: Corpus, first: np.datetime64, *rest: Any) -> joint.Panel:
+        panel = make_panel(model, corpus, first, *rest)
+        whole = np.flatnonzero((panel.rows >= 0).all(axis=1) & (panel.stamps < first))
+        begins = whole[len(whole) - stamps] if stamps else len(panel.stamps[panel.stamps < first])
+        late = (np.arange(3) == 0) & (np.arange(len(panel.stamps)) < begins)[:, None]
+        return replace(panel, rows=np.where(late, -1, panel.rows))
+
+    monkeypatch.setattr(joint, "make_panel", with_a_late_asset)
+    monkeypatch.setattr(joint, "DRAWS", 100)
+    found = judge_joint(world[0], world[1], "validation", fit)
+    assert found is not None
+    assert bool(found.portfolios) is judged
+    json.dumps(to_json(found), allow_nan=False)  # as it is stored
 
 
 def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:
@@ -412,6 +462,8 @@ def test_the_decay_of_riskmetrics_is_chosen_after_its_start_and_before_what_is_j
     np.testing.assert_array_equal(chosen(*range(40)), as_it_is)
     np.testing.assert_array_equal(chosen(*range(300, 400)), as_it_is)
     assert not np.array_equal(chosen(*range(40, 44)), as_it_is)
+    calm, wild = (joint._ewma_risk(returns, shares, np.full((400, 1), each), judged=30) for each in (0.0, 1.0))
+    assert not np.array_equal(calm, wild)  # fewer than a tenth of all come before what is judged, and still decide
 
 
 @pytest.mark.parametrize("degrees", [None, 5.0])

@@ -50,6 +50,15 @@ def test_assets_that_move_together_make_no_evidence_of_chance(
     assert mean <= 1 + 1e-9
 
 
+def test_what_is_tested_is_the_mixture_and_not_its_rare_misses() -> None:
+    """A model that gains a little and, rarely, loses forty bits is worse, and its mixture with the baseline better."""
+    stamps = [NOW + timedelta(hours=hour) for hour in range(4_000)]
+    theirs, ours = np.full(4_000, 4.0), np.full(4_000, 3.95)
+    ours[::400] = 39.8
+    assert theirs.mean() < ours.mean()
+    assert e_value(stamps, ours.tolist(), theirs.tolist()) > 20
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 20), st.floats(0, 20)), min_size=1, max_size=9))
 def test_the_e_value_is_the_mean_wealth_of_eight_gamblers(bars: list[tuple[int, float, float]]) -> None:
     """By a plain loop: each stakes its share at every stamp on the mean gain of that stamp's assets, hedged."""

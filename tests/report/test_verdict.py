@@ -15,14 +15,16 @@ from vaiom.report.contents import RunContents, period_label, period_of, read_run
 from vaiom.report.results import headline, limits, verdict
 
 
-def with_gains(judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]]) -> RunContents:
+def with_gains(
+    judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]], num_blocks: int = 66
+) -> RunContents:
     """The run's contents on one test split with other gains, asset-month and month intervals."""
     contents = read_run(judged.run)
     split = next(each for each in contents.splits if each.name == "test-h1")
     one = split.evaluation.against[0]
 
     def blocks(like: BlockBootstrap, pair: Interval | None) -> BlockBootstrap:
-        return replace(like, interval=pair)
+        return replace(like, interval=pair, num_blocks=1 if pair is None else num_blocks)
 
     against = [
         PairedComparison(
@@ -59,6 +61,17 @@ def test_against_the_strongest(
     said = verdict(with_gains(judged, {"tree": (gain, near, wide)}))[0]
     assert says in said
     assert never not in said
+
+
+@pytest.mark.parametrize(("num_blocks", "told"), [(2, True), (6, True), (7, False)])
+def test_an_interval_over_few_blocks_says_so(judged: Judged, num_blocks: int, told: bool) -> None:
+    said = verdict(with_gains(judged, {"tree": (0.02, (0.01, 0.03), None)}, num_blocks))[0]
+    assert (f"+0.0100 to +0.0300 over {num_blocks} asset-months only, a rough width)" in said) is told
+
+
+def test_where_there_is_no_interval_none_is_counted(judged: Judged) -> None:
+    said = verdict(with_gains(judged, {"tree": (0.02, None, None), "even": (0.03, None, None)}))[0]
+    assert said.endswith("the difference may be chance.")
 
 
 def test_the_strongest_is_named_and_the_others_counted(judged: Judged) -> None:

@@ -212,7 +212,9 @@ def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, corpus: Corpus, se
     rng, hashes = np.random.default_rng(seed), pipeline.hashes(corpus)
     last = np.datetime64(corpus.splits.train_end - timedelta(microseconds=1))
     for how in ("deleted", "scrambled"):
-        changed = {symbol: frame for symbol, frame in damage_after(bars, last, how, rng).items() if len(frame)}
+        damaged = damage_after(bars, last, how, rng).items()
+        # The first bar of an asset that begins later stays: Train knows its name, and a bar alone has no return.
+        changed = {symbol: frame if len(frame) else bars[symbol][:1] for symbol, frame in damaged}
         try:
             again = pipeline.hashes(pipeline.corpus(changed))
         except Exception as error:  # a pipeline that fails without later bars had used them

@@ -107,7 +107,9 @@ def score(
     options: dict[str, Any] = {"against": against, "baselines": baselines, "context": context, "unseal": unseal}
     evaluation = vaiom.score(forecasts, opened, split, name=name, save=save, **options)
     stored = [f"Kept in {Run(against).forecasts / name}: vaiom report {against}"] if save and against else []
-    return _describe(evaluation, opened, [], *stored, name=name, every=every)
+    told = f"Calibration and risk are of the buckets made from these {evaluation.form}."
+    about = [told] if evaluation.form != "probabilities" else []
+    return _describe(evaluation, opened, about, *stored, name=name, every=every)
 
 
 def _describe(

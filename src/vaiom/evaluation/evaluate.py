@@ -50,6 +50,8 @@ RUN_PREFIX = "run "
 """Before the name of the run that forecasts are scored against, as a predictor."""
 FORMS = ("probabilities", "quantiles", "samples")
 """In which tables of forecasts of others may hold them."""
+FEW_BLOCKS = 6
+"""So many blocks give an interval that is no more than a rough width."""
 NUM_STRETCHES = 16
 STRETCH_EVENTS = 128
 
@@ -356,13 +358,10 @@ def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) ->
     """The model against baselines over the events of several splits, with the predictors that all of them have."""
     parts = [read_events(run, split) for split in tests]
     common = [name for name in predictors if all(name in part.bits for part in parts)]
-    events = ScoredEvents(
-        symbols=np.concatenate([part.symbols for part in parts]),
-        target_times=np.concatenate([part.target_times for part in parts]),
-        buckets=np.concatenate([part.buckets for part in parts]),
-        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
-    )
-    return compare(events)
+    columns = ("symbols", "target_times", "buckets")
+    keys = {name: np.concatenate([vars(part)[name] for part in parts]) for name in columns}
+    bits = {name: np.concatenate([part.bits[name] for part in parts]) for name in common}
+    return compare(ScoredEvents(**keys, bits=bits))
 
 
 def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
@@ -374,7 +373,7 @@ def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
         out.append("One asset in one month is a single block: no interval can be given.")
     elif sample.num_assets == 1:
         out.append("One asset only: asset-months and months are the same blocks.")
-    if 1 < sample.num_months <= 6:
+    if 1 < sample.num_months <= FEW_BLOCKS:
         out.append(f"The month-clustered interval rests on {sample.num_months} blocks only: take it as a rough width.")
     if sample.empty_buckets:
         empty = ", ".join(map(str, sample.empty_buckets))

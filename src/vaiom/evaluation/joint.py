@@ -42,6 +42,8 @@ WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95)
 DEGREES = (4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0, 30.0, None)
 HISTORY = 1_000
 """Stamps before a split from which its first state is made, and of historical simulation."""
+LEAST_HISTORY = 100
+"""Stamps before a split without which no past loss exceeds a limit at 99%, and portfolios are not judged."""
 LEVELS = (0.95, 0.99)
 DRAWS = 4_096
 RANDOM_PORTFOLIOS = 10
@@ -144,12 +146,14 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
     corpus = seen_by(model.checkpoint, corpus)
     end = np.datetime64(corpus.splits.train_end)
     panel = make_panel(model, corpus, end, end, TRAIN_STAMPS)
-    if len(panel.symbols) < 2 or len(panel.stamps) < HISTORY:
-        got, expected = f"{len(panel.symbols)} and {len(panel.stamps)}", f"two assets and {HISTORY} stamps at least"
-        where = f"{corpus.path}, {TRAIN}"
-        raise DataError("too little to learn a dependence from", where=where, expected=expected, got=got)
     # The shrinkage target is of the first half and its weight is chosen on the second; the final target is of both.
     half = len(panel.stamps) // 2
+    late = [each for each, own in zip(panel.symbols, panel.scores[:half].T, strict=True) if np.isnan(own).all()]
+    if late or len(panel.symbols) < 2 or len(panel.stamps) < HISTORY:
+        expected = f"two assets and {HISTORY} stamps at least, and bars of every asset in their first half"
+        got = f"{len(panel.symbols)} and {len(panel.stamps)}" + (f", none of {', '.join(late)}" if late else "")
+        where, fix = f"{corpus.path}, {TRAIN}", "leave out assets that begin late, or bring in a longer history"
+        raise DataError("too little to learn a dependence from", where=where, expected=expected, got=got, fix=fix)
     fit = Dependence(
         checkpoint_sha256=model.checkpoint.sha256,
         symbols=panel.symbols,
@@ -266,7 +270,7 @@ def judge_joint(
 ) -> JointEvaluation | None:
     """Judge a dependence on the stamps of a split, each from what was known before it; `fits` may have a GARCH-t.
 
-    None where the corpus has other assets than Train had.
+    None where the corpus has other assets than Train had, or no stamp has two of them.
     """
     if corpus.tokenizer.symbols != fit.symbols:
         return None
@@ -274,6 +278,8 @@ def judge_joint(
     panel = make_panel(model, corpus, times.min(), times.max() + 1, HISTORY + fit.memory)
     begin = int(np.searchsorted(panel.stamps, times.min()))
     scored = [at for at in range(begin, len(panel.stamps)) if len(panel.present(at)) > 1]
+    if not scored:
+        return None
     correlations = panel.correlations(scored, _select(panel.states(fit), scored))
     ours = np.array(panel.nats(scored, correlations, fit.degrees["1"])) / math.log(2)
     bits = {"independence": np.zeros(len(scored))}
@@ -295,7 +301,7 @@ def judge_joint(
             )
             for name, theirs in bits.items()
         ],
-        portfolios=_backtest(panel, dict(zip(scored, correlations, strict=True)), fit, weeks, garch),
+        portfolios=[*_backtest(panel, dict(zip(scored, correlations, strict=True)), fit, weeks, garch)],
     )
 
 
@@ -317,15 +323,15 @@ def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
 
 def _backtest(
     panel: Panel, correlations: dict[int, Floats], fit: Dependence, weeks: Ints, garch: tuple[Floats, float] | None
-) -> list[PortfolioBacktest]:
+) -> Iterator[PortfolioBacktest]:
     """Backtest portfolios on the stamps at which every asset has a bar."""
     whole, dists = np.flatnonzero((panel.rows >= 0).all(axis=1)), panel.dists
     portfolios = portfolios_of(len(panel.symbols))
     shares, returns = np.stack(list(portfolios.values())), np.expm1(panel.log_ret[whole])
     losses, judged = -returns @ shares.T, np.isin(whole, list(correlations))
-    if not judged.any():
-        return []
-    begin, ours = int(judged.argmax()), np.empty((len(whole), len(shares), len(LEVELS), 2))
+    begin, ours = int((~judged).sum()), np.empty((len(whole), len(shares), len(LEVELS), 2))
+    if not LEAST_HISTORY <= begin < len(whole):
+        return
     for index in np.flatnonzero(judged):
         at = int(whole[index])
         forecasts = {
@@ -334,7 +340,7 @@ def _backtest(
         }
         joint = JointDistribution.of(forecasts, panel.prob_zero, correlations[at], fit.degrees["1"])
         ours[index] = _tails(-np.expm1(joint.sample(DRAWS, seed=at)) @ shares.T)
-    windows = np.lib.stride_tricks.sliding_window_view(losses, max(1, min(HISTORY, begin)), axis=0)
+    windows = np.lib.stride_tricks.sliding_window_view(losses, min(HISTORY, begin), axis=0)
     past = np.full_like(ours, np.nan)
     past[windows.shape[-1] :] = [_tails(window.T) for window in windows[:-1]]
     risks = {"historical_simulation": past, "ewma_covariance": _ewma_risk(returns, shares, losses, begin)}
@@ -342,7 +348,6 @@ def _backtest(
         scaled = shares * garch[0][whole][:, None]
         spread = np.sqrt(np.einsum("tpi,ij,tpj->tp", scaled, fit.correlation, scaled))
         risks["garch_t_constant_correlation"] = _elliptic(spread, garch[1])
-    out = []
     for (number, name), (place, level) in product(enumerate(portfolios), enumerate(LEVELS)):
         loss, risk = losses[judged, number], ours[judged, number, place]
         exceeded, own = loss > risk[:, 0], fissler_ziegel(loss, risk, level)
@@ -357,7 +362,7 @@ def _backtest(
                 weeks=bootstrap_blocks(gain, weeks[whole[judged]]),
             )
             against.append(comparison)
-        backtest = PortfolioBacktest(
+        yield PortfolioBacktest(
             portfolio=name,
             level=level,
             num_stamps=len(loss),
@@ -368,8 +373,6 @@ def _backtest(
             expected_shortfall=float(risk[:, 1].mean()),
             against=against,
         )
-        out.append(backtest)
-    return out
 
 
 def _tails(losses: Floats) -> Floats:
@@ -420,7 +423,7 @@ def _ewma_risk(returns: Floats, shares: Floats, losses: Floats, judged: int) -> 
         return _elliptic(spread, None)
 
     def loss(risks: Floats) -> float:
-        before = slice(len(returns) // 10, judged)
+        before = slice(min(len(returns) // 10, judged // 2), judged)
         pairs = enumerate(LEVELS)
         return sum(float(fissler_ziegel(losses[before], risks[before, :, at], level).mean()) for at, level in pairs)
 

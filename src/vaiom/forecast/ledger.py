@@ -1,8 +1,8 @@
 """A ledger of live forecasts, recorded before their bars, and the e-value of their gain over the baseline.
 
 Each JSON line holds the SHA-256 of all bytes before it, so that no entry can be changed once a later hash is published.
-A model no better than the baseline reaches an e-value above 20 with probability at most 1/20, however often one looks
-(Choe and Ramdas, "Comparing Sequential Forecasters").
+A model that, mixed with a little of the baseline, is no better reaches an e-value above 20 with probability at most
+1/20, however often one looks (Choe and Ramdas, "Comparing Sequential Forecasters").
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from functools import partial
 from operator import attrgetter as at
 
 from vaiom.baselines.base import PLAIN
-from vaiom.evaluation.evaluate import Evaluation, MixtureReport
-from vaiom.evaluation.inference import PairedComparison
+from vaiom.evaluation.evaluate import FEW_BLOCKS, Evaluation, MixtureReport
+from vaiom.evaluation.inference import CONFIDENCE_SET_REPLICATES, PairedComparison
 from vaiom.evaluation.joint import JointEvaluation
 from vaiom.evaluation.scores import MODEL
 from vaiom.events.splits import SEALED, VALIDATION
@@ -175,7 +175,8 @@ def _headline(result: Evaluation, label: str, own: str) -> list[Table]:
     rows = [[own if name == MODEL else name, result.bits[name], *gains.get(name, [""] * len(_GAIN))] for name in order]
     p_values = result.confidence_set.p_values if result.confidence_set else {}
     about = "Model confidence set: small when the baseline was beaten by some predictor"
-    in_set = Column("MCS p", p_value, lambda each: p_values.get(each.baseline), about)
+    finest = partial(p_value, least=1 / CONFIDENCE_SET_REPLICATES)
+    in_set = Column("MCS p", finest, lambda each: p_values.get(each.baseline), about)
     ranked = sorted(result.against, key=at("gain.gain_bits"))
     return [
         Table(caption, [Column("predictor"), cost, *_GAIN], rows, frozenset({order.index(MODEL)})),
@@ -285,18 +286,12 @@ def limits(contents: RunContents) -> list[str]:
         out.append(f"No test split was scored. {selected}")
     last = splits[-1].evaluation
     both = next(tail for tail in last.calibration.tails if tail.outcome == "both")
-    out.append(
-        f"On {splits[-1].period} returns ended in a tail in {percent(both.observed)} of the events where "
-        f"{percent(both.predicted)} was forecast."
-    )
+    shares = f"{percent(both.observed)} of the events where {percent(both.predicted)} was forecast"
+    out.append(f"On {splits[-1].period} returns ended in a tail in {shares}.")
     if {each.baseline for each in last.against} <= {*PLAIN}:
         out.append("The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones.")
-    looks = []
-    for split in splits:
-        if (number := split.evaluation.looks) is not None:
-            name = "the sealed interval" if split.name == SEALED else split.period
-            looks.append(f"{name} once" if number == 1 else f"{name} {number} times")
-    if looks:
+    looked = {"the sealed interval" if each.name == SEALED else each.period: each.evaluation.looks for each in splits}
+    if looks := [f"{name} once" if times == 1 else f"{name} {times} times" for name, times in looked.items() if times]:
         out.append(f"Looks at Test on this corpus, these included: {', '.join(looks)}.")
     return out
 
@@ -309,7 +304,7 @@ def describe(result: Evaluation, period: str, who: str = "the model") -> str:
     if not ranked:
         return f"{start}. It was compared with no baseline."
     sentence = f"{start}, {_compare_with_strongest(ranked[0])}."
-    if len(ranked) > 1:
+    if len(ranked) > 1 and ranked[0].gain.asset_months.interval:
         sides = [side_of_zero(each.gain.asset_months.interval) for each in ranked]
         beaten, lost = sides.count(1), sides.count(-1)
         share = f"all {len(ranked)} baselines" if beaten == len(ranked) else f"{beaten} of {len(ranked)} baselines"
@@ -319,10 +314,12 @@ def describe(result: Evaluation, period: str, who: str = "the model") -> str:
 
 def _compare_with_strongest(each: PairedComparison) -> str:
     gain, pair, months = each.gain.gain_bits, each.gain.asset_months.interval, each.gain.months.interval
+    blocks = each.gain.asset_months.num_blocks
     amount = f"{bits(abs(gain))} {'fewer' if gain > 0 else 'more'} than {each.baseline}, the strongest baseline"
     if pair is None:
         return f"{amount}; there is a single block, so no interval can be given and the difference may be chance"
     within = f"gain {signed(gain)}, 95% interval {signed(pair[0])} to {signed(pair[1])}"
+    within += f" over {blocks} asset-months only, a rough width" if blocks <= FEW_BLOCKS else ""
     if side_of_zero(pair) == 0:
         return f"{amount}, but the interval includes zero ({within}): the two cannot be told apart"
     if months is not None and side_of_zero(months) == 0:

@@ -52,10 +52,10 @@ def between(show: Callable[[float], str]) -> Callable[[Pair | None], str]:
 percent2, interval, percents = partial(percent, digits=2), between(signed), between(percent)
 
 
-def p_value(value: float | None) -> str:
+def p_value(value: float | None, least: float = 1e-4) -> str:
     if value is None:
         return NOTHING
-    return "<0.0001" if value < 1e-4 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+    return f"<{least:g}" if value < least else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
 
 
 def ratio(part_and_whole: tuple[int, int]) -> str:

@@ -95,7 +95,7 @@ export function drift(box, asset, all) {
     node("strong", { id: "model-bits", "data-value": model }, model.toFixed(4)), " bits a bar, Frequency ",
     node("span", { id: "frequency-bits", "data-value": frequency }, frequency.toFixed(4)),
     `: a gain of ${gain(asset.drift)} bits (95%) over ${scored} bars. Frequency: ${all.frequency}. `,
-    all.e_value == null ? "" : `On record: better than Frequency with e = ${Number(all.e_value.toPrecision(3))}. `,
+    all.e_value == null ? "" : `Evidence on record that it beats Frequency: e = ${Number(all.e_value.toPrecision(3))}, 1 is none. `,
     alert ? node("strong", { class: "alert" }, `Alert: worse than Frequency by more than chance explains.`) : "",
   );
 }
