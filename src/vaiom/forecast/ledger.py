@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
@@ -88,8 +89,10 @@ class ForecastLedger:
     def __init__(self, file: Path, model: str, clock: Callable[[], datetime] = utc_now) -> None:
         self.file, self.model, self.clock = file, model, clock
         self._last: dict[str, Entry] = {}
-        self._settled: dict[tuple[str, datetime], Settlement] = {}
-        """The last outcome of each forecast: a wrong bar may have been removed and come again."""
+        self._targets: dict[tuple[str, datetime], datetime] = {}
+        """The bar that settled each forecast: the last, where a wrong one was removed and came again."""
+        self._gains: dict[datetime, dict[tuple[str, datetime], float]] = {}
+        """Of the scored forecasts of a stamp; replaced at once, for concurrent readers."""
         self._hindsight: set[tuple[str, datetime]] = set()
         """Forecasts made again after their bar was known, because bars before it had been wrong."""
         self._e_value: tuple[int, float | None] = 0, None
@@ -124,10 +127,9 @@ class ForecastLedger:
     def e_value(self) -> float | None:
         """The e-value of all settled forecasts against "no better than Frequency"."""
         size, value = self._size, self._e_value[1]
-        if size != self._e_value[0]:  # all of them: a ledger of years takes long
-            settled = [(each.target_time, each.model_bits, each.frequency_bits) for each in self._settled.values()]
-            bits = [each for each in settled if None not in each]
-            value = e_value(*zip(*bits, strict=True)) if bits else None
+        if size != self._e_value[0]:
+            stamps = list(self._gains.values())  # at once: another thread adds to them
+            value = _wealth(np.array([sum(each.values()) / len(each) for each in stamps])) if stamps else None
             self._e_value = size, value
         return value
 
@@ -185,17 +187,26 @@ class ForecastLedger:
 
     def _take(self, line: bytes, entry: Entry) -> None:
         self._digest.update(line)
-        self._size += len(line)
         self._last[entry.symbol] = entry
         if isinstance(entry, Settlement):
-            self._settled.pop(key := (entry.symbol, entry.as_of), None)
+            self._forget(key := (entry.symbol, entry.as_of))
             if key not in self._hindsight:
-                self._settled[key] = entry
+                self._targets[key] = stamp = entry.target_time
+                if entry.model_bits is not None and entry.frequency_bits is not None:
+                    gain = _gain(entry.model_bits, entry.frequency_bits)
+                    self._gains[stamp] = {**self._gains.get(stamp, {}), key: gain}
         elif isinstance(entry, Removal):
-            gone = [key for key, bar in self._settled.items() if entry.covers(key[0], bar.target_time)]
+            gone = [key for key, stamp in self._targets.items() if entry.covers(key[0], stamp)]
             self._hindsight |= {key for key in gone if entry.covers(*key)}
             for key in gone:
-                del self._settled[key]
+                self._forget(key)
+        self._size += len(line)  # last: what a reader computes before is not taken for the value of this size
+
+    def _forget(self, key: tuple[str, datetime]) -> None:
+        """Drop the outcome of a forecast, if any."""
+        stamp = self._targets.pop(key, datetime.min)
+        if rest := {each: gain for each, gain in self._gains.pop(stamp, {}).items() if each != key}:
+            self._gains[stamp] = rest
 
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
@@ -223,9 +234,16 @@ def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bi
 
     The assets of a stamp share one bet, because their returns are not independent.
     """
-    model, baseline = np.array(model_bits), np.array(baseline_bits)
-    gains = baseline + np.logaddexp2(np.log2(1 - _HEDGE) - model, np.log2(_HEDGE) - baseline)
     _, group = np.unique(np.array(stamps, "datetime64[s]"), return_inverse=True)
-    by_stamp = np.bincount(group, gains) / np.bincount(group)
-    log_wealth = np.log1p(_STAKES[:, None] * by_stamp / -np.log2(_HEDGE)).sum(axis=1)
+    return _wealth(np.bincount(group, [*map(_gain, model_bits, baseline_bits)]) / np.bincount(group))
+
+
+def _gain(model: float, baseline: float) -> float:
+    """Bits that the model, hedged by a share of the baseline, costs less than the baseline."""
+    return float(baseline + np.logaddexp2(np.log2(1 - _HEDGE) - model, np.log2(_HEDGE) - baseline))
+
+
+def _wealth(gains: npt.NDArray[np.float64]) -> float:
+    """The mean wealth of all stakes after the mean gains of each stamp."""
+    log_wealth = np.log1p(_STAKES[:, None] * gains / -np.log2(_HEDGE)).sum(axis=1)
     return float(np.exp(min(np.logaddexp.reduce(log_wealth) - np.log(len(_STAKES)), _MOST_LOG)))
