@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -77,10 +77,11 @@ class LiveAssets:
         store: Store,
         alert_bits: float,
         ledger: ForecastLedger | None = None,
+        utc_offset: timedelta = timedelta(0),
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.forecaster, self.store, self.alert_bits = forecaster, store, alert_bits
-        self.ledger, self.clock = ledger, clock
+        self.ledger, self.utc_offset, self.clock = ledger, utc_offset, clock
         self.num_buckets = forecaster.tokenizer.num_buckets["return"]
         end = forecaster.card.provenance.splits.get("train_end")
         self.train_end = datetime.fromisoformat(end) if end else None
@@ -130,9 +131,14 @@ class LiveAssets:
 
     def forecast_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
         """The latest forecast as of a moment on the bars' clock, or for a horizon of bars."""
-        dist, now = self.newest(symbol), now or self.clock()
-        fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
-        return fresh or self.online.forecast(symbol, horizon=horizon, now=now)
+        dist, now = self.newest(symbol), now or self.now()
+        if dist and horizon == 1 and dist.as_of + self.forecaster.timeframe <= now <= dist.stale_since:
+            return dist  # at other moments there is more to say of it
+        return self.online.forecast(symbol, horizon=horizon, now=now)
+
+    def now(self) -> datetime:
+        """The present on the clock of the bars."""
+        return self.clock() + self.utc_offset
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         """Take an asset's next bars, durably."""
@@ -199,7 +205,8 @@ class LiveAssets:
         """Remove an asset's bars after a moment, as if they had never come; returns how many."""
         with self.store.transaction("nothing was removed"):
             removed = self.store.cut([symbol], after)
-            reloaded = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
+            same = self.alert_bits, self.ledger, self.utc_offset, self.clock
+            reloaded = LiveAssets(self.forecaster, self.store, *same)
             if self.ledger:
                 with _on_record("the removal"):
                     self.ledger.remove(symbol, after)
@@ -244,6 +251,7 @@ class LiveAssets:
             timeframe=self.forecaster.tokenizer.timeframe,
             frequency=self.frequency.name,
             alert_bits=self.alert_bits,
+            utc_offset_seconds=self.utc_offset.total_seconds(),
             window=monitor.WINDOW,
             e_value=self.ledger.e_value if self.ledger else None,
             assets=assets,
