@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from serve_runs import SYMBOLS, TinyRun, config_of, in_process, reading_others
+from serve_runs import SYMBOLS, TinyRun, bar_row, config_of, in_process, reading_others
 
 from vaiom.audit.forecasts import prove_ledger
 from vaiom.audit.proof import FAILED, PASSED
 from vaiom.cli.main import main
 from vaiom.files import sha256_file, sha256_of
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, read_ledger
 from vaiom.market.folder import write_symbol
+from vaiom.serve.state import LiveAssets
+from vaiom.serve.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,22 @@ def test_each_forecast_is_on_record_before_its_bar(ledger: Path, tiny: TinyRun) 
         assert [each.target_time.isoformat() for each in own[1::2]] == [
             bar["datetime"] for bar in tiny.later[symbol][:12]
         ]
+
+
+def test_bars_that_came_together_are_seen_together(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks while what became of the first forecast is put on record sees all bars, and their scores."""
+    forecaster, bars, seen = Forecaster.load(tiny.run), {each: tiny.later[each][0] for each in SYMBOLS}, list[Any]()
+    ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
+    live = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0, ledger)
+    live.load_folder(tiny.bars, backfill=0)
+    monkeypatch.setattr(ledger, "settle", lambda _: seen.append(asyncio.run(live.assets())))
+    live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
+    assert len(seen) == len(SYMBOLS)
+    for asset in (asset for answer in seen for asset in answer.assets):
+        expected = datetime.fromisoformat(bars[asset.symbol]["datetime"]), bars[asset.symbol]["close"], 1
+        assert (asset.as_of, asset.close, asset.drift.scored) == expected
 
 
 def test_a_ledger_that_cannot_be_written_costs_no_bar(

@@ -94,9 +94,9 @@ class LiveAssets:
         self._next_snapshot = SNAPSHOT_EVERY
         self._imported: set[str] = set()
         """Assets whose history has just come from a bar folder."""
-        self.online = self._restored()
-        for symbol in self.online.streams:
-            self._publish(symbol, self.online, store.last_bars(symbol, forecaster.context))
+        online = self._restored()
+        self._publish(online, {symbol: store.last_bars(symbol, forecaster.context) for symbol in online.streams})
+        for symbol in online.streams:
             self._remember(symbol, store.last_settled(symbol, monitor.WINDOW))
 
     @property
@@ -168,11 +168,12 @@ class LiveAssets:
         except RefusalError as error:
             return [results.get(symbol, error) for symbol, _ in pushes]
         flushed = time.perf_counter()
-        for symbol, bars in taken:
-            self._publish(symbol, after, bars)
+        self._publish(after, dict(taken))
+        for symbol, score in settled.items():
+            self._remember(symbol, [score])
+        for symbol, _ in taken:
             if symbol in settled:
                 self._record(symbol, settled[symbol])
-                self._remember(symbol, [settled[symbol]])
             if symbol in dists:
                 try:
                     self.keep(after.streams[symbol], dists[symbol])
@@ -235,14 +236,15 @@ class LiveAssets:
         """The state of every live asset, and the model's drift on it."""
         assets = []
         for symbol in self.symbols:
-            stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)
+            stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol, ())
+            as_of = stream.last if stream else None
             asset = schemas.AssetAnswer(
                 symbol=symbol,
                 known=symbol in self.forecaster.symbols,
                 ready=self.online.ready(symbol),
                 num_bars=stream.num_bars if stream else 0,
-                as_of=stream.last if stream else None,
-                close=bars[-1].close if bars else None,
+                as_of=as_of,
+                close=next((bar.close for bar in reversed(list(bars)) if bar.datetime == as_of), None),
                 prob_up=dist.prob_up if dist else None,
                 drift=self.drift(symbol),
             )
@@ -300,8 +302,7 @@ class LiveAssets:
         context = self.forecaster.context
         bars = {symbol: [*map(BarRow._make, frame.tail(context).iter_rows())] for symbol, frame in new.items()}
         self.store.put_snapshot(after.to_json()["assets"], [(symbol, bar) for symbol in bars for bar in bars[symbol]])
-        for symbol, last in bars.items():
-            self._publish(symbol, after, last)
+        self._publish(after, bars)
         self._imported = {*new}
         return replays
 
@@ -340,9 +341,10 @@ class LiveAssets:
             self.store.set_fact("train_counts", counts.tolist())
             self.frequency = monitor.FrequencyBaseline(self.num_buckets, counts.tolist())
 
-    def _publish(self, symbol: str, after: OnlineForecaster, bars: Sequence[BarRow]) -> None:
-        """Publish committed bars to readers."""
-        self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
+    def _publish(self, after: OnlineForecaster, bars: Mapping[str, Sequence[BarRow]]) -> None:
+        """Publish committed bars to readers, who find the last bar of each state they see."""
+        for symbol, new in bars.items():
+            self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(new)
         self.online = after
 
     def _settle(self, after: OnlineForecaster, rows: Mapping[str, Columns]) -> dict[str, SettledForecast]:
