@@ -34,6 +34,7 @@ from reproduction.records import (
     read_record,
     read_records,
 )
+from reproduction.walk_forward import TREES, score_year, splits_of
 from vaiom import __version__
 from vaiom.baselines.store import load_losses, losses_file
 from vaiom.codec import to_json
@@ -45,7 +46,6 @@ from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
 from vaiom.events.splits import VALIDATION
 from vaiom.experiments.engine import Engine
-from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.files import Progress, canonical_json, sha256_of
 from vaiom.model.config import spell_as_hashed
 from vaiom.model.vaiom import count_parameters

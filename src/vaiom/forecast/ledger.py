@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +26,7 @@ import numpy.typing as npt
 from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
 from vaiom.files import ensure_folder, flush, hold_folder
-from vaiom.forecast.bars import utc_now
+from vaiom.forecast.bars import moment_of, seconds_of, utc_now
 from vaiom.forecast.distribution import ReturnDistribution
 
 # Share of the baseline in the tested mixture, which bounds its loss to six bits on any bar.
@@ -89,10 +91,8 @@ class ForecastLedger:
     def __init__(self, file: Path, model: str, clock: Callable[[], datetime] = utc_now) -> None:
         self.file, self.model, self.clock = file, model, clock
         self._last: dict[str, Entry] = {}
-        self._targets: dict[tuple[str, datetime], datetime] = {}
-        """The bar that settled each forecast: the last, where a wrong one was removed and came again."""
-        self._gains: dict[datetime, dict[tuple[str, datetime], float]] = {}
-        """Of the scored forecasts of a stamp; replaced at once, for concurrent readers."""
+        self._settled: dict[tuple[str, datetime], tuple[int, float]] = {}
+        """Stamp and gain, if any, of each outcome: the last, as a wrong bar may have been removed and come again."""
         self._hindsight: set[tuple[str, datetime]] = set()
         """Forecasts made again after their bar was known, because bars before it had been wrong."""
         self._e_value: tuple[int, float | None] = 0, None
@@ -128,8 +128,9 @@ class ForecastLedger:
         """The e-value of all settled forecasts against "no better than Frequency"."""
         size, value = self._size, self._e_value[1]
         if size != self._e_value[0]:
-            stamps = list(self._gains.values())  # at once: another thread adds to them
-            value = _wealth(np.array([sum(each.values()) / len(each) for each in stamps])) if stamps else None
+            settled = np.array([*self._settled.values()])  # at once: another thread adds to them
+            scored = settled[~np.isnan(settled[:, 1])] if len(settled) else settled
+            value = _wealth(*scored.T) if len(scored) else None
             self._e_value = size, value
         return value
 
@@ -189,24 +190,16 @@ class ForecastLedger:
         self._digest.update(line)
         self._last[entry.symbol] = entry
         if isinstance(entry, Settlement):
-            self._forget(key := (entry.symbol, entry.as_of))
+            self._settled.pop(key := (entry.symbol, entry.as_of), None)
             if key not in self._hindsight:
-                self._targets[key] = stamp = entry.target_time
-                if entry.model_bits is not None and entry.frequency_bits is not None:
-                    gain = _gain(entry.model_bits, entry.frequency_bits)
-                    self._gains[stamp] = {**self._gains.get(stamp, {}), key: gain}
+                bits = entry.model_bits, entry.frequency_bits
+                self._settled[key] = seconds_of(entry.target_time), math.nan if None in bits else float(_gain(*bits))
         elif isinstance(entry, Removal):
-            gone = [key for key, stamp in self._targets.items() if entry.covers(key[0], stamp)]
+            gone = [key for key, (stamp, _) in self._settled.items() if entry.covers(key[0], moment_of(stamp))]
             self._hindsight |= {key for key in gone if entry.covers(*key)}
             for key in gone:
-                self._forget(key)
+                del self._settled[key]
         self._size += len(line)  # last: what a reader computes before is not taken for the value of this size
-
-    def _forget(self, key: tuple[str, datetime]) -> None:
-        """Drop the outcome of a forecast, if any."""
-        stamp = self._targets.pop(key, datetime.min)
-        if rest := {each: gain for each, gain in self._gains.pop(stamp, {}).items() if each != key}:
-            self._gains[stamp] = rest
 
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
@@ -234,16 +227,17 @@ def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bi
 
     The assets of a stamp share one bet, because their returns are not independent.
     """
-    _, group = np.unique(np.array(stamps, "datetime64[s]"), return_inverse=True)
-    return _wealth(np.bincount(group, [*map(_gain, model_bits, baseline_bits)]) / np.bincount(group))
+    gains = _gain(np.array(model_bits), np.array(baseline_bits))
+    return _wealth(np.array(stamps, "datetime64[s]"), gains)
 
 
-def _gain(model: float, baseline: float) -> float:
+def _gain(model: Any, baseline: Any) -> Any:
     """Bits that the model, hedged by a share of the baseline, costs less than the baseline."""
-    return float(baseline + np.logaddexp2(np.log2(1 - _HEDGE) - model, np.log2(_HEDGE) - baseline))
+    return baseline + np.logaddexp2(np.log2(1 - _HEDGE) - model, np.log2(_HEDGE) - baseline)
 
 
-def _wealth(gains: npt.NDArray[np.float64]) -> float:
-    """The mean wealth of all stakes after the mean gains of each stamp."""
-    log_wealth = np.log1p(_STAKES[:, None] * gains / -np.log2(_HEDGE)).sum(axis=1)
+def _wealth(stamps: npt.NDArray[Any], gains: npt.NDArray[np.float64]) -> float:
+    _, group = np.unique(stamps, return_inverse=True)
+    by_stamp = np.bincount(group, gains) / np.bincount(group)
+    log_wealth = np.log1p(_STAKES[:, None] * by_stamp / -np.log2(_HEDGE)).sum(axis=1)
     return float(np.exp(min(np.logaddexp.reduce(log_wealth) - np.log(len(_STAKES)), _MOST_LOG)))

@@ -252,7 +252,8 @@ class Service:
         self.metrics.waiting.set(self._num_waiting)
         if self.ledger:
             self.metrics.e_value.labels("frequency").set(self.ledger.e_value or 1)
-        self.metrics.forget_assets()  # the bars of one may be gone
+        for gauge in (self.metrics.last_bar, *self.metrics.of_asset.values()):
+            gauge.clear()  # the bars of an asset may be gone
         for symbol, stream in self.live.online.streams.items():
             self.metrics.last_bar.labels(symbol).set(seconds_of(stream.last))
             self.metrics.show(symbol, self.live.drift(symbol))
@@ -281,9 +282,7 @@ class Service:
 
     async def _update_forecasts(self) -> None:
         """Make the latest forecasts of all live assets that are ready."""
-        for symbol in self.live.online.streams:
-            if self.live.forecast(symbol):
-                continue
+        for symbol in [each for each in self.live.online.streams if not self.live.forecast(each)]:
             try:
                 await self._in_state_thread(self.live.newest, symbol)
             except UserError as error:  # a request for it raises again

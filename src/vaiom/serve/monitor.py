@@ -143,11 +143,6 @@ class Metrics:
         self.last_bar = gauge("last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"])
         self.of_asset = {field: gauge(name, words, ["asset"]) for field, (name, words) in _ASSET_GAUGES.items()}
 
-    def forget_assets(self) -> None:
-        """Empty the gauges of all assets."""
-        for gauge in (self.last_bar, *self.of_asset.values()):
-            gauge.clear()
-
     def show(self, symbol: str, state: Drift | FeedHealth) -> None:
         """Update the gauges of an asset's drift or feed."""
         for field, value in vars(state).items():
