@@ -195,10 +195,11 @@ def test_an_open_page_meets_the_model_and_the_assets_of_a_service_started_again(
     port = ("--port", address.rpartition(":")[2])
     with subprocess_server(replace(tiny, run=Path("fx-1h")), tmp_path / "second", *port):
         playwright.expect(page.locator("#when")).to_have_text("0 bars so far: too few for a forecast")
-        assert page.locator("#amounts tbody tr").count() == 0
+        assert not page.locator("#portfolio").is_visible()
         bars = {"bars": as_json(tiny.history["EURUSD"])[-60:]}
         assert client.post(f"{address}/v1/assets/EURUSD/bars", json=bars).status_code == 200
         page.wait_for_selector("#prob-up")
+        assert page.locator("#portfolio").is_visible()
         assert page.locator("#amounts tbody tr td:first-child").all_inner_texts() == ["EURUSD"]
         model = client.get(f"{address}/v1/model").json()
         assert page.locator("#hashes dd").first.text_content() == model["sha256"]

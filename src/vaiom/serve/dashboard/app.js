@@ -208,7 +208,7 @@ function meet(model, ready) {
   by("horizon").replaceChildren(...model.horizons.map((each) => panels.node("option", { value: each }, panels.bars(each, model.timeframe))));
   by("horizon").value = page.horizon;
   panels.provenance(model, by("provenance"), by("hashes"), by("limits"));
-  by("portfolio").hidden = !model.has_joint;
+  by("portfolio").hidden = !model.has_joint || !ready.length;
   panels.positions(by("amounts"), ready);
 }
 
