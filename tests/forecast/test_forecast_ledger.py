@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import product
+from itertools import count, product
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_distribution import distribution
 
+import vaiom.forecast.ledger
 from vaiom.errors import DataError
 from vaiom.files import FolderInUseError, sha256_of
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, e_value, read_ledger
@@ -139,6 +143,40 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="was changed"):
             ForecastLedger(file, "model")
         assert file.read_bytes() == changed
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_reader_and_a_writer_are_in_each_others_way_at_no_line(reads: bool, tmp_path: Path) -> None:
+    """The service asks for the e-value in one thread and records in another."""
+    ledger, hours = written(tmp_path / "ledger.jsonl", 3), count(3)
+
+    def settle() -> None:
+        hour = next(hours)
+        at, then = (NOW + timedelta(hours=each) for each in (hour, hour + 1))
+        bits = {"model_bits": 3.0, "frequency_bits": 3.0 + hour / 100}
+        ledger.settle(Settlement(symbol="EURUSD", as_of=at, target_time=then, **bits))
+
+    def read() -> None:
+        assert ledger.e_value is not None
+
+    here, other = (read, settle) if reads else (settle, read)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and not (reads and next(turns) > 9):
+            other()
+        return trace if frame.f_code.co_filename == vaiom.forecast.ledger.__file__ else None
+
+    before, turns = sys.gettrace(), count()
+    sys.settrace(trace)
+    try:
+        here()
+    finally:
+        sys.settrace(before)
+    number = next(hours)
+    assert number > 3
+    gains = [0.25] * 3 + [hour / 100 for hour in range(3, number)]
+    stamps = [NOW + timedelta(hours=hour + 1) for hour in range(number)]
+    assert ledger.e_value == pytest.approx(e_value(stamps, [3.0] * number, [3.0 + gain for gain in gains]), rel=1e-12)
 
 
 @pytest.mark.parametrize("text", [b"my only copy of something", b'{"name": "value"}', b"\0\0x"])

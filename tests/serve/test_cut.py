@@ -121,6 +121,22 @@ def test_a_folder_with_bars_of_the_future_is_refused(tiny: TinyRun, tmp_path: Pa
     assert "EURUSD" in str(refused.value.where)
 
 
+def test_the_metrics_of_removed_bars_are_gone(tiny: TinyRun, tmp_path: Path) -> None:
+    async def run() -> None:
+        config = config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))
+        async with in_process(config) as (client, _):
+            await push(client, *tiny.later["EURUSD"][:1])
+            assert 'last_bar_seconds{asset="EURUSD"}' in (await client.get("/metrics", headers=KEY)).text
+            path = "/v1/assets/EURUSD/bars?after=1999-01-01T00:00:00"
+            assert (await client.delete(path, headers=KEY)).status_code == 200
+            told = (await client.get("/metrics", headers=KEY)).text
+            assert 'vaiom_last_bar_seconds{asset="XAUUSD"}' in told
+            # What was counted since the start is not taken back.
+            assert [line.split("{")[0] for line in told.splitlines() if "EURUSD" in line] == ["vaiom_bars_total"]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_bars_are_cut_and_what_is_left_is_as_if_they_had_never_come(
     tiny: TinyRun, tmp_path: Path, restarted: bool, monkeypatch: pytest.MonkeyPatch

@@ -8,13 +8,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from serve_runs import BACKFILL, TinyRun, subprocess_server
+from serve_runs import BACKFILL, TinyRun, as_json, subprocess_server
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")
@@ -168,6 +169,53 @@ def test_a_new_bar_reaches_an_open_page(browser: Any, address: str, tiny: TinyRu
     assert client.post(f"{address}/v1/assets/EURUSD/bars", json={"bars": [bar]}).status_code == 200
     playwright.expect(page.locator("#when")).not_to_have_text(before)
     assert problems == []
+
+
+def test_an_open_page_says_how_old_the_last_bar_is_now(browser: Any, address: str) -> None:
+    context = browser.new_context()
+    context.clock.install()
+    page = context.new_page()
+    page.goto(f"{address}/#XAUUSD")
+    page.wait_for_selector("#prob-up")
+    [days] = re.findall(r"ended (\d+) days ago", page.locator("#when").inner_text())
+    page.clock.fast_forward(timedelta(days=4) // timedelta(milliseconds=1))
+    # A day more if midday passes meanwhile.
+    playwright.expect(page.locator("#when")).to_have_text(
+        re.compile(f"ended ({int(days) + 4}|{int(days) + 5}) days ago")
+    )
+
+
+def test_an_open_page_meets_the_model_and_the_assets_of_a_service_started_again(
+    browser: Any, tiny: TinyRun, tmp_path: Path
+) -> None:
+    with subprocess_server(tiny, tmp_path / "first", "--bars", str(tiny.bars)) as (address, _):
+        page, _ = opened(browser, f"{address}/#EURUSD")
+        page.wait_for_selector("#prob-up")
+        assert page.locator("#horizon option").all_inner_texts() == ["1h bar"]
+    port = ("--port", address.rpartition(":")[2])
+    with subprocess_server(replace(tiny, run=Path("fx-1h")), tmp_path / "second", *port):
+        playwright.expect(page.locator("#when")).to_have_text("0 bars so far: too few for a forecast")
+        assert not page.locator("#portfolio").is_visible()
+        bars = {"bars": as_json(tiny.history["EURUSD"])[-60:]}
+        assert client.post(f"{address}/v1/assets/EURUSD/bars", json=bars).status_code == 200
+        page.wait_for_selector("#prob-up")
+        assert page.locator("#portfolio").is_visible()
+        assert page.locator("#amounts tbody tr td:first-child").all_inner_texts() == ["EURUSD"]
+        model = client.get(f"{address}/v1/model").json()
+        assert page.locator("#hashes dd").first.text_content() == model["sha256"]
+        assert page.locator("#horizon option").count() == len(model["horizons"]) > 1
+        assert page.locator("#horizon").input_value() == "1"
+
+
+def test_a_page_of_bars_on_another_clock_says_so(browser: Any, tiny: TinyRun, tmp_path: Path) -> None:
+    options = ("--bars", str(tiny.bars), "--utc-offset=-5h")
+    with subprocess_server(tiny, tmp_path, *options) as (address, _):
+        page, problems = opened(browser, address)
+        page.wait_for_selector("#prob-up")
+        began = client.get(f"{address}/v1/assets/EURUSD/forecast").json()["as_of"].replace("T", " ")[:16]
+        assert f"The last one began {began} UTC\N{MINUS SIGN}5 and ended" in page.locator("#when").inner_text()
+        assert "Stamps are UTC\N{MINUS SIGN}5," in page.locator(".legend").inner_text()
+        assert problems == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from serve_runs import SYMBOLS, TinyRun, config_of, in_process, reading_others
+from serve_runs import SYMBOLS, TinyRun, bar_row, config_of, in_process, reading_others
 
 from vaiom.audit.forecasts import prove_ledger
 from vaiom.audit.proof import FAILED, PASSED
 from vaiom.cli.main import main
 from vaiom.files import sha256_file, sha256_of
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, read_ledger
-from vaiom.market.folder import write_symbol
+from vaiom.market.folder import read_bars, write_symbol
+from vaiom.serve.state import LiveAssets
+from vaiom.serve.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,22 @@ def test_each_forecast_is_on_record_before_its_bar(ledger: Path, tiny: TinyRun) 
         ]
 
 
+def test_bars_that_came_together_are_seen_together(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks while what became of the first forecast is put on record sees all bars, and their scores."""
+    forecaster, bars, seen = Forecaster.load(tiny.run), {each: tiny.later[each][0] for each in SYMBOLS}, list[Any]()
+    ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
+    live = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0, ledger)
+    live.load_folder(tiny.bars, backfill=0)
+    monkeypatch.setattr(ledger, "settle", lambda _: seen.append(asyncio.run(live.assets())))
+    live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
+    assert len(seen) == len(SYMBOLS)
+    for asset in (asset for answer in seen for asset in answer.assets):
+        expected = datetime.fromisoformat(bars[asset.symbol]["datetime"]), bars[asset.symbol]["close"], 1
+        assert (asset.as_of, asset.close, asset.drift.scored) == expected
+
+
 def test_a_ledger_that_cannot_be_written_costs_no_bar(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,16 +108,21 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
     asyncio.run(run())
 
 
-@pytest.fixture
-def grown(tiny: TinyRun, tmp_path: Path) -> Path:
-    """All bars that the service had."""
-    for symbol, frame in tiny.history.items():
+def grown_by(tiny: TinyRun, folder: Path) -> Path:
+    """A bar folder with the later bars that a service was given."""
+    for symbol, frame in read_bars(folder).items():
         later = pl.DataFrame(tiny.later[symbol][:12]).rename(
             {name: name.capitalize() for name in tiny.later[symbol][0]}
         )
         later = later.with_columns(pl.col("Datetime").str.to_datetime(time_unit="us")).select(frame.columns)
-        write_symbol(tmp_path / "bars", symbol, frame.vstack(later.cast(frame.schema)))
-    return tmp_path / "bars"
+        write_symbol(folder, symbol, frame.vstack(later.cast(frame.schema)))
+    return folder
+
+
+@pytest.fixture
+def grown(tiny: TinyRun, tmp_path: Path) -> Path:
+    """All bars that the service had."""
+    return grown_by(tiny, Path(shutil.copytree(tiny.bars, tmp_path / "bars")))
 
 
 def test_a_stranger_checks_the_ledger(ledger: Path, grown: Path, tiny: TinyRun) -> None:
@@ -111,6 +135,26 @@ def test_a_stranger_checks_the_ledger(ledger: Path, grown: Path, tiny: TinyRun) 
     service = ForecastLedger(ledger, "")
     assert f"e = {service.e_value:.3g}" in proof.notes[1]
     service.close()
+
+
+def test_a_ledger_of_a_service_whose_bars_begin_after_train(tiny: TinyRun, tmp_path: Path) -> None:
+    """Its forecasts are made again; what nothing can be fitted for is left out, and said."""
+    for symbol, frame in tiny.history.items():
+        write_symbol(tmp_path / "bars", symbol, frame.tail(400))
+
+    async def run() -> None:
+        config = config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", ledger=file, backfill=0)
+        async with in_process(config) as (client, _):
+            for symbol in SYMBOLS:
+                body = {"bars": tiny.later[symbol][:1]}
+                assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+
+    file = tmp_path / "ledger.jsonl"
+    asyncio.run(run())
+    proof = prove_ledger(file, tiny.run, grown_by(tiny, tmp_path / "bars"))
+    assert (proof.verdict, proof.findings) == (PASSED, [])
+    assert "4 of 4 forecasts made again" in proof.notes[0]
+    assert proof.notes[1] == "no Train events in these bars: without baselines there is no e-value"
 
 
 @pytest.mark.parametrize("wrong", [1, 3])

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from concurrent.futures import wait
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,29 @@ def test_the_whole_distribution_is_told_on_request(tiny: TinyRun, tmp_path: Path
     shape, in_scales = law["lower"]["shape"], 2 * ours.sigma / law["lower"]["scale"]
     share = (1 + shape * in_scales) ** (-1 / shape) if shape else math.exp(-in_scales)
     assert law["cumulative"][0] * share == pytest.approx(ours.cdf(law["knots"][0] - 2 * ours.sigma), abs=1e-5)
+
+
+def test_a_live_forecast_has_the_cautions_of_its_moment(tiny: TinyRun, tmp_path: Path) -> None:
+    """On the clock of the bars, which may be ahead of UTC or behind it."""
+    forecaster, bars = Forecaster.load(tiny.run), as_json(tiny.history["EURUSD"])[-100:]
+    last = datetime.fromisoformat(bars[-1]["datetime"])
+
+    async def ask(ahead: timedelta) -> None:
+        config = config_of(tiny, tmp_path / str(ahead), bars=tiny.bars, backfill=0, utc_offset=ahead)
+        async with in_process(config) as (client, service):
+            for minutes in (-16 * 60, -1, 0, 1, 59, 60, 90, 120, 121):
+                now = last + timedelta(minutes=minutes)
+                service.live.clock = lambda: now - ahead  # noqa: B023
+                ours = forecaster.predict(tiny.history["EURUSD"], "EURUSD", now=now)
+                for query in ({}, {"now": now.isoformat()}):
+                    live = (await client.get("/v1/assets/EURUSD/forecast", params=query)).json()
+                    assert (live["notes"], live["stale"]) == (list(ours.notes), ours.stale)
+                posted = (await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": bars})).json()
+                assert posted["stale"] is ours.stale
+            assert (await client.get("/v1/assets")).json()["utc_offset_seconds"] == ahead.total_seconds()
+
+    for hours in (0, -5, 9):
+        asyncio.run(ask(timedelta(hours=hours)))
 
 
 def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(tiny: TinyRun, tmp_path: Path) -> None:
@@ -203,6 +226,21 @@ def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path
     assert near(alone[-1].forecast["probs"], both[-1].forecast["probs"])
     assert both[-2].forecast["missing_assets"] == []
     assert alone[-2].forecast["missing_assets"] == ["XAUUSD"]
+
+
+def test_every_asset_has_its_chance_of_a_rise_after_bars_of_others(tiny: TinyRun, tmp_path: Path) -> None:
+    """Where assets read each other, a bar of one changes the forecasts of all."""
+    run = reading_others(tiny, tmp_path, {"positions": "rotary", "attention_window": 8})
+
+    async def ask() -> None:
+        async with in_process(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)) as (client, _):
+            for symbol in SYMBOLS:
+                await push(client, symbol, tiny.later[symbol][0])
+            shown = {each["symbol"]: each["prob_up"] for each in (await client.get("/v1/assets")).json()["assets"]}
+            forecasts = (await client.get("/v1/forecast")).json()["forecasts"]
+            assert shown == {each["symbol"]: each["prob_up"] for each in forecasts}
+
+    asyncio.run(ask())
 
 
 def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from vaiom.evaluation.scores import event_bits, find_rows, losses_of
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus
 from vaiom.events.fields import CROSS_FIELDS, INVALID, NUM_RETURN_BUCKETS
-from vaiom.events.splits import SplitConfig
+from vaiom.events.splits import TRAIN, SplitConfig
 from vaiom.files import sha256_file
 from vaiom.forecast.bars import CLOCK_ALLOWANCE
 from vaiom.forecast.ledger import Commitment, Removal, Settlement, e_value, read_ledger
@@ -141,8 +141,11 @@ def _score(
             recorded = np.nan if bar.model_bits is None else bar.model_bits
             same = np.isclose(recorded, ours, rtol=0, atol=_TOLERANCE, equal_nan=True)
             proof.check(bool(same), f"{bar.symbol}, {bar.target_time}: settled with other bits than the bar gives")
-    stamps = corpus.target_timestamps[scored].tolist()
-    others = losses_of([baseline(name) for name in BASELINES], corpus, scored, model.checkpoint.config.history)
+    stamps, context = corpus.target_timestamps[scored].tolist(), model.checkpoint.config.history
+    if not len(corpus.endpoints(TRAIN, context)):
+        proof.notes.append("no Train events in these bars: without baselines there is no e-value")
+        return
+    others = losses_of([baseline(name) for name in BASELINES], corpus, scored, context)
     for name, theirs in others.items():
         words = f"{(theirs - bits).mean():+.4f} bits a bar over {len(bits)} bars of {len(set(stamps))} stamps"
         proof.notes.append(f"against {name}: {words}, e = {e_value(stamps, bits.tolist(), theirs.tolist()):.3g}")

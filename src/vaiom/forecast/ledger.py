@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +18,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from vaiom.codec import from_json, to_json
 from vaiom.errors import DataError
 from vaiom.files import ensure_folder, flush, hold_folder
-from vaiom.forecast.bars import utc_now
+from vaiom.forecast.bars import moment_of, seconds_of, utc_now
 from vaiom.forecast.distribution import ReturnDistribution
 
 # Share of the baseline in the tested mixture, which bounds its loss to six bits on any bar.
@@ -88,8 +91,8 @@ class ForecastLedger:
     def __init__(self, file: Path, model: str, clock: Callable[[], datetime] = utc_now) -> None:
         self.file, self.model, self.clock = file, model, clock
         self._last: dict[str, Entry] = {}
-        self._settled: dict[tuple[str, datetime], Settlement] = {}
-        """The last outcome of each forecast: a wrong bar may have been removed and come again."""
+        self._settled: dict[tuple[str, datetime], tuple[int, float]] = {}
+        """Stamp and gain, if any, of each outcome: the last, as a wrong bar may have been removed and come again."""
         self._hindsight: set[tuple[str, datetime]] = set()
         """Forecasts made again after their bar was known, because bars before it had been wrong."""
         self._e_value: tuple[int, float | None] = 0, None
@@ -124,10 +127,10 @@ class ForecastLedger:
     def e_value(self) -> float | None:
         """The e-value of all settled forecasts against "no better than Frequency"."""
         size, value = self._size, self._e_value[1]
-        if size != self._e_value[0]:  # all of them: a ledger of years takes long
-            settled = [(each.target_time, each.model_bits, each.frequency_bits) for each in self._settled.values()]
-            bits = [each for each in settled if None not in each]
-            value = e_value(*zip(*bits, strict=True)) if bits else None
+        if size != self._e_value[0]:
+            settled = np.array([*self._settled.values()])  # at once: another thread adds to them
+            scored = settled[~np.isnan(settled[:, 1])] if len(settled) else settled
+            value = _wealth(*scored.T) if len(scored) else None
             self._e_value = size, value
         return value
 
@@ -185,17 +188,18 @@ class ForecastLedger:
 
     def _take(self, line: bytes, entry: Entry) -> None:
         self._digest.update(line)
-        self._size += len(line)
         self._last[entry.symbol] = entry
         if isinstance(entry, Settlement):
             self._settled.pop(key := (entry.symbol, entry.as_of), None)
             if key not in self._hindsight:
-                self._settled[key] = entry
+                bits = entry.model_bits, entry.frequency_bits
+                self._settled[key] = seconds_of(entry.target_time), math.nan if None in bits else float(_gain(*bits))
         elif isinstance(entry, Removal):
-            gone = [key for key, bar in self._settled.items() if entry.covers(key[0], bar.target_time)]
+            gone = [key for key, (stamp, _) in self._settled.items() if entry.covers(key[0], moment_of(stamp))]
             self._hindsight |= {key for key in gone if entry.covers(*key)}
             for key in gone:
                 del self._settled[key]
+        self._size += len(line)  # last: what a reader computes before is not taken for the value of this size
 
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
@@ -223,9 +227,17 @@ def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bi
 
     The assets of a stamp share one bet, because their returns are not independent.
     """
-    model, baseline = np.array(model_bits), np.array(baseline_bits)
-    gains = baseline + np.logaddexp2(np.log2(1 - _HEDGE) - model, np.log2(_HEDGE) - baseline)
-    _, group = np.unique(np.array(stamps, "datetime64[s]"), return_inverse=True)
+    gains = _gain(np.array(model_bits), np.array(baseline_bits))
+    return _wealth(np.array(stamps, "datetime64[s]"), gains)
+
+
+def _gain(model: Any, baseline: Any) -> Any:
+    """Bits that the model, hedged by a share of the baseline, costs less than the baseline."""
+    return baseline + np.logaddexp2(np.log2(1 - _HEDGE) - model, np.log2(_HEDGE) - baseline)
+
+
+def _wealth(stamps: npt.NDArray[Any], gains: npt.NDArray[np.float64]) -> float:
+    _, group = np.unique(stamps, return_inverse=True)
     by_stamp = np.bincount(group, gains) / np.bincount(group)
     log_wealth = np.log1p(_STAKES[:, None] * by_stamp / -np.log2(_HEDGE)).sum(axis=1)
     return float(np.exp(min(np.logaddexp.reduce(log_wealth) - np.log(len(_STAKES)), _MOST_LOG)))

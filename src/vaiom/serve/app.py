@@ -54,7 +54,7 @@ _ROUTES = (
     ("POST", "/v1/assets/{symbol}/bars", "push", "live assets", (*_WRITE, 404, 409)),
     ("DELETE", "/v1/assets/{symbol}/bars", "cut", "live assets", _READ),
     ("GET", "/v1/assets/{symbol}/forecast", "current", "live assets", _READ),
-    ("GET", "/v1/assets", "live.assets", "live assets", _KEYS),
+    ("GET", "/v1/assets", "assets", "live assets", _KEYS),
     ("GET", "/v1/assets/{symbol}/history", "live.history", "live assets", _READ),
     ("POST", "/v1/portfolio", "portfolio", "forecasts", (*_WRITE, 404)),
     ("GET", "/v1/model", "model", "model", _KEYS),
@@ -82,7 +82,7 @@ class Service:
         self.store = Store(config.state, self.forecaster.card.sha256)
         self.ledger = ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
         try:
-            self.live = LiveAssets(self.forecaster, self.store, config.alert_bits, self.ledger)
+            self.live = LiveAssets(self.forecaster, self.store, config.alert_bits, self.ledger, config.utc_offset)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             fix = "have it computed again from the stored bars (vaiom state DIR --rebuild), or choose another --state"
             raise DataError("the stored state is damaged", where=self.store.path, got=repr(error), fix=fix) from error
@@ -132,7 +132,7 @@ class Service:
         self._require_ready()
         self.forecaster.at(horizon)
         bars = {**body.others, body.symbol: body.bars}
-        now = body.now or self.live.clock()
+        now = body.now or self.live.now()
         dist = await self._in_model_thread(partial(self.posted.forecast, bars, body.symbol, now, horizon))
         return schemas.ForecastAnswer.of(dist, body.beyond)
 
@@ -140,6 +140,12 @@ class Service:
         """The forecasts after the last bars of all live assets, for the next bar or a horizon of bars."""
         ready = [symbol for symbol in self.live.symbols if self.live.online.ready(symbol)]
         return schemas.ForecastsAnswer(forecasts=[await self.current(each, now, horizon=horizon) for each in ready])
+
+    async def assets(self) -> schemas.AssetsAnswer:
+        """The state of every live asset, and the model's drift on it."""
+        if self.is_ready:
+            await self._update_forecasts()
+        return await self.live.assets()
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
         """Take the next bars of a live asset; they are on disk before the response, which has the new forecast."""
@@ -246,6 +252,8 @@ class Service:
         self.metrics.waiting.set(self._num_waiting)
         if self.ledger:
             self.metrics.e_value.labels("frequency").set(self.ledger.e_value or 1)
+        for gauge in (self.metrics.last_bar, *self.metrics.of_asset.values()):
+            gauge.clear()  # the bars of an asset may be gone
         for symbol, stream in self.live.online.streams.items():
             self.metrics.last_bar.labels(symbol).set(seconds_of(stream.last))
             self.metrics.show(symbol, self.live.drift(symbol))
@@ -274,7 +282,7 @@ class Service:
 
     async def _update_forecasts(self) -> None:
         """Make the latest forecasts of all live assets that are ready."""
-        for symbol in self.live.online.streams:
+        for symbol in [each for each in self.live.online.streams if not self.live.forecast(each)]:
             try:
                 await self._in_state_thread(self.live.newest, symbol)
             except UserError as error:  # a request for it raises again

@@ -44,7 +44,7 @@ Stamp = Annotated[
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
 Now = Annotated[
     Stamp | None,
-    Field(description="A moment of the bars' clock, else the present in UTC: an older last bar is called stale."),
+    Field(description="A moment of the bars' clock, else the present: an older last bar is called stale."),
 ]
 Beyond = Annotated[float | None, Field(allow_inf_nan=False, description="Also P(|log return| > this).")]
 Horizon = Annotated[int, Field(description="Over so many next bars, of those that the model was taught.")]
@@ -253,6 +253,8 @@ class AssetsAnswer(BaseModel):
     timeframe: str
     frequency: str
     alert_bits: float
+    utc_offset_seconds: float
+    """How far the clock of the bars is ahead of UTC."""
     window: int
     e_value: float | None = None
     """Evidence from recorded forecasts that the model is better than Frequency."""

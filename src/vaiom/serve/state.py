@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -77,10 +77,11 @@ class LiveAssets:
         store: Store,
         alert_bits: float,
         ledger: ForecastLedger | None = None,
+        utc_offset: timedelta = timedelta(0),
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.forecaster, self.store, self.alert_bits = forecaster, store, alert_bits
-        self.ledger, self.clock = ledger, clock
+        self.ledger, self.utc_offset, self.clock = ledger, utc_offset, clock
         self.num_buckets = forecaster.tokenizer.num_buckets["return"]
         end = forecaster.card.provenance.splits.get("train_end")
         self.train_end = datetime.fromisoformat(end) if end else None
@@ -93,9 +94,9 @@ class LiveAssets:
         self._next_snapshot = SNAPSHOT_EVERY
         self._imported: set[str] = set()
         """Assets whose history has just come from a bar folder."""
-        self.online = self._restored()
-        for symbol in self.online.streams:
-            self._publish(symbol, self.online, store.last_bars(symbol, forecaster.context))
+        online = self._restored()
+        self._publish(online, {symbol: store.last_bars(symbol, forecaster.context) for symbol in online.streams})
+        for symbol in online.streams:
             self._remember(symbol, store.last_settled(symbol, monitor.WINDOW))
 
     @property
@@ -130,9 +131,14 @@ class LiveAssets:
 
     def forecast_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
         """The latest forecast as of a moment on the bars' clock, or for a horizon of bars."""
-        dist, now = self.newest(symbol), now or self.clock()
-        fresh = dist if horizon == 1 and dist and now <= dist.stale_since else None
-        return fresh or self.online.forecast(symbol, horizon=horizon, now=now)
+        dist, now = self.newest(symbol), now or self.now()
+        if dist and horizon == 1 and dist.as_of + self.forecaster.timeframe <= now <= dist.stale_since:
+            return dist  # at other moments there is more to say of it
+        return self.online.forecast(symbol, horizon=horizon, now=now)
+
+    def now(self) -> datetime:
+        """The present on the clock of the bars."""
+        return self.clock() + self.utc_offset
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         """Take an asset's next bars, durably."""
@@ -162,11 +168,12 @@ class LiveAssets:
         except RefusalError as error:
             return [results.get(symbol, error) for symbol, _ in pushes]
         flushed = time.perf_counter()
-        for symbol, bars in taken:
-            self._publish(symbol, after, bars)
+        self._publish(after, dict(taken))
+        for symbol, score in settled.items():
+            self._remember(symbol, [score])
+        for symbol, _ in taken:
             if symbol in settled:
                 self._record(symbol, settled[symbol])
-                self._remember(symbol, [settled[symbol]])
             if symbol in dists:
                 try:
                     self.keep(after.streams[symbol], dists[symbol])
@@ -199,7 +206,8 @@ class LiveAssets:
         """Remove an asset's bars after a moment, as if they had never come; returns how many."""
         with self.store.transaction("nothing was removed"):
             removed = self.store.cut([symbol], after)
-            reloaded = LiveAssets(self.forecaster, self.store, self.alert_bits, self.ledger, self.clock)
+            same = self.alert_bits, self.ledger, self.utc_offset, self.clock
+            reloaded = LiveAssets(self.forecaster, self.store, *same)
             if self.ledger:
                 with _on_record("the removal"):
                     self.ledger.remove(symbol, after)
@@ -228,14 +236,15 @@ class LiveAssets:
         """The state of every live asset, and the model's drift on it."""
         assets = []
         for symbol in self.symbols:
-            stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol)
+            stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol, ())
+            as_of = stream.last if stream else None
             asset = schemas.AssetAnswer(
                 symbol=symbol,
                 known=symbol in self.forecaster.symbols,
                 ready=self.online.ready(symbol),
                 num_bars=stream.num_bars if stream else 0,
-                as_of=stream.last if stream else None,
-                close=bars[-1].close if bars else None,
+                as_of=as_of,
+                close=next((bar.close for bar in reversed(list(bars)) if bar.datetime == as_of), None),
                 prob_up=dist.prob_up if dist else None,
                 drift=self.drift(symbol),
             )
@@ -244,6 +253,7 @@ class LiveAssets:
             timeframe=self.forecaster.tokenizer.timeframe,
             frequency=self.frequency.name,
             alert_bits=self.alert_bits,
+            utc_offset_seconds=self.utc_offset.total_seconds(),
             window=monitor.WINDOW,
             e_value=self.ledger.e_value if self.ledger else None,
             assets=assets,
@@ -292,8 +302,7 @@ class LiveAssets:
         context = self.forecaster.context
         bars = {symbol: [*map(BarRow._make, frame.tail(context).iter_rows())] for symbol, frame in new.items()}
         self.store.put_snapshot(after.to_json()["assets"], [(symbol, bar) for symbol in bars for bar in bars[symbol]])
-        for symbol, last in bars.items():
-            self._publish(symbol, after, last)
+        self._publish(after, bars)
         self._imported = {*new}
         return replays
 
@@ -332,9 +341,10 @@ class LiveAssets:
             self.store.set_fact("train_counts", counts.tolist())
             self.frequency = monitor.FrequencyBaseline(self.num_buckets, counts.tolist())
 
-    def _publish(self, symbol: str, after: OnlineForecaster, bars: Sequence[BarRow]) -> None:
-        """Publish committed bars to readers."""
-        self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(bars)
+    def _publish(self, after: OnlineForecaster, bars: Mapping[str, Sequence[BarRow]]) -> None:
+        """Publish committed bars to readers, who find the last bar of each state they see."""
+        for symbol, new in bars.items():
+            self.bars.setdefault(symbol, deque(maxlen=self.forecaster.context)).extend(new)
         self.online = after
 
     def _settle(self, after: OnlineForecaster, rows: Mapping[str, Columns]) -> dict[str, SettledForecast]:

@@ -7,7 +7,7 @@ import * as panels from "./panels.js";
 const BP = 1e4, EVERY = 5000;
 const by = (id) => document.getElementById(id);
 const page = {
-  model: null, assets: null, symbol: null, horizon: 1, seen: "", history: null, forecasts: [], reader: null, place: null,
+  model: null, assets: null, symbol: null, horizon: 1, seen: "", listed: "", history: null, forecasts: [], reader: null, place: null,
   get forecast() { return this.forecasts.find((each) => each.horizon === this.horizon); },
 };
 
@@ -50,9 +50,14 @@ async function refresh() {
   listAssets();
   by("feed").textContent = panels.feed(feeds[page.symbol]);
   const symbol = page.symbol, asset = page.assets.assets.find((each) => each.symbol === symbol);
-  const now = JSON.stringify([symbol, asset]);
-  if (now === page.seen) return;
-  const path = `v1/assets/${encodeURIComponent(symbol)}`;
+  const ready = page.assets.assets.filter((each) => each.ready);
+  const now = JSON.stringify([symbol, asset, ready.map((each) => each.symbol)]), path = `v1/assets/${encodeURIComponent(symbol)}`;
+  if (now === page.seen) {  // without a bar, a forecast grows old
+    const forecast = asset.ready ? await get(`${path}/forecast?horizon=${page.horizon}`) : undefined;
+    if (symbol === page.symbol && forecast?.horizon === page.horizon) caution(asset, forecast);
+    return;
+  }
+  meet(await get("v1/model"), ready);
   const [seen, ...forecasts] = await Promise.all([
     get(`${path}/history?last=512`),
     ...(asset.ready ? page.model.horizons.map((each) => get(`${path}/forecast?law=true&horizon=${each}`)) : []),
@@ -68,10 +73,7 @@ function show(asset) {
   document.title = `${asset.symbol} · VAIOM`;
   by("symbol").textContent = asset.symbol;
   by("sentence").textContent = forecast ? panels.sentence(forecast, page.model.timeframe) : "";
-  by("when").textContent = forecast
-    ? panels.age(forecast, page.model.timeframe)
-    : `${asset.num_bars} bars so far: too few for a forecast`;
-  by("notes").replaceChildren(...(forecast?.notes ?? []).map((each) => panels.node("li", {}, each)));
+  caution(asset, forecast);
   for (const id of ["figures", "distribution", "beyond"]) by(id).closest("section, dl").hidden = !forecast;
   if (forecast) {
     panels.figures(by("figures"), forecast);
@@ -84,6 +86,14 @@ function show(asset) {
   panels.coverage(by("coverage"), page.history.calibration);
   panels.quality(by("quality"), page.history.quality);
   draw();
+}
+
+function caution(asset, forecast) {
+  by("when").textContent = forecast
+    ? panels.age(forecast, page.model.timeframe, page.assets.utc_offset_seconds)
+    : `${asset.num_bars} bars so far: too few for a forecast`;
+  by("notes").replaceChildren(...(forecast?.notes ?? []).map((each) => panels.node("li", {}, each)));
+  by("clock").textContent = panels.clock(page.assets.utc_offset_seconds);
 }
 
 function draw() {
@@ -155,7 +165,7 @@ function listen() {
   by("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     useKey(by("key").value);
-    guarded(start);
+    guarded(refresh);
   });
   new ResizeObserver(draw).observe(by("candles"));
 }
@@ -190,16 +200,18 @@ async function guarded(work) {
   }
 }
 
-async function start() {
-  page.model = await get("v1/model");
-  const words = (each) => each === 1 ? `${page.model.timeframe} bar` : `${each} ${page.model.timeframe} bars`;
-  by("horizon").replaceChildren(...page.model.horizons.map((each) => panels.node("option", { value: each }, words(each))));
-  panels.provenance(page.model, by("provenance"), by("hashes"), by("limits"));
-  await refresh();
-  by("portfolio").hidden = !page.model.has_joint;
-  panels.positions(by("amounts"), page.assets.assets.filter((each) => each.ready));
+// The model, another one where the service was started again with it, and the assets that may be in a portfolio.
+function meet(model, ready) {
+  const listed = JSON.stringify([model, ready.map((each) => each.symbol)]);
+  if (listed === page.listed) return;
+  Object.assign(page, { model, listed, horizon: model.horizons.includes(page.horizon) ? page.horizon : 1 });
+  by("horizon").replaceChildren(...model.horizons.map((each) => panels.node("option", { value: each }, panels.bars(each, model.timeframe))));
+  by("horizon").value = page.horizon;
+  panels.provenance(model, by("provenance"), by("hashes"), by("limits"));
+  by("portfolio").hidden = !model.has_joint || !ready.length;
+  panels.positions(by("amounts"), ready);
 }
 
 listen();
-guarded(start);
-setInterval(() => { if (!document.hidden && by("key-form").hidden) guarded(page.history ? refresh : start); }, EVERY);
+guarded(refresh);
+setInterval(() => { if (!document.hidden && by("key-form").hidden) guarded(refresh); }, EVERY);

@@ -14,7 +14,7 @@ export function node(name, attributes = {}, ...children) {
 }
 
 const signed = (value, digits) => `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(digits)}`;
-const bars = (number, timeframe) => number === 1 ? `${timeframe} bar` : `${number} ${timeframe} bars`;
+export const bars = (number, timeframe) => number === 1 ? `${timeframe} bar` : `${number} ${timeframe} bars`;
 
 // How much better than Frequency, with the half width of its 95% interval.
 export function gain({ gain_bits: value, gain_error: error }) {
@@ -40,15 +40,17 @@ export function feed(health) {
   ].filter(Boolean).join("; ");
 }
 
-export function age(forecast, timeframe) {
-  const [, number, unit] = timeframe.match(/^(\d+)(\D+)$/), minutes = number * MINUTES[unit];
-  const at = (text) => new Date(`${text}Z`).getTime(), clock = (time) => stamp(new Date(time).toISOString().slice(0, 19));
-  const begins = at(forecast.target_time), old = Math.round((Date.now() - at(forecast.as_of)) / MINUTE - minutes);
+export const clock = (ahead) => ahead ? `UTC${signed(ahead / 3600, 2).replace(/\.?0+$/, "")}` : "UTC";
+
+export function age(forecast, timeframe, ahead) {
+  const [, number, unit] = timeframe.match(/^(\d+)(\D+)$/), minutes = number * MINUTES[unit], zone = clock(ahead);
+  const at = (text) => new Date(`${text}Z`).getTime(), shown = (time) => stamp(new Date(time).toISOString().slice(0, 19));
+  const begins = at(forecast.target_time), old = Math.round((Date.now() + 1000 * ahead - at(forecast.as_of)) / MINUTE - minutes);
   const words = old < 0 ? "not over yet" : `${span(old)} ago`;
   const target = forecast.horizon === 1
-    ? `Bar of ${clock(begins)} to ${clock(begins + minutes * MINUTE).slice(-5)} UTC`
-    : `Through the bar of ${clock(begins)} UTC`;
-  return `${target}, from ${forecast.context} bars. The last one began ${clock(at(forecast.as_of))} UTC and ended ${words}.`;
+    ? `Bar of ${shown(begins)} to ${shown(begins + minutes * MINUTE).slice(-5)} ${zone}`
+    : `Through the bar of ${shown(begins)} ${zone}`;
+  return `${target}, from ${forecast.context} bars. The last one began ${shown(at(forecast.as_of))} ${zone} and ended ${words}.`;
 }
 
 const pair = (term, ...value) => node("div", {}, node("dt", {}, term), ...value);
