@@ -67,6 +67,9 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             assert all(f"`{option}`" in sections[path] for option in options), path
 
     check(get_command(app), "vaiom")
+    assert "--budget" in sections["vaiom reproduce"]  # from the programs that these pass their words on to
+    assert "--corpus" in sections["vaiom bench"]
+    assert re.search(r"`--seed` \| 0 \|", sections["vaiom risk"])
 
 
 def test_a_table_keeps_its_columns() -> None:

@@ -11,7 +11,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,13 +138,23 @@ def _describe(command: Any, path: str) -> Iterator[str]:
         yield f"## {path}\n\n{command.help}"
     for name, each in subcommands.items():
         yield from _describe(each, f"{path} {name}")
-    if not subcommands:
+    if not subcommands and not command.params:
+        yield f"## {path}\n\n{command.help} In a checkout:\n\n{_fence(_help_of(path.split()[1:]), 'text')}"
+    elif not subcommands:
         context = command.make_context(path, [], resilient_parsing=True)
         words = " ".join(command.collect_usage_pieces(context))
         yield f"{'###' if path.count(' ') > 1 else '##'} {path}\n\n{command.help}\n\n```\n{path} {words}\n```"
         rows = [_row(each, context) for each in command.params if not getattr(each, "hidden", False)]
-        if rows:
-            yield "\n".join(["| | default | |", "|---|---|---|", *rows])
+        yield "\n".join(["| | default | |", "|---|---|---|", *rows])
+
+
+def _help_of(words: list[str]) -> str:
+    """What a command prints that passes its words on to another program."""
+    from vaiom.cli.main import app
+
+    with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
+        app([*words, "--help"], prog_name="vaiom")
+    return printed.getvalue()
 
 
 def _row(parameter: Any, context: Any) -> str:
@@ -153,7 +163,7 @@ def _row(parameter: Any, context: Any) -> str:
     else:
         names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     default = "required" if parameter.required else parameter.get_default(context)
-    shown = "" if default in (None, False, (), []) else str(default)
+    shown = "" if default is None or default is False or default in ((), []) else str(default)
     about = " ".join((parameter.help or "").split())
     return f"| {names} | {_cell(shown)} | {_cell(about)} |"
 
