@@ -201,13 +201,9 @@ def unpack(file: PackedFile, folder: CorpusPath, overwrite: Overwrite = False) -
 
 
 def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.SplitConfig:
-    changes: dict[str, Any] = {}
-    if train_end:
-        changes["train_end"] = parse_date(train_end)
-    if validation:
-        changes["validation"] = _interval(validation)
-    if test:
-        changes["tests"] = tuple(_interval(part) for part in test.split(","))
+    changes: dict[str, Any] = {"train_end": parse_date(train_end)} if train_end else {}
+    changes |= {"validation": _interval(validation)} if validation else {}
+    changes |= {"tests": tuple(_interval(part) for part in test.split(","))} if test else {}
     if seal or test:
         changes["seal"] = parse_date(seal) if seal else changes["tests"][-1][1]
     try:
