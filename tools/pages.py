@@ -6,6 +6,7 @@ writes the results of README.md again, from the page of all tables.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
@@ -60,11 +61,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A link to a page of the root leads to its copy; a folder of records is not on the site."""
+    """A link to a page of the root leads to its copy; a folder of records is not on the site.
+
+    The reference is made without running anything and takes a function that shares its name with a room for that room.
+    """
+    import vaiom
+
+    for name, function in vaiom._ROOMS.items():
+        markdown = markdown.replace(f"::: {name}\n", f"### {name.removeprefix('vaiom.')}\n\n{_signature(function)}\n")
     for source, page in ROOT_PAGES.items():
         markdown = re.sub(rf"\]\((\.\./)*{source}", f"]({page}", markdown)
     markdown = re.sub(r"\]\(\.\./examples/([\w-]+)\.ipynb", r"](examples/\1.md", markdown)
     return re.sub(r"\[(\w+)\]\(results\)", r"`docs/\1`", markdown)
+
+
+def _signature(function: Any) -> str:
+    signature = str(inspect.signature(function)).replace("'", "")  # annotations are texts
+    return _fence(f"{function.__name__}{signature}") + f"\n\n{inspect.getdoc(function)}"
 
 
 def on_page_content(html: str, **_: Any) -> str:
