@@ -18,8 +18,8 @@ LOG_NAME = "LOG.md"
 INTRODUCTION = """\
 # What was tried to beat the paper's model
 
-Each run is `vaiom train CORPUS` on the real one-hour bars of [reproduction.md](reproduction.md), with the experiment and
-settings of its round and its own settings. Its figure is its best Validation bits per event; no test split was used.
+Each run is `vaiom train CORPUS` on the real one-hour bars of [reproduction.md](reproduction.md), with the experiment
+and settings of its round and its own. Its figure is its best Validation bits per event; no test split was used.
 Seeds of one setting differ by a few thousandths of a bit, so single runs show only large effects. What was kept was
 then removed again, part by part, over several seeds (last table). How `best` does on Test is in
 [reproduction.md](reproduction.md). Written by `make reproduce` from [results](results).
@@ -32,16 +32,16 @@ LESSONS = """\
   events, and Validation gets worse after about a hundred passes over them. Whatever keeps the network from memorising
   windows helps; more steps and larger rates do not.
 - **Mirrored windows helped most among the ways to train.** The inverse of a price is a price too: signed fields change
-  their sign, targets move to the bucket of the opposite move. The size of the next move hardly depends on direction, and
-  the network can no longer recognise a stretch of history by its ups and downs.
+  their sign, targets move to the bucket of the opposite move. The size of the next move hardly depends on direction,
+  and the network can no longer recognise a stretch of history by its ups and downs.
 - **Extra fields** are the other large part: range, activity, the coming slot of the week, the other assets.
 - **Fewer windows in a step** reach a better point with a quarter of the work; still fewer do not.
 - **The other parts of `best-512` are unresolved**: no auxiliary heads, layers left out, more weight decay and averaged
   weights make it simpler or no worse. Undoing one of them changes less than seeds do.
 - **An attention window for each layer** makes a model that streams without loss: what happened a thousand bars ago
   reaches the output through the layers, and no position can be memorised.
-- **Teachers** help: `best` takes three quarters of its loss from the mean distribution of three models like itself. A
-  student is better than the mean of its teachers, and its best step is its last one.
+- **Teachers** help: `best` takes three quarters of its loss from the mean distribution of three models like itself, and
+  its best step is its last one. A student is better than the mean of its teachers.
 - **Leaving other assets out at random** costs nothing and makes a forecast from one file alone nearly as good.
 - **Not kept:** flags of summer time, a slot of the week on New York's clock, missing fields, RMSNorm, SwiGLU, normed
   keys, a shorter context, one categorical head, an embedding of the hour of the week, more than three teachers, a

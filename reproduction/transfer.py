@@ -44,7 +44,7 @@ INTRODUCTION = """\
 # An asset that the model has never seen
 
 How good is a model on an asset that it was not trained on, and is it worth training on? For each asset, `best` without
-teachers was trained on all the others for {steps} steps and then used in two ways:
+teachers was trained on all the others for {steps} steps. Compared on the asset left out:
 
 | | |
 |---|---|
