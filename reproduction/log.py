@@ -18,32 +18,31 @@ LOG_NAME = "LOG.md"
 INTRODUCTION = """\
 # What was tried to beat the paper's model
 
-Written by `make reproduce` from the files in [results](results). Every run is `vaiom train CORPUS` on the real one-hour
-bars of [reproduction.md](reproduction.md) with the experiment and the settings of its round and its own settings; its
-figure is its best Validation bits per event. No test split was touched. One run says little: seeds of one setting
-differ by a few thousandths of a bit. So the search looked for large steps; what was kept was then taken out again, part
-by part, over several seeds (last table). How `best` does on Test is in [reproduction.md](reproduction.md); train it
-with `vaiom train CORPUS --experiment best --out RUN`.
+Each run is `vaiom train CORPUS` on the real one-hour bars of [reproduction.md](reproduction.md), with the experiment
+and settings of its round and its own. Its figure is its best Validation bits per event; no test split was used.
+Seeds of one setting differ by a few thousandths of a bit, so single runs show only large effects. What was kept was
+then removed again, part by part, over several seeds (last table). How `best` does on Test is in
+[reproduction.md](reproduction.md). Written by `make reproduce` from [results](results).
 """
 
 LESSONS = """\
-## What it came to
+## Findings
 
-- **The problem is memory, not capacity.** Each step of the paper's run shows the network some five hundredths of
-  all Train events, and Validation turns for the worse after about a hundred passes over them. Whatever keeps the
-  network from learning windows by heart helps; more steps and larger rates do not.
-- **Mirrored windows helped most among the ways to train.** A price read the other way round is as good a price: signed
-  fields change their sign, targets move to the bucket of the opposite move. The size of the next move hardly depends on
-  direction, and the network can no longer recognise a stretch of history by its ups and downs.
+- **The problem is overfitting, not capacity.** Each step of the paper's run shows the network about 5% of all Train
+  events, and Validation gets worse after about a hundred passes over them. Whatever keeps the network from memorising
+  windows helps; more steps and larger rates do not.
+- **Mirrored windows helped most among the ways to train.** The inverse of a price is a price too: signed fields change
+  their sign, targets move to the bucket of the opposite move. The size of the next move hardly depends on direction,
+  and the network can no longer recognise a stretch of history by its ups and downs.
 - **Extra fields** are the other large part: range, activity, the coming slot of the week, the other assets.
 - **Fewer windows in a step** reach a better point with a quarter of the work; still fewer do not.
-- **The rest of `best-512` is not told apart by these runs.** Without auxiliary heads, with layers left out, more weight
-  decay and averaged weights it is simpler or no worse. Taking one of them back changes less than seeds do.
-- **A window for each layer** makes a model that streams, and no worse a one: what happened a thousand bars ago reaches
-  the answer through the layers, and no position can be learned by heart.
-- **Teachers** are worth as much as all of that: `best` learns three quarters of its loss from the mean distribution of
-  three models like itself, and is better than that mean. Its last step is its best one, which its teachers' never is.
-- **Other assets left out at random** cost nothing and make a forecast from one file alone nearly as good.
+- **The other parts of `best-512` are unresolved**: no auxiliary heads, layers left out, more weight decay and averaged
+  weights make it simpler or no worse. Undoing one of them changes less than seeds do.
+- **An attention window for each layer** makes a model that streams without loss: what happened a thousand bars ago
+  reaches the output through the layers, and no position can be memorised.
+- **Teachers** help: `best` takes three quarters of its loss from the mean distribution of three models like itself, and
+  its best step is its last one. A student is better than the mean of its teachers.
+- **Leaving other assets out at random** costs nothing and makes a forecast from one file alone nearly as good.
 - **Not kept:** flags of summer time, a slot of the week on New York's clock, missing fields, RMSNorm, SwiGLU, normed
   keys, a shorter context, one categorical head, an embedding of the hour of the week, more than three teachers, a
   second generation of students.

@@ -43,11 +43,18 @@ SPLITS = {VALIDATION: "Validation", "test-h1": "Test, first half-year"}
 INTRODUCTION = """\
 # An asset that the model has never seen
 
-Written by `make reproduce` from [results](results). For each asset `best` without teachers was trained on all the
-others for {steps} steps (`python -m reproduction.transfer`). *Unknown* scores the asset with those weights; *adapted*
-is `vaiom train --from` them on the asset's own Train; *from nothing* is the same network trained on that asset alone,
-stopped early; Frequency and the hour of the week are tables of that Train. All are alone: bars of other assets are not
-shown. Figures are bits per event, on the same events; intervals are of asset-months, 95%.
+How good is a model on an asset that it was not trained on, and is it worth training on? For each asset, `best` without
+teachers was trained on all the others for {steps} steps. Compared on the asset left out:
+
+| | |
+|---|---|
+| unknown | its weights as they are |
+| adapted | trained on with `vaiom train --from` on the asset's own Train ([how to](forecasting.md#your-own-market)) |
+| from nothing | the same network trained on that asset alone, stopped early |
+| frequency, hour of week | tables of that Train |
+
+All score the same events without the bars of other assets, in bits per event; "x over y" is the gain of x, with 95%
+intervals over asset-months. Made by `python -m reproduction.transfer`, and by `make reproduce` from [results](results).
 """
 
 
@@ -146,7 +153,7 @@ def write_transfer_page(results: Path, docs: Path) -> None:
 
 
 def transfer_table(records: Sequence[dict[str, Any]], split: str) -> Table:
-    """A row per asset and seed, and the mean of all."""
+    """The mean of all, then a row per asset and seed."""
     names = ("frequency", "hour_of_week", UNKNOWN, ADAPTED, SCRATCH)
     pairs = ((UNKNOWN, "hour_of_week"), (ADAPTED, UNKNOWN), (ADAPTED, SCRATCH))
     columns = [Column("asset"), Column("seed", count), *(Column(name.replace("_", " "), bits) for name in names)]
@@ -160,7 +167,7 @@ def transfer_table(records: Sequence[dict[str, Any]], split: str) -> Table:
         rows.append([record["asset"], record["seed"], *(scored["bits"][name] for name in names), *cells])
     means = [sum(row[place] for row in rows) / len(rows) for place in range(2, 2 + len(names))]
     at = dict(zip(names, means, strict=True))
-    rows.append(["mean", None, *means, *(cell for name, other in pairs for cell in (at[other] - at[name], ""))])
+    rows.insert(0, ["mean", None, *means, *(cell for name, other in pairs for cell in (at[other] - at[name], ""))])
     return Table(SPLITS[split], columns, rows)
 
 

@@ -50,6 +50,15 @@ def test_a_name_of_the_python_reference_is_there_and_says_what_it_is(name: str) 
     assert inspect.getdoc(resolve_name(name))
 
 
+@pytest.mark.parametrize(("name", "option"), [("simulate", "overwrite"), ("audit", "corpus")])
+def test_a_function_that_shares_its_name_with_a_room_is_shown_with_its_signature(name: str, option: str) -> None:
+    shown = PAGES["on_page_markdown"](f"::: vaiom.{name}\n")
+    signature, _, rest = shown.partition(" -> ")
+    assert signature.startswith(f"### {name}\n\n```python\n{name}(")
+    assert f"{option}: " in signature
+    assert "Options are" in rest
+
+
 def test_public_names_of_the_package_are_in_the_python_reference() -> None:
     described = {name.rpartition(".")[2] for name in NAMES}
     assert {name for name in vaiom.__all__ if not name.startswith("__")} <= described
@@ -67,6 +76,9 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             assert all(f"`{option}`" in sections[path] for option in options), path
 
     check(get_command(app), "vaiom")
+    assert "--budget" in sections["vaiom reproduce"]  # from the programs that these pass their words on to
+    assert "--corpus" in sections["vaiom bench"]
+    assert re.search(r"`--seed` \| 0 \|", sections["vaiom risk"])
 
 
 def test_a_table_keeps_its_columns() -> None:

@@ -6,12 +6,13 @@ writes the results of README.md again, from the page of all tables.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +61,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A link to a page of the root leads to its copy; a folder of records is not on the site."""
+    """A link to a page of the root leads to its copy; a folder of records is not on the site.
+
+    The reference is made without running anything and takes a function that shares its name with a room for that room.
+    """
+    import vaiom
+
+    for name, function in vaiom._ROOMS.items():
+        markdown = markdown.replace(f"::: {name}\n", f"### {name.removeprefix('vaiom.')}\n\n{_signature(function)}\n")
     for source, page in ROOT_PAGES.items():
         markdown = re.sub(rf"\]\((\.\./)*{source}", f"]({page}", markdown)
     markdown = re.sub(r"\]\(\.\./examples/([\w-]+)\.ipynb", r"](examples/\1.md", markdown)
     return re.sub(r"\[(\w+)\]\(results\)", r"`docs/\1`", markdown)
+
+
+def _signature(function: Any) -> str:
+    signature = str(inspect.signature(function)).replace("'", "")  # annotations are texts
+    return _fence(f"{function.__name__}{signature}") + f"\n\n{inspect.getdoc(function)}"
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -138,13 +151,23 @@ def _describe(command: Any, path: str) -> Iterator[str]:
         yield f"## {path}\n\n{command.help}"
     for name, each in subcommands.items():
         yield from _describe(each, f"{path} {name}")
-    if not subcommands:
+    if not subcommands and not command.params:
+        yield f"## {path}\n\n{command.help} In a checkout:\n\n{_fence(_help_of(path.split()[1:]), 'text')}"
+    elif not subcommands:
         context = command.make_context(path, [], resilient_parsing=True)
         words = " ".join(command.collect_usage_pieces(context))
         yield f"{'###' if path.count(' ') > 1 else '##'} {path}\n\n{command.help}\n\n```\n{path} {words}\n```"
         rows = [_row(each, context) for each in command.params if not getattr(each, "hidden", False)]
-        if rows:
-            yield "\n".join(["| | default | |", "|---|---|---|", *rows])
+        yield "\n".join(["| | default | |", "|---|---|---|", *rows])
+
+
+def _help_of(words: list[str]) -> str:
+    """What a command prints that passes its words on to another program."""
+    from vaiom.cli.main import app
+
+    with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
+        app([*words, "--help"], prog_name="vaiom")
+    return printed.getvalue()
 
 
 def _row(parameter: Any, context: Any) -> str:
@@ -153,7 +176,7 @@ def _row(parameter: Any, context: Any) -> str:
     else:
         names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     default = "required" if parameter.required else parameter.get_default(context)
-    shown = "" if default in (None, False, (), []) else str(default)
+    shown = "" if default is None or default is False or default in ((), []) else str(default)
     about = " ".join((parameter.help or "").split())
     return f"| {names} | {_cell(shown)} | {_cell(about)} |"
 

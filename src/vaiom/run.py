@@ -94,8 +94,8 @@ class Run:
         try:
             return Path(self.read_config()["corpus"]["path"])
         except (DataError, KeyError, TypeError) as error:
-            problem = "the run does not say where its corpus is"
-            raise ConfigError(problem, where=self.config, fix="name it with --corpus") from error
+            problem = "no such run, or one that does not say where its corpus is"
+            raise ConfigError(problem, where=self.path, fix="check the path, or name a --corpus") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The training log; empty if the run was packaged without it."""

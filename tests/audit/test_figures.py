@@ -375,7 +375,7 @@ def test_a_page_that_hides_looks_or_names_itself_is_found(spoiled: Path, monkeyp
     contents = read_run(run.files.path, spoiled / "corpus")
     for changes, says in (
         ({"ledger_sha256": hashlib.sha256().hexdigest()}, "leaves out looks"),
-        ({"run": "runs/best of all"}, "by its own word: 'runs/best of all'"),
+        ({"run": "runs/best of all"}, "says that it was written elsewhere: 'runs/best of all'"),
     ):
         run.files.report.write_text(render(replace(contents, inputs=replace(contents.inputs, **changes))))
         proof = Proof(claim=prove_figures)
@@ -448,7 +448,7 @@ def test_what_a_page_says_otherwise_is_quoted(spoiled: Path, monkeypatch: pytest
     assert len(proof.findings) == len(says)
     for finding, expected in zip(proof.findings, says, strict=True):
         assert finding.startswith(expected.format(**words)), finding
-    where = f"report.html was written elsewhere, by its own word: {str(run.files.path.parents[2])!r}"
+    where = f"report.html says that it was written elsewhere: {str(run.files.path.parents[2])!r}"
     assert not any(note.startswith(where) for note in proof.notes)
     if not says:
         sections = figures._parts(honest)
@@ -499,7 +499,7 @@ def test_a_page_of_another_place_another_corpus_or_matplotlib_is_compared_as_far
 ) -> None:
     run = audited(spoiled)
     write_page(run, monkeypatch, run="/a/run", corpus="/a/corpus")
-    told = "report.html was written elsewhere, by its own word: '/a/run'; '/a/corpus'"
+    told = "report.html says that it was written elsewhere: '/a/run'; '/a/corpus'"
     proof = page_of(run)
     assert (proof.findings, proof.notes) == ([], [told])
     write_page(run, monkeypatch)

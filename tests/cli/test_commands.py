@@ -58,6 +58,14 @@ def names_in(folder: Path) -> list[str]:
 # The program itself
 
 
+def test_help_says_the_defaults_of_the_market_and_of_the_splits(vaiom: Vaiom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    simulate, market = vaiom("data", "simulate", "--help").out, MarketConfig()
+    for name in ("assets", "bars", "timeframe", "seed", "correlation"):
+        assert re.search(rf"--{name} .*\[default: {getattr(market, name)}\]", simulate), name
+    assert package.SplitConfig().to_options() in " ".join(vaiom("corpus", "build", "--help").out.split())
+
+
 def test_what_was_promised_is_there() -> None:
     assert set(COMMANDS) >= PROMISED
 

@@ -49,6 +49,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "follow": {"url": "http://127.0.0.1:8000", "shift": "0h", "utc_offset": "0h"},
     "data download": {"workers": 4},
     "data import": {"format_": "auto", "shift": "0h"},
+    "data simulate": {"assets": 6, "bars": 64_000, "timeframe": "1h", "seed": 17, "correlation": 0.0},
     "corpus build": {"engine": "local", "workers": 1},
 }
 """Of every option that does something where it is not given."""

@@ -272,3 +272,8 @@ def test_options_that_make_no_sense(vaiom: Vaiom, market: Path, tmp_path: Path, 
     require_refusal(vaiom(*(places.get(word, word) for word in command.split())), problem, *says)
     assert listing(tmp_path) == before
     assert listing(market) == bars_before
+
+
+@pytest.mark.parametrize("command", ["evaluate", "horizons", "dependence"])
+def test_a_run_that_is_not_there_is_not_blamed_on_its_corpus(vaiom: Vaiom, tmp_path: Path, command: str) -> None:
+    require_refusal(vaiom(command, tmp_path / "typo"), "no such run", "typo", "check the path", "--corpus")

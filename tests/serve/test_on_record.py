@@ -92,9 +92,7 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
                 answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [first]})
                 assert (answer.status_code, answer.json()["forecast"]) == (200, None)
                 [said] = [each.message for each in caplog.records]
-                assert said == (
-                    "what became of a forecast of EURUSD could not be put on record: No space left on device"
-                )
+                assert said == ("the outcome of a forecast of EURUSD could not be recorded: No space left on device")
                 # No bar is taken that a forecast should have been on record for.
                 answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
                 error = answer.json()["error"]

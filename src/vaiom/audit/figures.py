@@ -277,7 +277,7 @@ def _compare_page(proof: Proof, run: AuditedRun) -> None:
     evaluations = run.evaluations()
     known = {*vars(contents.inputs).values(), *(each.get(name) for each in evaluations.values() for name in PATHS)}
     if told := [text for text in (inputs.run, inputs.corpus, inputs.corpus_problem) if text not in known]:
-        proof.notes.append(f"{REPORT_NAME} was written elsewhere, by its own word: {'; '.join(map(repr, told))}")
+        proof.notes.append(f"{REPORT_NAME} says that it was written elsewhere: {'; '.join(map(repr, told))}")
     # Looks after the page was written are not on it; those that its evaluations know of are.
     tests = [each.get("ledger_sha256") for split, each in evaluations.items() if is_recorded(corpus, split)]
     if inputs.ledger_sha256 in heads:

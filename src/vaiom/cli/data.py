@@ -79,18 +79,18 @@ def resample(bars: BarsDir, to: Timeframe, out: Out, overwrite: Overwrite = Fals
 @answers
 def simulate(
     out: Out,
-    assets: Annotated[int | None, option("Number of assets.", min=1)] = None,
-    bars: Annotated[int | None, option("Bars per asset.", min=1)] = None,
-    timeframe: Annotated[str | None, option("Length of a bar: 1h, or a part of it such as 1min.")] = None,
-    seed: Annotated[int | None, option("The same seed gives the same market.", min=0)] = None,
-    correlation: Annotated[float | None, option("Between assets in the same hour; 0 by default.")] = None,
+    assets: Annotated[int, option("Number of assets.", min=1)] = 6,
+    bars: Annotated[int, option("Bars per asset.", min=1)] = 64_000,
+    timeframe: Annotated[str, option("Length of a bar: 1h, or a part of it such as 1min.")] = "1h",
+    seed: Annotated[int, option("The same seed gives the same market.", min=0)] = 17,
+    correlation: Annotated[float, option("Correlation between assets in the same hour.")] = 0.0,
     overwrite: Overwrite = False,
 ) -> Answer:
     """Simulate a market whose true distributions are known; its oracle has the best score a model can reach."""
     from vaiom.simulate import market
 
     chosen = {"assets": assets, "bars": bars, "timeframe": timeframe, "seed": seed, "correlation": correlation}
-    config = override(market.MarketConfig(), {name: value for name, value in chosen.items() if value is not None})
+    config = override(market.MarketConfig(), chosen)
     return _bars("simulating", out, market.write_market, config, out, overwrite=overwrite)
 
 
@@ -142,7 +142,11 @@ def build(
     workers: Annotated[int, option("Number of local processes; each holds an asset in memory.", min=1)] = 1,
     overwrite: Overwrite = False,
 ) -> Answer:
-    """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time."""
+    """Build a corpus: features, masks, targets, buckets fitted on Train, splits by target time.
+
+    Default dates: --train-end 2024-01-01 --validation 2024-07-01:2025-01-01 --test
+    2025-01-01:2025-07-01,2025-07-01:2026-01-01 --seal 2026-01-01.
+    """
     from vaiom.events.corpus import few_train_events
     from vaiom.events.splits import VALIDATION
     from vaiom.experiments.engine import Engine
@@ -197,13 +201,9 @@ def unpack(file: PackedFile, folder: CorpusPath, overwrite: Overwrite = False) -
 
 
 def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.SplitConfig:
-    changes: dict[str, Any] = {}
-    if train_end:
-        changes["train_end"] = parse_date(train_end)
-    if validation:
-        changes["validation"] = _interval(validation)
-    if test:
-        changes["tests"] = tuple(_interval(part) for part in test.split(","))
+    changes: dict[str, Any] = {"train_end": parse_date(train_end)} if train_end else {}
+    changes |= {"validation": _interval(validation)} if validation else {}
+    changes |= {"tests": tuple(_interval(part) for part in test.split(","))} if test else {}
     if seal or test:
         changes["seal"] = parse_date(seal) if seal else changes["tests"][-1][1]
     try:

@@ -131,7 +131,7 @@ class Evaluation:
     joint: JointEvaluation | None = None
     """Of the assets together, where their dependence was fitted (`vaiom dependence`)."""
     horizons: list[HorizonScore] | None = None
-    """Beyond the next bar; None where the run was taught nothing of it."""
+    """Beyond the next bar; None where the run has no such horizons."""
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())

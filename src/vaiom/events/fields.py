@@ -138,13 +138,13 @@ FIELDS = (
     ),
     _extra(
         "slot_surprise",
-        "the bar's return in units of what past weeks make of this slot",
+        "the bar's return over what past weeks predict for this slot",
         lambda s: s.clean_ret / floored_root(s.own_slot_prev["ret"] * s.means_prev["ret120"]),
         signed=True,
     ),
     _extra(
         "next_slot_vol",
-        "ln of the volatility that past weeks promise for the coming slot, less ln sigma20; from returns",
+        "ln of the volatility that past weeks predict for the coming slot, less ln sigma20; from returns",
         lambda s: log_root(s.next_slot["ret"] * s.means["ret120"]) - s.log_sigma20,
     ),
     _extra(

@@ -154,7 +154,7 @@ def _record(
         if isinstance(answer, UnavailableError):
             failed[day] = str(answer)
             if failures_in_a_row >= 8:  # the server is down, rather than some of its days damaged
-                raise _failure("the server does not answer; the other days were not asked for", failed)
+                raise _failure("the server does not answer; the other days were not requested", failed)
         elif isinstance(answer, Exception):
             raise answer
         elif answer[0]:

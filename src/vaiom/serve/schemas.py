@@ -44,10 +44,10 @@ Stamp = Annotated[
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
 Now = Annotated[
     Stamp | None,
-    Field(description="A moment of the bars' clock, else the present: an older last bar is called stale."),
+    Field(description="Time that decides what is stale, on the clock of the bars; by default now."),
 ]
 Beyond = Annotated[float | None, Field(allow_inf_nan=False, description="Also P(|log return| > this).")]
-Horizon = Annotated[int, Field(description="Over so many next bars, of those that the model was taught.")]
+Horizon = Annotated[int, Field(description="Number of bars that the return spans, one of the horizons of `/v1/model`.")]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
 _PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")

@@ -369,7 +369,7 @@ class LiveAssets:
         try:
             self.ledger.settle(Settlement(symbol=symbol, as_of=settled.as_of, target_time=settled.target_time, **bits))
         except OSError as error:  # the forecast itself is recorded
-            _log.error("what became of a forecast of %s could not be put on record: %s", symbol, error.strerror)
+            _log.error("the outcome of a forecast of %s could not be recorded: %s", symbol, error.strerror)
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
         # Replayed ones come late, so sort by time; replaced at once, for concurrent readers.

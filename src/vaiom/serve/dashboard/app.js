@@ -124,7 +124,7 @@ function read(index) {
   const { bar, settled } = page.reader.read(Math.min(index ?? last, last));
   const bits = settled?.model_bits === null || settled === undefined ? "" : `, ${settled.model_bits.toFixed(2)} bits`;
   const expected = settled
-    ? `; expected ${panels.points(settled.quantiles["0.05"])} to ${panels.points(settled.quantiles["0.95"])} bp, came ${settled.log_return === null ? "–" : panels.points(settled.log_return)}${bits}${settled.replayed ? " (replayed)" : ""}`
+    ? `; expected ${panels.points(settled.quantiles["0.05"])} to ${panels.points(settled.quantiles["0.95"])} bp, realised ${settled.log_return === null ? "–" : panels.points(settled.log_return)}${bits}${settled.replayed ? " (replayed)" : ""}`
     : "";
   by("readout").textContent = `${charts.stamp(bar.datetime)}  close ${bar.close}${bar.masks.length ? ` (masked: ${bar.masks.join(", ")})` : ""}${expected}`;
 }

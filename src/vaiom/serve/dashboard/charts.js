@@ -187,7 +187,7 @@ export function running(box, scored) {
 // Where returns fell in their forecasts; even where the model is calibrated.
 export function pit(box, calibration) {
   const { scored, pit_counts: counts } = calibration;
-  if (!scored) return empty(box, "No forecast has been settled yet.");
+  if (!scored) return empty(box, "No forecast has been scored yet.");
   const { root, width, height } = svg(box, `Where ${scored} returns fell in their forecasts, in tenths`);
   const bottom = height - 22, even = scored / counts.length;
   const noise = 1.96 * Math.sqrt(even * (1 - 1 / counts.length));
