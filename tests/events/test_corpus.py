@@ -416,8 +416,9 @@ def test_appending_refuses_a_rewritten_history(copy: Path, bars: Path, tmp_path:
         Close=pl.when(pl.col("index") == row).then(pl.col("Close") * 1.001).otherwise("Close")
     )
     write_symbol(folder, "EURUSD", frame.drop("index"))
-    with pytest.raises(DataError, match="differ from the history"):
+    with pytest.raises(DataError, match="differ from the history") as refused:
         append_bars(copy, folder)
+    assert f"EURUSD.parquet, {frame['Datetime'][row]}\n" in str(refused.value)
 
 
 def test_appending_refuses_an_unknown_asset(copy: Path, tmp_path: Path) -> None:
@@ -449,14 +450,12 @@ def test_appended_bars_are_sources_and_what_a_killed_append_left_is_removed(bars
 def test_a_history_that_begins_earlier_or_lacks_a_bar_is_another_one(copy: Path, bars: Path, tmp_path: Path) -> None:
     frame = read_bars(bars)["USDJPY"]
     earlier = frame[:1].with_columns(pl.col("Datetime") - timedelta(hours=1))
-    for number, (wrong, where) in enumerate(
-        ((pl.concat([earlier, frame]), frame["Datetime"][0]), (frame.filter(pl.int_range(pl.len()) != 5_000), None))
-    ):
+    lacking = [
+        (pl.concat([frame[:row], frame[row + 1 :]]), frame["Datetime"][row]) for row in (1, 5_000, len(frame) - 2)
+    ]
+    for number, (wrong, where) in enumerate([(pl.concat([earlier, frame]), earlier["Datetime"][0]), *lacking]):
         write_symbol(tmp_path / str(number), "USDJPY", wrong)
-        words = (
-            "differ from the history" if where is None else rf"differ from the history[\s\S]*USDJPY.parquet, {where}"
-        )
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=rf"differ from the history[\s\S]*USDJPY.parquet, {where}"):
             append_bars(copy, tmp_path / str(number))
     row = 5_000
     spoiled = frame.with_columns(Close=pl.when(pl.int_range(pl.len()) == row).then(9.0).otherwise("Close"))

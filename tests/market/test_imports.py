@@ -246,7 +246,16 @@ def test_a_pattern_finds_the_symbol_in_every_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["BRK.B.csv", "BRK.B.csv.gz", "BRK.B.TXT", "BRK.B.zip", "BRK.B.parquet", "BRK-B.csv", "BRK.dat", "BTC_USDT.csv.zst"],
+    [
+        "BRK.B.csv",
+        "BRK.B.csv.gz",
+        "BRK.B.TXT",
+        "BRK.B.zip",
+        "BRK.B.parquet",
+        "BRK-B.csv",
+        "BRK.dat",
+        "BTC_USDT.csv.zst",
+    ],
 )
 def test_a_dot_of_a_symbol_is_not_the_ending_of_a_file(name: str) -> None:
     """Two classes of shares are two assets."""

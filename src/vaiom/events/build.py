@@ -294,17 +294,17 @@ def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.D
     history = old.asset_slices[symbol]
     last = old.timestamps[history.stop - 1].astype("datetime64[us]").item()
     fresh, overlap = frame.filter(pl.col("Datetime") > last), frame.filter(pl.col("Datetime") <= last)
-    # Same stamps, same close-to-close returns.
-    count = min(len(overlap), history.stop - history.start)
-    known = slice(history.stop - count, history.stop)
-    close = overlap["Close"].tail(count).to_numpy()
-    close = np.where(close > 0, close, np.nan)
-    same = overlap["Datetime"].tail(count).to_numpy().astype("datetime64[s]") == old.timestamps[known]
-    log_ret, known_ret = np.log(close[1:] / close[:-1]), old.columns["log_ret"][known][1:]
-    same[1:] &= (log_ret == known_ret) | (np.isnan(log_ret) & np.isnan(known_ret))
-    if len(overlap) > count or not same.all():
-        row = 0 if len(overlap) > count else int((~same).argmax())
-        where = f"{file}, {overlap['Datetime'].tail(count)[row]}"
+    # Same stamps, same close-to-close returns, from the first bar of both on.
+    stamps, close = overlap["Datetime"].to_numpy().astype("datetime64[s]"), overlap["Close"].to_numpy()
+    start = history.start + int((old.timestamps[history] < stamps[0]).sum()) if len(stamps) else history.stop
+    known, close = old.timestamps[start : history.stop], np.where(close > 0, close, np.nan)
+    count = min(len(stamps), len(known))
+    same = np.append(stamps[:count] == known[:count], len(stamps) == len(known))
+    log_ret, known_ret = np.log(close[1:count] / close[: count - 1]), old.columns["log_ret"][start + 1 : start + count]
+    same[1:count] &= (log_ret == known_ret) | (np.isnan(log_ret) & np.isnan(known_ret))
+    if not same.all():
+        row = slice(first := int(same.argmin()), first + 1)
+        where = f"{file}, {np.concatenate([stamps[row], known[row]]).min().item()}"
         problem = "the bars differ from the history that the corpus was built from"
         raise DataError(problem, where=where, fix="build the corpus again, or append a folder with the new bars alone")
     if len(fresh) and fresh["Datetime"][0] < old.splits.train_end:
