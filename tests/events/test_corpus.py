@@ -394,6 +394,26 @@ def test_assets_appended_one_after_another_end_as_a_full_build(built: Path, bars
     assert_same_data(open_corpus(corpus), open_corpus(built))
 
 
+def test_two_bars_around_a_weekend_have_no_timeframe_of_their_own(tmp_path: Path) -> None:
+    """Neither those of a new asset, though it is the first, nor new bars alone; bars that are too close are refused."""
+    days = pl.datetime_range(datetime(2020, 1, 1), datetime(2025, 5, 12), "1d", eager=True)
+    days = days.filter(days.dt.weekday() <= 5).alias("Datetime")
+    bars = {symbol: random_bars(len(days), seed).with_columns(days) for seed, symbol in enumerate(("CL", "GC"))}
+    friday = len(days) - 2
+    for symbol, frame in bars.items():
+        write_symbol(tmp_path / "early", symbol, frame[:friday])
+        write_symbol(tmp_path / "new", symbol, frame[friday:])
+    assert days[friday:].diff()[1] == timedelta(days=3)
+    corpus = build_corpus(tmp_path / "early", tmp_path / "corpus")
+    assert len(append_bars(tmp_path / "corpus", tmp_path / "new")) == len(corpus) + 4
+    write_symbol(tmp_path / "early", "AA", bars["CL"][friday:])
+    assert build_corpus(tmp_path / "early", tmp_path / "three").tokenizer.timeframe == "1d"
+    assert corpus_in_memory(read_bars(tmp_path / "early")).tokenizer.timeframe == "1d"
+    write_symbol(tmp_path / "close", "CL", random_bars(3, start=datetime(2025, 6, 2)))
+    with pytest.raises(DataError, match="another timeframe"):
+        append_bars(tmp_path / "corpus", tmp_path / "close")
+
+
 def test_appending_nothing_new_changes_nothing(copy: Path, bars: Path) -> None:
     before = (copy / "manifest.json").read_bytes()
     append_bars(copy, bars)

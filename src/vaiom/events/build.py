@@ -22,7 +22,7 @@ from vaiom import __version__, files
 from vaiom.errors import ConfigError, DataError
 from vaiom.events import corpus
 from vaiom.events.corpus import Corpus, count_events, damaged, open_corpus
-from vaiom.events.fields import BUCKETED, COLUMN_TYPES, Columns, stored, timestamps_of
+from vaiom.events.fields import BUCKETED, COLUMN_TYPES, MIN_CLEAN_RETURNS, Columns, stored, timestamps_of
 from vaiom.events.fit import Tokenizer, bucket_of, fit_on_train
 from vaiom.events.rows import EXACT, Rows, bars_of, blocks_of
 from vaiom.events.scales import AssetState, Bars
@@ -170,17 +170,22 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
 
 
 def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame]) -> CorpusConfig:
-    """The configuration with its timeframe in canonical spelling, taken from the first asset's bars if it has none."""
+    """The configuration with its timeframe in canonical spelling, taken from the longest history if it has none."""
     if config.timeframe:
         return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
-    first = min(symbols_in(bars) if isinstance(bars, Path) else bars)
-    stamps = read_stamps(bars / f"{first}.parquet") if isinstance(bars, Path) else bars[first]["Datetime"]
+    if isinstance(bars, Path):
+        sizes = {symbol: count_bars(bars / f"{symbol}.parquet") for symbol in symbols_in(bars)}
+        longest = max(sizes, key=lambda symbol: sizes[symbol])
+        stamps = read_stamps(bars / f"{longest}.parquet")
+    else:
+        longest, frame = max(bars.items(), key=lambda each: len(each[1]))
+        stamps = frame["Datetime"]
     inferred = infer_timeframe(stamps)
     try:
         return replace(config, timeframe=format_span(inferred) if inferred else "1h")
     except ConfigError as error:
         problem, fix = "no corpus has such bars", "`vaiom data resample` makes coarser bars"
-        raise DataError(problem, where=first, expected=error.expected, got=error.got, fix=fix) from None
+        raise DataError(problem, where=longest, expected=error.expected, got=error.got, fix=fix) from None
 
 
 @dataclass(frozen=True)
@@ -272,7 +277,8 @@ def _with_buckets(rows: Rows, config: CorpusConfig, tokenizer: Tokenizer | None 
 def _read_checked(file: Path, timeframe: str) -> pl.DataFrame:
     frame = read_ordered(file)
     inferred, expected = infer_timeframe(frame["Datetime"]), timeframe_of(timeframe)
-    if inferred is not None and inferred != expected:
+    # A few bars may span a weekend: too far apart proves nothing then, too close always does.
+    if inferred and (inferred < expected or (inferred > expected and len(frame) > MIN_CLEAN_RETURNS)):
         problem, got = "the bars are of another timeframe", f"bars mostly {inferred} apart"
         fix = ("`vaiom data resample`, or " if inferred < expected else "") + "name the right --timeframe"
         raise DataError(problem, where=file, expected=f"{timeframe} bars", got=got, fix=fix)
