@@ -241,8 +241,7 @@ def _write_rows(rows: Rows, symbol: str, bars: Bars, state: AssetState) -> Asset
     """Write an asset's rows, without what Train fits; return the state after them."""
     place = rows.slices[symbol].stop - len(bars.seconds)
     for columns, after in blocks_of(bars, state):
-        exact = {column: columns[value] for value, column in EXACT.items()}
-        rows.write(place, {**stored(columns), **exact})
+        rows.write(place, stored(columns) | {column: columns[value] for value, column in EXACT.items()})
         place, state = place + len(columns["timestamp"]), after
     return state
 

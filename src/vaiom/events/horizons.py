@@ -7,7 +7,7 @@ week. The paper predicts one bar.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -65,10 +65,9 @@ class Horizon:
         slots = slot_of_week(columns["timestamp"], self.timeframe)
         return np.asarray(columns["sigma20"] * (math.sqrt(self.bars) * self.slot_scale[assets, slots]))
 
-    def renumbered(self, ids: Sequence[int]) -> Horizon:
+    def renumbered(self, ids: list[int]) -> Horizon:
         """For a corpus whose asset k has the id `ids[k]` here."""
-        shares = tuple(self.zero_share[each] for each in ids)
-        return replace(self, zero_share=shares, slot_scale=self.slot_scale[list(ids)])
+        return replace(self, zero_share=tuple(self.zero_share[each] for each in ids), slot_scale=self.slot_scale[ids])
 
 
 def of_next_bar(tokenizer: Tokenizer) -> Horizon:

@@ -29,8 +29,7 @@ _FEWEST_OTHERS = 4  # a correct row often spans the range of fewer
 _COVERS = 0.9
 """Share of the range of a period's other rows: the extremes of a bar of another feed differ by spreads."""
 _NEIGHBOURS = 20
-_FEWEST_TICKS = 3.5
-_TICK_ROWS = 501
+_FEWEST_TICKS, _TICK_ROWS = 3.5, 501
 
 
 class Severity(StrEnum):

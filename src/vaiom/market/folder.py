@@ -195,10 +195,8 @@ def read_stamps(path: Path) -> pl.Series:
 
 def holds_bars(path: Path) -> bool:
     """Whether a file is as a bar folder has it, by its name and schema."""
-    if path.suffix != ".parquet":
-        return False
     with readable_parquet(path):
-        schema = pl.read_parquet_schema(path)
+        schema = pl.read_parquet_schema(path) if path.suffix == ".parquet" else {}
     return {*PRICE_COLUMNS} <= {*schema} and getattr(schema.get("Datetime"), "time_zone", "") is None
 
 
