@@ -271,7 +271,7 @@ def test_a_lead_is_one_of_two_hundred_bars(bars: int, found: bool) -> None:
 
 
 def test_one_asset_and_days_are_not_run() -> None:
-    why = "not run: needs several assets, and bars shorter than a day: markets of one day close in turn"
+    why = "not run: needs several assets, and bars under a day: markets of one day close in turn"
     for symbols, step, notes in (("A", HOUR, [why]), ("AB", 86_400, [why]), ("AB", 86_399, [])):
         moves = np.random.default_rng(1).normal(size=(2, 300))
         market = {symbol: Returns(step * np.arange(300), moves["AB".index(symbol)]) for symbol in symbols}

@@ -13,7 +13,7 @@ from command_line import Vaiom, require_refusal
 
 from strategies import random_bars
 from vaiom.audit.proof import AuditConfig, Claim, Proof
-from vaiom.cli.run import _experiment
+from vaiom.cli.run import _experiment, _import
 from vaiom.events.build import CorpusConfig, build_corpus
 from vaiom.events.corpus import open_corpus
 from vaiom.events.splits import SplitConfig
@@ -115,6 +115,23 @@ def test_a_folder_of_bars_is_taken_too(vaiom: Vaiom, market: Path, tmp_path: Pat
     answer = ran.json()
     assert [each["symbol"] for each in answer["forecasts"]] == ["SIM01USD", "SIM02USD"]
     assert len(answer["verdict"]) > 3
+
+
+@pytest.mark.parametrize("other", ["csv", "named otherwise", "zoned"])
+def test_a_folder_with_other_files_than_bars_is_imported_whole(tmp_path: Path, other: str) -> None:
+    """Nothing in it is passed over."""
+    files, bars = tmp_path / "files", random_bars(60, 1)
+    write_symbol(files, "EURUSD", bars)
+    assert _import([files], tmp_path / "none", None) == files
+    if other == "csv":
+        bars.write_csv(files / "GBPUSD.csv")
+    elif other == "zoned":
+        bars.with_columns(pl.col("Datetime").dt.replace_time_zone("UTC")).write_parquet(files / "GBPUSD.parquet")
+    else:
+        bars.rename({"Datetime": "Date"}).write_parquet(files / "GBPUSD.parquet")
+    imported = read_bars(_import([files], tmp_path / "out", None))
+    assert [*imported] == ["EURUSD", "GBPUSD"]
+    assert imported["GBPUSD"]["Close"].equals(bars["Close"])
 
 
 @pytest.mark.usefixtures("unaudited")

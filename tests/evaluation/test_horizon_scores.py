@@ -34,7 +34,7 @@ from vaiom.events import horizons as events_horizons
 from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.horizons import at_horizon, next_sum
+from vaiom.events.horizons import at_horizon, fit_horizon, next_sum
 from vaiom.events.splits import SplitConfig
 from vaiom.experiments.refit import fit_horizons
 from vaiom.market.folder import read_bars
@@ -158,7 +158,8 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
     def made_up(seen: np.ndarray, inputs: Any, bars: int) -> np.ndarray:
         return np.random.default_rng(bars).dirichlet(np.arange(1, 17) % 9 + 1.0, len(seen))
 
-    horizons: Any = SimpleNamespace(fitted=SimpleNamespace(fits=[2, 300, 4]), probs=made_up)
+    fits = [fit_horizon(corpus, bars) for bars in (2, 300, 4)]
+    horizons: Any = SimpleNamespace(fitted=SimpleNamespace(fits=fits), probs=made_up)
     found = list(judge_horizons(model, horizons, corpus, split))
     assert [score.bars for score, _, _ in found] == [2, 4]
     before: dict[int, float] = {}
@@ -198,7 +199,7 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
 
 def test_horizons_of_the_sealed_split_need_its_name(tiny: TinyRuns) -> None:
     corpus, model = open_corpus(tiny.corpus), ModelPredictor.load(Run(tiny.runs[0]).best, "cpu")
-    fitted, even = SimpleNamespace(fits=[2]), lambda seen, *_: np.full((len(seen), 16), 1 / 16)
+    fitted, even = SimpleNamespace(fits=[fit_horizon(corpus, 2)]), lambda seen, *_: np.full((len(seen), 16), 1 / 16)
     horizons: Any = SimpleNamespace(fitted=fitted, probs=even)
     with pytest.raises(ConfigError, match="not opened by accident"):
         list(judge_horizons(model, horizons, corpus, "sealed"))

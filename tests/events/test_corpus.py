@@ -394,6 +394,26 @@ def test_assets_appended_one_after_another_end_as_a_full_build(built: Path, bars
     assert_same_data(open_corpus(corpus), open_corpus(built))
 
 
+def test_two_bars_around_a_weekend_have_no_timeframe_of_their_own(tmp_path: Path) -> None:
+    """Neither those of a new asset, though it is the first, nor new bars alone; bars that are too close are refused."""
+    days = pl.datetime_range(datetime(2020, 1, 1), datetime(2025, 5, 12), "1d", eager=True)
+    days = days.filter(days.dt.weekday() <= 5).alias("Datetime")
+    bars = {symbol: random_bars(len(days), seed).with_columns(days) for seed, symbol in enumerate(("CL", "GC"))}
+    friday = len(days) - 2
+    for symbol, frame in bars.items():
+        write_symbol(tmp_path / "early", symbol, frame[:friday])
+        write_symbol(tmp_path / "new", symbol, frame[friday:])
+    assert days[friday:].diff()[1] == timedelta(days=3)
+    corpus = build_corpus(tmp_path / "early", tmp_path / "corpus")
+    assert len(append_bars(tmp_path / "corpus", tmp_path / "new")) == len(corpus) + 4
+    write_symbol(tmp_path / "early", "AA", bars["CL"][friday:])
+    assert build_corpus(tmp_path / "early", tmp_path / "three").tokenizer.timeframe == "1d"
+    assert corpus_in_memory(read_bars(tmp_path / "early")).tokenizer.timeframe == "1d"
+    write_symbol(tmp_path / "close", "CL", random_bars(3, start=datetime(2025, 6, 2)))
+    with pytest.raises(DataError, match="another timeframe"):
+        append_bars(tmp_path / "corpus", tmp_path / "close")
+
+
 def test_appending_nothing_new_changes_nothing(copy: Path, bars: Path) -> None:
     before = (copy / "manifest.json").read_bytes()
     append_bars(copy, bars)
@@ -416,8 +436,9 @@ def test_appending_refuses_a_rewritten_history(copy: Path, bars: Path, tmp_path:
         Close=pl.when(pl.col("index") == row).then(pl.col("Close") * 1.001).otherwise("Close")
     )
     write_symbol(folder, "EURUSD", frame.drop("index"))
-    with pytest.raises(DataError, match="differ from the history"):
+    with pytest.raises(DataError, match="differ from the history") as refused:
         append_bars(copy, folder)
+    assert f"EURUSD.parquet, {frame['Datetime'][row]}\n" in str(refused.value)
 
 
 def test_appending_refuses_an_unknown_asset(copy: Path, tmp_path: Path) -> None:
@@ -449,14 +470,12 @@ def test_appended_bars_are_sources_and_what_a_killed_append_left_is_removed(bars
 def test_a_history_that_begins_earlier_or_lacks_a_bar_is_another_one(copy: Path, bars: Path, tmp_path: Path) -> None:
     frame = read_bars(bars)["USDJPY"]
     earlier = frame[:1].with_columns(pl.col("Datetime") - timedelta(hours=1))
-    for number, (wrong, where) in enumerate(
-        ((pl.concat([earlier, frame]), frame["Datetime"][0]), (frame.filter(pl.int_range(pl.len()) != 5_000), None))
-    ):
+    lacking = [
+        (pl.concat([frame[:row], frame[row + 1 :]]), frame["Datetime"][row]) for row in (1, 5_000, len(frame) - 2)
+    ]
+    for number, (wrong, where) in enumerate([(pl.concat([earlier, frame]), earlier["Datetime"][0]), *lacking]):
         write_symbol(tmp_path / str(number), "USDJPY", wrong)
-        words = (
-            "differ from the history" if where is None else rf"differ from the history[\s\S]*USDJPY.parquet, {where}"
-        )
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=rf"differ from the history[\s\S]*USDJPY.parquet, {where}"):
             append_bars(copy, tmp_path / str(number))
     row = 5_000
     spoiled = frame.with_columns(Close=pl.when(pl.int_range(pl.len()) == row).then(9.0).otherwise("Close"))

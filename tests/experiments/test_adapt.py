@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,11 +20,16 @@ from strategies import random_bars
 from training.tiny_runs import SPLITS
 from vaiom.audit.provenance import config_of, prove_repeat
 from vaiom.errors import CheckpointError, ConfigError, DataError
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.horizons import events_name
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.scores import read_events
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.experiments.refit import AS_IT_WAS, SHORT, STEPS_A_PASS, Adapted, adapt
+from vaiom.experiments.refit import AS_IT_WAS, SHORT, STEPS_A_PASS, Adapted, adapt, fit_horizons
+from vaiom.forecast.bars import MIN_BARS
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.vaiom import ASSET_TABLE
@@ -71,6 +77,44 @@ def test_a_corpus_like_a_model_has_its_buckets_and_its_own_assets(
     assert not build_corpus(new_bars, tmp_path / "own", CorpusConfig(splits=SPLITS)).tokenizer.has_buckets_of(theirs)
     # The folder says so itself: audits, appends and moved boundaries keep these buckets.
     assert build_corpus(new_bars, tmp_path / "again", config_of(open_corpus(corpus.path))).sha256 == corpus.sha256
+
+
+@pytest.fixture(scope="module")
+def with_horizons(trained: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("horizons") / "run"
+    shutil.copytree(trained.run, run)
+    fit_horizons(run, trained.corpus, (4, 8), device="cpu")
+    return run
+
+
+def test_horizons_of_other_assets_are_judged_as_they_are_served(with_horizons: Path, tmp_path: Path) -> None:
+    """An asset of a class that the model never saw, and one that has another number in its corpus."""
+    for seed, symbol in enumerate(("BTCUSD", "XAUUSD")):
+        write_symbol(tmp_path / "bars", symbol, random_bars(1_700, seed))
+    corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=with_horizons)
+    evaluate_run(with_horizons, corpus, VALIDATION, out=tmp_path / "out", device="cpu")
+    forecaster = package.Forecaster.load(with_horizons)
+    bars = package.read_bars(tmp_path / "bars")
+    for horizon in (1, 4, 8):
+        name = VALIDATION if horizon == 1 else events_name(VALIDATION, horizon)
+        events = read_events(tmp_path / "out", name)
+        assert set(events.symbols) == {*bars}
+        for symbol, served in forecaster.predict_all(dict(bars), horizon=horizon).items():
+            own = events.symbols == symbol
+            at = np.searchsorted(served.as_of, events.target_times[own]) - horizon
+            np.testing.assert_allclose(events.probs[own], served.probs[at], atol=1e-6)
+            close, last = np.log(bars[symbol]["Close"].to_numpy()), MIN_BARS - 1 + at
+            z = (close[last + horizon] - close[last]) / served.sigma[at]
+            np.testing.assert_array_equal(events.buckets[own], bucket_of(forecaster.at(horizon).edges, z))
+
+
+def test_heads_of_other_assets_than_the_models_are_refused(with_horizons: Path, corpus: Corpus) -> None:
+    """They would have other assets' scales; the heads that are there stay."""
+    before = Run(with_horizons).horizons.read_bytes()
+    with pytest.raises(DataError, match="own assets") as refused:
+        fit_horizons(with_horizons, corpus, (4,), device="cpu")
+    assert "got:      EURUSD FX, GBPJPY FX" in str(refused.value)
+    assert Run(with_horizons).horizons.read_bytes() == before
 
 
 def test_appended_bars_keep_the_buckets(trained: TinyRun, new_bars: Path, tmp_path: Path) -> None:

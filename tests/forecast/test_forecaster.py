@@ -19,7 +19,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.events.fields import inputs_of
 from vaiom.events.rows import bars_of
 from vaiom.forecast import torch_engine
-from vaiom.forecast.bars import MIN_BARS, coarsened, end_of_cut_bar
+from vaiom.forecast.bars import MIN_BARS, coarsened
 from vaiom.forecast.engine import TOLERANCE
 
 
@@ -285,13 +285,12 @@ def test_a_bar_that_is_not_over_is_noted(forecaster: Forecaster, minutes: int, s
 @pytest.mark.parametrize(("minutes", "cut"), [(60, False), (55, False), (54, True), (1, True)])
 def test_finer_bars_make_coarser_ones_and_say_where_the_last_is_cut(minutes: int, cut: bool) -> None:
     fine = random_bars(120 + minutes, start=datetime(2024, 1, 2), step=timedelta(minutes=1))
-    coarse = coarsened(fine, "EURUSD", "1h")
+    coarse, end = coarsened(fine, "EURUSD", "1h")
     assert coarse["Datetime"].to_list() == [datetime(2024, 1, 2, hour) for hour in range(3)]
     assert coarse["Close"][-1] == fine["Close"][-1]
-    assert end_of_cut_bar(fine, coarse, "1h") == (datetime(2024, 1, 2, 2, minutes) if cut else None)
+    assert end == (datetime(2024, 1, 2, 2, minutes) if cut else None)
     for same in (coarse, fine.head(1)):
-        assert coarsened(same, "EURUSD", "1h") is same
-        assert end_of_cut_bar(same, same, "1h") is None
+        assert coarsened(same, "EURUSD", "1h") == (same, None)
 
 
 def test_one_window_and_consecutive_ones_are_forecast_as_alone(tiny: TinyRun, forecaster: Forecaster) -> None:

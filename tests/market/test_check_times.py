@@ -130,12 +130,15 @@ def test_weeks_between_two_daylight_savings_miss_their_last_hour_at_most(spot: p
     assert gaps.longest_closures == ()
 
 
-def test_a_closure_is_found_across_its_weekend(spot: pl.Series) -> None:
-    stamps = on_clock(spot, "UTC")
-    closed = stamps.is_between(datetime(2022, 8, 5, 10), datetime(2022, 8, 8, 2))
+@pytest.mark.parametrize("minute", [0, 30])
+def test_a_closure_is_found_across_its_weekend(spot: pl.Series, minute: int) -> None:
+    """Also of bars that begin at :30, whose stamps it tells."""
+    stamps = on_clock(spot, "UTC").dt.offset_by(f"{minute}m")
+    closed = stamps.is_between(datetime(2022, 8, 5, 10, minute), datetime(2022, 8, 8, 2, minute))
     gaps, (finding,) = find_gaps(stamps.filter(~closed), HOUR)
     assert gaps.missing_bins == closed.sum() == finding.count
-    assert str(gaps.longest_closures[0]) == f"2022-08-05 10:00 to 2022-08-08 03:00 ({closed.sum()} bars)"
+    missing = f"2022-08-05 10:{minute:02d} to 2022-08-08 03:{minute:02d} ({closed.sum()} bars)"
+    assert str(gaps.longest_closures[0]) == missing
 
 
 def test_holidays_are_listed_but_no_finding(spot: pl.Series) -> None:

@@ -19,7 +19,7 @@ from market.price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import read_bars
 from vaiom.market.imports import import_files
-from vaiom.market.symbols import default_class, dollar_sign, find_pair, usual_price
+from vaiom.market.symbols import default_class, dollar_sign, find_pair, find_symbol, usual_price
 
 HEADER = "time,open,high,low,close,volume"
 STAMP = "%Y-%m-%d %H:%M"
@@ -242,6 +242,25 @@ def test_a_pattern_finds_the_symbol_in_every_name(tmp_path: Path) -> None:
         import_files(files, tmp_path / "other", symbol="NYSE_*")
     later = table(tmp_path / "BATS_AAPL, 60 (1).csv", some_bars(start=datetime(2019, 3, 1)))
     assert import_files([files[0], later], tmp_path / "two", symbol="BATS_*, *")["symbols"]["AAPL"]["rows"] == 60
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BRK.B.csv",
+        "BRK.B.csv.gz",
+        "BRK.B.TXT",
+        "BRK.B.zip",
+        "BRK.B.parquet",
+        "BRK-B.csv",
+        "BRK.dat",
+        "BTC_USDT.csv.zst",
+    ],
+)
+def test_a_dot_of_a_symbol_is_not_the_ending_of_a_file(name: str) -> None:
+    """Two classes of shares are two assets."""
+    expected = {"BRK.dat": "BRK", "BTC_USDT.csv.zst": "BTCUSDT"}
+    assert find_symbol("*", name) == expected.get(name, name[:5])
 
 
 @pytest.mark.parametrize(

@@ -382,9 +382,7 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     """An asset stamped hours early tells the others' future: it then moves with them at a lag and not at once."""
     symbols, moves = list(returns), [each.moves() for each in returns.values()]
     if len(moves) < 2 or _median_step(moves) >= 86_400:
-        proof.notes.append(
-            "not run: needs several assets, and bars shorter than a day: markets of one day close in turn"
-        )
+        proof.notes.append("not run: needs several assets, and bars under a day: markets of one day close in turn")
         return
     stamps = np.unique(np.concatenate([each.seconds for each in moves]))
     sizes = np.zeros((len(moves), len(stamps)), np.float32)

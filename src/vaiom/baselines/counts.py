@@ -84,5 +84,4 @@ def log_evidence(counts: Floats, prior: Floats) -> float:
     cells = counts.reshape(-1, counts.shape[-1])
     cells = cells[cells.any(axis=-1)]
     totals = math.lgamma(prior.sum()) - _log_gamma(prior.sum() + cells.sum(axis=-1))
-    parts = _log_gamma(prior + cells) - _log_gamma(prior)
-    return float(totals.sum() + parts.sum())
+    return float(totals.sum() + (_log_gamma(prior + cells) - _log_gamma(prior)).sum())

@@ -109,8 +109,7 @@ class Garch:
                 if len(near):
                     sums = np.sort(np.abs(weights @ path))
                     within[near] += share[share > 0][:, None] * (np.searchsorted(sums, standard[near]) / _PATHS)
-        below = 0.5 + 0.5 * np.sign(bounds) * within
-        return smooth(_PATHS * np.diff(below, axis=1))
+        return smooth(_PATHS * np.diff(0.5 + 0.5 * np.sign(bounds) * within, axis=1))
 
 
 class GarchT(Baseline):

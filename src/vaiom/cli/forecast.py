@@ -47,21 +47,22 @@ def forecast(
 ) -> Answer:
     """Forecast the next bar of price files with a model that comes with the package."""
     forecaster = vaiom.Forecaster.load(model, device)
-    from vaiom.forecast.bars import coarsened, end_of_cut_bar
+    from vaiom.forecast.bars import coarsened
     from vaiom.market.check import check_bars
     from vaiom.market.formats.table import Options
     from vaiom.market.imports import read_files
 
     with progress_bar("reading") as progress:
         read, entries = read_files(files, Options(symbol=symbol, utc=True, repair=True), progress=progress)
-    timeframe = forecaster.tokenizer.timeframe
-    frames = {name: coarsened(bars, name, timeframe) for name, bars in read.items()}
+    coarse = {name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()}
+    frames = {name: bars for name, (bars, _) in coarse.items()}
     dists = forecaster.predict(frames, now=now).values()
     notes = [
         describe_quality(name, check_bars(name, frames[name]).findings, entries[name]["repairs"]) for name in frames
     ]
-    ends = {name: end_of_cut_bar(bars, frames[name], timeframe) for name, bars in read.items()}
-    notes += [f"{name}: unfinished: the last bar has prices until {end} only" for name, end in ends.items() if end]
+    notes += [
+        f"{name}: unfinished: the last bar has prices until {end} only" for name, (_, end) in coarse.items() if end
+    ]
     if plot:
         _draw(list(dists), plot)
     return describe_forecasts(forecaster, list(dists), [note for note in notes if note])

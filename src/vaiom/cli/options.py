@@ -46,8 +46,7 @@ def parse_date(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        expected = "YYYY-MM-DD, or YYYY-MM-DDTHH:MM"
-        raise ConfigError("not a date", expected=expected, got=repr(text)) from error
+        raise ConfigError("not a date", expected="YYYY-MM-DD, or YYYY-MM-DDTHH:MM", got=repr(text)) from error
     if moment.tzinfo is not None:
         raise ConfigError("dates are written without an offset", expected="YYYY-MM-DD", got=repr(text))
     return moment

@@ -107,11 +107,12 @@ def demo(
 
 def _import(files: Sequence[Path], out: Path, symbol: str | None) -> Path:
     """Import the files into a bar folder, unless they are one; an earlier run here must have had the same files."""
+    from vaiom.market.folder import holds_bars
     from vaiom.market.imports import import_files, list_files
 
-    bars, record = out / "bars", out / "files.json"
-    is_folder = len(files) == 1 and any(files[0].glob("*.parquet"))
-    hashes = {str(file.resolve()): sha256_file(file) for file in list_files(files)}
+    bars, record, listed = out / "bars", out / "files.json", list_files(files)
+    is_folder = len(files) == 1 and all(file.parent == files[0] and holds_bars(file) for file in listed)
+    hashes = {str(file.resolve()): sha256_file(file) for file in listed}
     if not record.exists():
         if not is_folder:
             with progress_bar("importing") as progress:

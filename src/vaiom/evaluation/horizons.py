@@ -23,6 +23,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
 from vaiom.events.corpus import Corpus
 from vaiom.events.distribution import ReturnDistributions
+from vaiom.events.fields import UNKNOWN_ASSET
 from vaiom.events.horizons import HorizonCorpus, at_horizon
 from vaiom.events.splits import SEALED
 from vaiom.model.heads import return_log_probs
@@ -75,19 +76,22 @@ def judge_horizons(
 ) -> Iterator[tuple[HorizonScore, ScoredEvents, Rows]]:
     """Score every horizon on its own events of a split; yields the score, the events and their rows."""
     network, config = model.checkpoint.model, model.checkpoint.config
-    views = [at_horizon(corpus, fit) for fit in horizons.fitted.fits]
+    seen_as = model.read(corpus)
+    # Baselines and labels count the corpus's own assets, the model those that it was trained on.
+    ids = [UNKNOWN_ASSET, *map(seen_as.tokenizer.asset_id, corpus.tokenizer.symbols)]
+    views = [at_horizon(corpus, fit.renumbered(ids)) for fit in horizons.fitted.fits]
     rows = [view.endpoints(split, config.history, unseal=unseal == SEALED) for view in views]
     # Every bar that a target spans: the one-bar forecasts along the way are compared with the direct one.
     spans = [(own[:, None] + np.arange(view.horizon)).ravel() for own, view in zip(rows, views, strict=True)]
     steps = np.unique(np.concatenate(spans))
-    hidden = hidden_states(network, corpus, steps, model.device)
+    hidden = hidden_states(network, seen_as, steps, model.device)
     with torch.inference_mode():
         one = return_log_probs(network.heads(hidden)).double().exp().cpu().numpy()
         seen = hidden.float().cpu().numpy()
     served = served_distributions(corpus, steps, one)
     low, high = served.interval(0.9)
     variance, narrower = served.std() ** 2, high - low
-    inputs = corpus.inputs(config)
+    inputs = seen_as.inputs(config)
     for view, own in zip(views, rows, strict=True):
         if not len(own):
             continue

@@ -84,9 +84,7 @@ FIELDS = (
     # The paper's continuous schema.
     Field("ret_z", "cont", "return / sigma20_prev", "<f4", lambda s: s.log_ret / s.sigma20_prev, signed=True),
     Field("gap_z", "cont", "gap / its scale", "<f4", lambda s: s.log_gap / s.sigma_gap20_prev, signed=True),
-    Field(
-        "relative_log_vol", "cont", "ln(sigma20 / sigma120)", "<f4", lambda s: np.log(s.sigma20) - np.log(s.sigma120)
-    ),
+    Field("relative_log_vol", "cont", "ln(sigma20/sigma120)", "<f4", lambda s: np.log(s.sigma20) - np.log(s.sigma120)),
     Field("sigma_through_t", "cont", "sigma20", "<f8", lambda s: s.sigma20, column="sigma20"),
     Field("years_since_2000_norm", "cont", "the year's place among the 64 that have one"),
     *(
@@ -293,8 +291,7 @@ def read_others(
         np.multiply(counted, values, out=sides[:, 0, index])
         np.multiply(counted, weight, out=sides[:, 1, index])
     sums, weights = np.subtract(sum(sides), sides, out=sides).swapaxes(0, 1)
-    means = to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0))
-    return dict(zip(symbols, means, strict=True))
+    return dict(zip(symbols, to_half(np.where(weights > 0, sums / np.maximum(weights, 1), 0.0)), strict=True))
 
 
 # From stored columns to inputs.

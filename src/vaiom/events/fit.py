@@ -89,8 +89,7 @@ class Tokenizer:
 
     def class_id(self, symbol: str) -> int:
         """The position of its class in `class_names`; an unknown asset gets its default class, or the first."""
-        known = dict(zip(self.symbols, self.classes, strict=True))
-        name = known.get(symbol, default_class(symbol))
+        name = dict(zip(self.symbols, self.classes, strict=True)).get(symbol, default_class(symbol))
         return self.class_names.index(name) if name in self.class_names else 0
 
     @cached_property
@@ -149,11 +148,8 @@ def fit_on_train(
 
     def pooled(name: str, bad: np.uint8 | int = 0) -> Floats:
         """The sorted finite values of a quantity at the Train events of all assets."""
-        parts = []
-        for asset in map(own_values, symbols):
-            values = asset[name][1:][events_of(asset, bad)]
-            parts.append(values[np.isfinite(values)])
-        values = np.concatenate(parts)
+        parts = (asset[name][1:][events_of(asset, bad)] for asset in map(own_values, symbols))
+        values = np.concatenate([part[np.isfinite(part)] for part in parts])
         values.sort()
         return values
 
@@ -194,8 +190,7 @@ def fit_signed_edges(ordered: Floats) -> Edges:
     """Fixed tail cutoffs and quantiles of the sorted values strictly between the inner pair; repeats collapse."""
     inner = min(np.abs(TAIL_CUTOFFS))
     inside = ordered[ordered.searchsorted(-inner, "right") : ordered.searchsorted(inner)]
-    quantiles = _quantiles(inside, INTERIOR_QUANTILES)
-    return np.unique(np.concatenate([[-np.inf, np.inf], TAIL_CUTOFFS, quantiles]))
+    return np.unique(np.concatenate([[-np.inf, np.inf], TAIL_CUTOFFS, _quantiles(inside, INTERIOR_QUANTILES)]))
 
 
 def fit_regime_edges(values: Floats) -> Edges:
@@ -205,8 +200,7 @@ def fit_regime_edges(values: Floats) -> Edges:
 
 def bucket_of(edges: Edges, values: Floats) -> npt.NDArray[np.uint8]:
     """The j with edges[j-1] < value <= edges[j]; non-finite values get 0."""
-    ids = edges[1:-1].searchsorted(values) + 1
-    return where(np.isfinite(values), ids, 0).astype(np.uint8)
+    return where(np.isfinite(values), edges[1:-1].searchsorted(values) + 1, 0).astype(np.uint8)
 
 
 def _quantiles(values: Floats, levels: tuple[float, ...]) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -64,6 +64,10 @@ class Horizon:
         """(N,) scales of rows with these asset ids, 0 where sigma20 is undefined."""
         slots = slot_of_week(columns["timestamp"], self.timeframe)
         return np.asarray(columns["sigma20"] * (math.sqrt(self.bars) * self.slot_scale[assets, slots]))
+
+    def renumbered(self, ids: list[int]) -> Horizon:
+        """For a corpus whose asset k has the id `ids[k]` here."""
+        return replace(self, zero_share=tuple(self.zero_share[each] for each in ids), slot_scale=self.slot_scale[ids])
 
 
 def of_next_bar(tokenizer: Tokenizer) -> Horizon:

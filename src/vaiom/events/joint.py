@@ -179,8 +179,7 @@ class JointDistribution:
     def portfolio(self, positions: Mapping[str, float], n: int = DRAWS, seed: int = 0) -> Portfolio:
         """Profit and loss of amounts of money in some of the assets, negative if short."""
         amounts = _finite(positions, "an amount of money", 1e100)
-        at = self._at(list(amounts))
-        profits = np.array(list(amounts.values())) * np.expm1(self.sample(n, seed)[:, at])
+        profits = np.array(list(amounts.values())) * np.expm1(self.sample(n, seed)[:, self._at(list(amounts))])
         return Portfolio(positions=amounts, profits=profits, notes=self.notes)
 
     def _at(self, symbols: list[str]) -> list[int]:

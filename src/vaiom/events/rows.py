@@ -47,7 +47,7 @@ def bars_of(frame: pl.DataFrame, where: object = None) -> Bars:
         row = int(unstorable.argmax())
         problem, where = "a bar's stamp cannot be stored", f"{where}, row {row + 1}"
         expected, got = "whole seconds between 1970 and 2106", frame["Datetime"][row]
-        fix = "resample the bars with `vaiom data resample`, or check how the stamps were parsed"
+        fix = "leave the bar out, or check how its stamp was parsed; `vaiom data resample` makes whole seconds"
         raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
     return Bars(seconds, *(frame[name].cast(pl.Float64).to_numpy() for name in NUMBER_COLUMNS))
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from vaiom.errors import ConfigError
+from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows, require_tokenizer, seen_by
@@ -54,9 +54,14 @@ def fit_horizons(
     """Train heads for sums of the next bars into a run's folder; options are those of `train_horizons`."""
     checkpoint = load_checkpoint(Run(run).best)
     own = seen_by(checkpoint, corpus) if checkpoint.provenance.purpose == USE else corpus
+    require_tokenizer(own, checkpoint)
+    fits = (checkpoint.tokenizer, own.tokenizer)
+    expected, got = (", ".join(map(" ".join, zip(fit.symbols, fit.classes, strict=True))) for fit in fits)
+    if got != expected:
+        problem, fix = "heads are of a model's own assets", "`vaiom train CORPUS --from RUN`, then horizons of that run"
+        raise DataError(problem, where=own.path, expected=expected, got=got, fix=fix)
     if own is not corpus:
         _record_looks(corpus, own, checkpoint, run.name)
-    require_tokenizer(own, checkpoint)
     heads = train_horizons(checkpoint, own, horizons, device=resolve_device(device), **options)
     heads.save(Run(run).horizons)
     return heads.fitted

@@ -65,21 +65,13 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
     return bars
 
 
-def coarsened(bars: pl.DataFrame, symbol: str, timeframe: str) -> pl.DataFrame:
-    """An asset's bars resampled to a model's timeframe if they are finer."""
-    seen = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS))
-    finer = seen is not None and seen < timeframe_of(timeframe)
-    return resample(bars, timeframe, where=Path(f"bars of {symbol}")) if finer else bars
-
-
-def end_of_cut_bar(bars: pl.DataFrame, coarse: pl.DataFrame, timeframe: str) -> datetime | None:
-    """When the finer bars of the last coarse one end, if they leave out a tenth of it or more."""
-    if coarse is bars:
-        return None
+def coarsened(bars: pl.DataFrame, symbol: str, timeframe: str) -> tuple[pl.DataFrame, datetime | None]:
+    """An asset's bars at a model's timeframe, resampled if finer; when they end, if a tenth of the last is missing."""
     step, whole = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
-    assert step is not None  # else nothing was resampled
-    end: datetime = bars["Datetime"][-1] + step
-    return end if coarse["Datetime"][-1] + whole - end >= whole / 10 else None
+    if step is None or step >= whole:
+        return bars, None
+    coarse, end = resample(bars, timeframe, where=Path(f"bars of {symbol}")), bars["Datetime"][-1] + step
+    return coarse, end if coarse["Datetime"][-1] + whole - end >= whole / 10 else None
 
 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:

@@ -160,6 +160,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     seconds = stamps.dt.epoch("s").to_numpy()
     origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
     bins = np.unique((seconds - origin) // bin_seconds)
+    phase = int(np.bincount((seconds - origin) % bin_seconds).argmax())  # 1,800 for hours that begin at :30
     if len(bins) < (bins[-1] - bins[0]) / 100:
         # So sparse that a stamp must be wrong: the smaller side of the widest step is reported.
         after = int(np.diff(seconds).argmax()) + 1
@@ -180,7 +181,7 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     closures = []
     for first, last in zip(*findings.find_runs(missing), strict=True):
         numbers = (int(expected[first]), int(expected[last]) + 1)
-        start, end = (_EPOCH + timedelta(seconds=origin + number * bin_seconds) for number in numbers)
+        start, end = (_EPOCH + timedelta(seconds=origin + phase + number * bin_seconds) for number in numbers)
         closures.append(Closure(start=start, end=end, bins=int(last - first) + 1, holiday=_is_holiday(start, end)))
     closures.sort(key=lambda closure: -closure.bins)
     fewest = max(2, 6 * HOUR / bin_seconds)

@@ -29,6 +29,7 @@ _FEWEST_OTHERS = 4  # a correct row often spans the range of fewer
 _COVERS = 0.9
 """Share of the range of a period's other rows: the extremes of a bar of another feed differ by spreads."""
 _NEIGHBOURS = 20
+_FEWEST_TICKS, _TICK_ROWS = 3.5, 501
 
 
 class Severity(StrEnum):
@@ -245,9 +246,12 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
     others_range = pl.col("top") - pl.col("bottom")
     # Next to a weekend or a holiday too few rows of the period are left to judge by.
     enough = pl.max_horizontal(pl.lit(_FEWEST_OTHERS), pl.col("num").median() / 2)
+    # The range of a few steps of the price, as of cheap shares, is that of many single rows.
+    move = high.diff().abs()
+    tick = pl.when(move > 1e-9 * high).then(move).rolling_min(_TICK_ROWS, min_samples=1, center=True).fill_null(0.0)
     # Feeds differ in volume: a quarter of the others' sum is heavy, or with few others that of four average rows.
     heavy = pl.max_horizontal(pl.lit(0.25), 4 / pl.col("num")) * pl.col("weight")
-    return compared.filter((pl.col("num") >= enough) & (others_range > 0)).select(
+    return compared.filter((pl.col("num") >= enough) & (others_range > _FEWEST_TICKS * tick)).select(
         "row",
         clock_time=pl.col("seconds") % period,
         coverage=overlap / others_range,

@@ -193,6 +193,13 @@ def read_stamps(path: Path) -> pl.Series:
     return (frame if len(frame) and frame.schema == {"Datetime": STAMP} else read_file(path))["Datetime"]
 
 
+def holds_bars(path: Path) -> bool:
+    """Whether a file is as a bar folder has it, by its name and schema."""
+    with readable_parquet(path):
+        schema = pl.read_parquet_schema(path) if path.suffix == ".parquet" else {}
+    return {*PRICE_COLUMNS} <= {*schema} and getattr(schema.get("Datetime"), "time_zone", "") is None
+
+
 def count_bars(path: Path) -> int:
     """The number of bars in a file, from its metadata."""
     with readable_parquet(path):

@@ -22,6 +22,7 @@ _CLASS_PATTERNS = {
 _PAIR = re.compile(
     r"(?<![a-z])(?:([a-z\d]{2,8}?)[-_/. ]?(USD[CT])|([a-z]{3,4}?)[-_/. ]?([a-z]{3}))(?![a-z](?!\d))", re.IGNORECASE
 )
+_ENDING = r"(?i:(\.(bi5|csv|gz|json|parquet|tsv|txt|zip|zst))+|\.\w+)"
 _DOLLARS = {
     **{"USD": 1.0, "EUR": 1.15, "GBP": 1.45, "AUD": 0.75, "NZD": 0.65, "CAD": 0.78, "CHF": 0.95, "JPY": 0.0085},
     **{"SGD": 0.7, "HKD": 0.128, "CNY": 0.145, "CNH": 0.145, "SEK": 0.12, "NOK": 0.12, "DKK": 0.15},
@@ -39,7 +40,7 @@ def find_pair(text: str) -> str | None:
 def find_symbol(pattern: str, name: str) -> str | None:
     """The part of a file name at the first `*` of a pattern: `BATS_*, *` finds AAPL in `BATS_AAPL, 60.csv`."""
     first, *rest = map(re.escape, pattern.split("*"))
-    match = re.fullmatch(rf"{first}(.+?){'.*'.join(rest)}(\.\w+)*", name)
+    match = re.fullmatch(rf"{first}(.+?){'.*'.join(rest)}{_ENDING}?", name)
     return (find_pair(match[1]) or match[1]) if match else None
 
 

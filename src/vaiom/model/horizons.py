@@ -83,8 +83,7 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
     """Load the heads of this very model, or raise an error that says why they cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
-        known = {name: header[name] for name in FittedHorizons.__dataclass_fields__}
-        fitted = from_json(FittedHorizons, known)
+        fitted = from_json(FittedHorizons, {name: header[name] for name in FittedHorizons.__dataclass_fields__})
         num_fields, outputs = card.config.num_continuous, len(fitted.fits) * NUM_RETURN_BUCKETS
         shapes = {"first.weight": (WIDTH, card.config.width + num_fields), "first.bias": (WIDTH,)}
         shapes |= {"second.weight": (outputs, WIDTH), "second.bias": (outputs,)}

@@ -104,8 +104,7 @@ class Truth:
 
     def mass(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
         """P(lower < next close <= upper), bounds in ticks (n, J), infinities allowed."""
-        by_state = self.mass_by_state(rows, lower, upper)
-        return np.asarray(np.einsum("njk,nk->nj", by_state, self.weights[rows]))
+        return np.asarray(np.einsum("njk,nk->nj", self.mass_by_state(rows, lower, upper), self.weights[rows]))
 
     def mass_by_state(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
         """As `mass`, given each hidden state at the next bar, shape (n, J, K)."""
