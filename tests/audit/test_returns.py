@@ -88,7 +88,7 @@ def test_days_follow_each_other_around_the_world() -> None:
     }
     proof = prove_lead_lag(days)
     assert proof.verdict == NOT_RUN
-    assert "bars shorter than a day" in proof.notes[0]
+    assert "bars under a day" in proof.notes[0]
 
 
 def test_an_asset_that_follows_itself_is_ahead_of_nobody() -> None:
