@@ -265,8 +265,10 @@ def scores_of(pit: Floats, degrees: float | None = None) -> Floats:
     """Quantiles of the Student-t distribution, or of the normal one without degrees."""
     from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
 
-    # SciPy gives plus infinity for the lowest levels of all.
-    return np.asarray(ndtri(pit) if degrees is None else np.where(pit < 1e-99, -np.inf, stdtrit(degrees, pit)))
+    if degrees is None:
+        return np.asarray(ndtri(pit))
+    # At both ends SciPy gives infinities of the other sign, or NaN in older versions.
+    return np.where((pit < 1e-99) | (pit == 1), np.copysign(np.inf, pit - 0.5), stdtrit(degrees, pit))
 
 
 def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) -> float:
