@@ -140,7 +140,7 @@ class Corpus:
     @cached_property
     def target_timestamps(self) -> npt.NDArray[np.datetime64]:
         """Left edge of the next bar; NaT on an asset's last row."""
-        return self._next(self.timestamps, np.datetime64("NaT"))
+        return self._next(self.timestamps, np.datetime64("NaT", "s"))
 
     @cached_property
     def log_ret_next(self) -> npt.NDArray[np.float64]:

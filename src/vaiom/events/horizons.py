@@ -191,7 +191,7 @@ class HorizonCorpus(Corpus):
     @cached_property
     def target_timestamps(self) -> npt.NDArray[np.datetime64]:
         """Left edge of the last bar of the sum; NaT if it is not known yet."""
-        out = np.full(len(self), np.datetime64("NaT"), self.timestamps.dtype)
+        out = np.full(len(self), np.datetime64("NaT", "s"), self.timestamps.dtype)
         for rows in self.asset_slices.values():
             out[rows.start : max(rows.start, rows.stop - self.horizon)] = self.timestamps[rows][self.horizon :]
         return out
