@@ -274,6 +274,10 @@ def test_options_that_make_no_sense(vaiom: Vaiom, market: Path, tmp_path: Path, 
     assert listing(market) == bars_before
 
 
+def test_a_seed_is_one_that_random_numbers_can_have(vaiom: Vaiom, tmp_path: Path) -> None:
+    require_refusal(vaiom("horizons", tmp_path, "--seed", 2**64), "--seed", "18446744073709551616")
+
+
 @pytest.mark.parametrize("command", ["evaluate", "horizons", "dependence"])
 def test_a_run_that_is_not_there_is_not_blamed_on_its_corpus(vaiom: Vaiom, tmp_path: Path, command: str) -> None:
     require_refusal(vaiom(command, tmp_path / "typo"), "no such run", "typo", "check the path", "--corpus")
