@@ -275,7 +275,9 @@ def test_options_that_make_no_sense(vaiom: Vaiom, market: Path, tmp_path: Path, 
 
 
 def test_a_seed_is_one_that_random_numbers_can_have(vaiom: Vaiom, tmp_path: Path) -> None:
-    require_refusal(vaiom("horizons", tmp_path, "--seed", 2**64), "--seed", "18446744073709551616")
+    ran = vaiom("horizons", tmp_path, "--seed", 2**64)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--seed" in ran.err
 
 
 @pytest.mark.parametrize("command", ["evaluate", "horizons", "dependence"])
