@@ -274,6 +274,12 @@ def test_options_that_make_no_sense(vaiom: Vaiom, market: Path, tmp_path: Path, 
     assert listing(market) == bars_before
 
 
+def test_a_seed_is_one_that_random_numbers_can_have(vaiom: Vaiom, tmp_path: Path) -> None:
+    ran = vaiom("horizons", tmp_path, "--seed", 2**64)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--seed" in ran.err
+
+
 @pytest.mark.parametrize("command", ["evaluate", "horizons", "dependence"])
 def test_a_run_that_is_not_there_is_not_blamed_on_its_corpus(vaiom: Vaiom, tmp_path: Path, command: str) -> None:
     require_refusal(vaiom(command, tmp_path / "typo"), "no such run", "typo", "check the path", "--corpus")

@@ -276,6 +276,12 @@ def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
     words = ["--split", "sealed", "--unseal", "sealed", "--only", "frequency", "--context", context, "--json"]
     scored = vaiom(monkeypatch, capsys, "baselines", place / "corpus", "--out", place / "b", *words)
     assert json.loads(scored.out)["events"] == json.loads(ran.out)["num_events"]
+    # All splits that a run was judged on, the sealed one only where it is named.
+    Run(place / "seed17").evaluation("validation").touch()
+    words = ["baselines", place / "corpus", "--out", place / "b", "--only", "frequency", "--for", place / "seed17"]
+    assert "pass --unseal sealed" in vaiom(monkeypatch, capsys, *words).err
+    made = vaiom(monkeypatch, capsys, *words, "--unseal", "sealed", "--json")
+    assert list(json.loads(made.out)["splits"]) == ["sealed", "validation"]
 
 
 def test_it_works_where_only_numpy_and_pytorch_are(place: Path) -> None:

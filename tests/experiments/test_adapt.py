@@ -18,20 +18,24 @@ from cli.command_line import Vaiom, require_refusal
 from forecast.forecast_runs import TinyRun, tiny_run
 from strategies import random_bars
 from training.tiny_runs import SPLITS
+from vaiom.audit.audit import audit_path
+from vaiom.audit.proof import FAILED, AuditConfig
 from vaiom.audit.provenance import config_of, prove_repeat
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizons import events_name
+from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.evaluation.scores import read_events
+from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.experiments.refit import AS_IT_WAS, SHORT, STEPS_A_PASS, Adapted, adapt, fit_horizons
+from vaiom.experiments.refit import AS_IT_WAS, SHORT, STEPS_A_PASS, Adapted, adapt, fit_horizons, refit
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
+from vaiom.model.horizons import load_horizons
 from vaiom.model.vaiom import ASSET_TABLE
 from vaiom.run import Run
 from vaiom.training.experiment import experiment_of_checkpoint
@@ -201,6 +205,96 @@ def test_where_no_step_is_better_the_weights_as_they_were_are_selected(
     changed = [name for name, each in made.model.state_dict().items() if not torch.equal(each, before[name])]
     assert changed == [ASSET_TABLE]
     assert Run(tmp_path / "run").saved_steps()[-1] == 4  # patience ended it
+    # The log has a line of them, also after resuming, and the audit takes the selection for what it is.
+    assert vaiom(*words, *ruinous, "--resume").code == 0
+    assert list(Run(tmp_path / "run").validation_bits()) == [0, 2, 4]
+    assert Run(tmp_path / "run").read_metrics()[0].keys() == {"step", "validation_bits", "seconds"}
+    assert vaiom("evaluate", tmp_path / "run", "--device", "cpu").code == 0
+    assert vaiom("report", tmp_path / "run").code == 0
+    proofs = vaiom("audit", tmp_path / "run", "--json").json()["proofs"]
+    assert [proof["findings"] for proof in proofs if proof["verdict"] == FAILED] == []
+    # Stopped before its first step, it begins again with one such line.
+    shutil.rmtree(Run(tmp_path / "run").checkpoints)
+    assert vaiom(*words, *ruinous, "--resume").code == 0
+    assert list(Run(tmp_path / "run").validation_bits()) == [0, 2, 4]
+    assert len(Run(tmp_path / "run").read_metrics()) == 3
+
+
+def test_runs_to_compare_with_are_refused_before_training(trained: TinyRun, corpus: Corpus, tmp_path: Path) -> None:
+    for against in (tmp_path / "none", corpus.path):
+        with pytest.raises(CheckpointError, match="no such checkpoint"):
+            adapt(corpus, trained.run, tmp_path / "run", settings=SETTINGS, against=[against], device="cpu")
+    train_end = SPLITS.validation[0] + timedelta(days=1)
+    later = replace(SPLITS, train_end=train_end, validation=SPLITS.tests[0], tests=(), seal=SPLITS.tests[0][1])
+    ahead = package.build_corpus(trained.bars, tmp_path / "later", like=trained.run, splits=later)
+    adapt(ahead, trained.run, tmp_path / "ahead", settings=SETTINGS, device="cpu")
+    with pytest.raises(DataError, match="was trained on targets of this split"):
+        adapt(corpus, trained.run, tmp_path / "run", settings=SETTINGS, against=[tmp_path / "ahead"], device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_longer_context_is_compared_where_it_has_its_history(trained: TinyRun, tmp_path: Path) -> None:
+    """An asset that begins in Validation: its first events lie within the longer context."""
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(1_700, 0))
+    write_symbol(tmp_path / "bars", "GBPJPY", random_bars(300, 1, start=SPLITS.validation[0]))
+    corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
+    wide = experiment_of_checkpoint(load_checkpoint(Run(trained.run).best)).with_changes(context=100)
+    package.train(corpus, tmp_path / "wide", experiment=wide, device="cpu")
+    names = {"settings": SETTINGS, "against": [tmp_path / "wide"], "device": "cpu"}
+    found = adapt(corpus, trained.run, tmp_path / "run", **names)
+    rows = corpus.endpoints(VALIDATION, 100)
+    assert len(rows) < len(corpus.endpoints(VALIDATION, load_checkpoint(Run(found.run).best).config.history))
+    models = (ModelPredictor.load(Run(run).best, "cpu") for run in (tmp_path / "run", tmp_path / "wide"))
+    own, theirs = (event_bits(each.predict_proba(corpus, rows), corpus.target_return[rows]).mean() for each in models)
+    assert found.gains[str(tmp_path / "wide")].gain_bits == pytest.approx(theirs - own)
+
+
+def test_weights_that_a_killed_run_left_are_replaced(
+    trained: TinyRun, corpus: Corpus, adapted: Adapted, tmp_path: Path
+) -> None:
+    """It was killed after it had copied its own, before it began."""
+    (tmp_path / "run").mkdir()
+    shutil.copy(Run(trained.run).best, Run(tmp_path / "run").start)
+    adapt(corpus, adapted.run, tmp_path / "run", settings=SETTINGS, device="cpu")
+    made = load_checkpoint(Run(tmp_path / "run").best).provenance
+    assert load_checkpoint(Run(tmp_path / "run").start).sha256 == made.start_sha256
+    assert made.start_sha256 == load_checkpoint(Run(adapted.run).best).sha256
+
+
+def test_heads_are_fitted_under_the_boundaries_of_their_model(
+    trained: TinyRun, with_horizons: Path, tmp_path: Path
+) -> None:
+    """Under later ones they would learn from what the model holds out."""
+    later = replace(SPLITS, train_end=SPLITS.tests[0][0], validation=SPLITS.tests[0], tests=(), seal=SPLITS.seal)
+    corpus = package.build_corpus(trained.bars, tmp_path / "corpus", like=trained.run, splits=later)
+    run = Path(shutil.copytree(with_horizons, tmp_path / "run"))
+    fitted = fit_horizons(run, corpus, (4, 8), device="cpu")
+    expected = load_horizons(Run(with_horizons).horizons, load_checkpoint(Run(run).best)).fitted
+    assert fitted.validation_bits == pytest.approx(expected.validation_bits)
+    assert [each.edges.tolist() for each in fitted.fits] == [each.edges.tolist() for each in expected.fits]
+
+
+def test_a_refit_goes_on_from_the_same_weights(trained: TinyRun, tmp_path: Path) -> None:
+    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
+        write_symbol(tmp_path / "bars", symbol, random_bars(6_500, seed))
+    corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
+    adapt(corpus, trained.run, tmp_path / "run", settings=SETTINGS, device="cpu")
+    made = load_checkpoint(Run(refit(tmp_path / "run", corpus, tmp_path / "refit", device="cpu").run).best)
+    start = load_checkpoint(Run(trained.run).best)
+    assert made.provenance.start_sha256 == load_checkpoint(Run(tmp_path / "refit").start).sha256 == start.sha256
+    before, after = (each.model.state_dict()["heads.projection.weight"] for each in (start, made))
+    assert (after - before).abs().max() < 0.01 < before.abs().max()
+    config = AuditConfig(cuts=1, rare_cuts=0, baselines=("frequency",))
+    proofs = audit_path(tmp_path / "refit", corpus=tmp_path / "corpus", bars=tmp_path / "bars", config=config)
+    assert [proof.findings for proof in proofs if proof.verdict == FAILED] == []
+    assert prove_repeat(tmp_path / "refit", corpus, full=True).verdict == "passed"
+    # Buckets that are fitted anew are not those of the weights: refused before it counts as a look.
+    adapt(trained.corpus, trained.run, tmp_path / "other", settings=SETTINGS, device="cpu")
+    own = build_corpus(tmp_path / "bars", tmp_path / "own", CorpusConfig(splits=SPLITS))
+    with pytest.raises(CheckpointError, match="--like"):
+        refit(tmp_path / "other", own, tmp_path / "none", device="cpu")
+    assert not (tmp_path / "none").exists()
+    assert read_ledger(own) == []
 
 
 def test_a_broken_run_goes_on_to_the_same_end_and_is_repeatable(

@@ -67,6 +67,7 @@ def test_counting_agrees_with_a_model_that_is_there() -> None:
         ({"num_states": 0}, "num_states"),
         ({"positions": "rotary", "num_heads": 128}, "even width"),
         ({"attention_window": 8}, "needs rotary positions"),
+        ({"attention_window": 8, "positions": "rotary", "backbone": "gru"}, "needs backbone=decoder"),
         ({"positions": "rotary", "attention_window": 130}, "context of 512 is less than the 517 rows"),
         ({"input": "cont", "asset_dropout": 0.1}, "asset_dropout needs input=hybrid"),
         ({"input": "disc", "cross_dropout": 0.1}, "cross_dropout needs input=hybrid"),

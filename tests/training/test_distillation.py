@@ -112,6 +112,18 @@ def test_a_run_that_was_stopped_goes_on_with_whoever_it_was(
     assert_same_tensors(state_of(out, 8), state_of(run, 8))
 
 
+@pytest.mark.parametrize("other", [{"steps": 12}, {"patience": 1}])
+def test_teachers_are_not_trained_further_under_their_student(
+    corpus: Corpus, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """The whole run would be none that its settings describe."""
+    train(corpus, STUDENT, tmp_path / "run", device="cpu")
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    with pytest.raises(ConfigError, match=f"teachers keep their {next(iter(other))}"):
+        train(corpus, STUDENT.with_changes(**other), tmp_path / "run", device="cpu", resume=True)
+    assert {file: file.read_bytes() for file in before} == before
+
+
 def test_teachers_need_a_share_and_a_model_of_stretches() -> None:
     with pytest.raises(ConfigError, match="need each other"):
         TINY.with_changes(teachers=2)

@@ -23,7 +23,7 @@ from vaiom.training import loop
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import TrainResult, train
 from vaiom.training.step import RunRecord, TrainStep, save_state
-from vaiom.training.windows import DeviceCorpus, Scorer
+from vaiom.training.windows import DeviceCorpus, Scorer, predict_probabilities
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,28 @@ def test_a_longer_run_goes_on_from_a_shorter_one(run: TrainResult, corpus: Corpu
     train(corpus, TINY, folder, device="cpu", resume=True)
     assert metrics_of(folder) == metrics_of(run.run)
     assert tomllib.loads((folder / "config.toml").read_text())["train"]["steps"] == 12
+
+
+def test_a_run_does_not_go_back(run: TrainResult, corpus: Corpus) -> None:
+    """Its `config.toml` would name fewer steps than its model has seen."""
+    before = Run(run.run).config.read_bytes()
+    with pytest.raises(ConfigError, match="gone further") as refused:
+        train(corpus, TINY.with_changes(steps=8), run.run, device="cpu", resume=True)
+    assert "expected: steps=12 or more" in str(refused.value)
+    assert Run(run.run).config.read_bytes() == before
+
+
+def test_losses_of_hopeless_forecasts_are_those_of_an_evaluation(corpus: Corpus, tmp_path: Path) -> None:
+    wild = TINY.with_changes(learning_rate=3.0, validate_every=1, keep_last=12)
+    train(corpus, wild, tmp_path / "run", device="cpu")
+    rows, losses = corpus.endpoints("validation", TINY.model.context), {}
+    for step in range(1, 13):
+        model = load_checkpoint(Run(tmp_path / "run").checkpoint(step)).model
+        probs = predict_probabilities(model, corpus, rows, torch.device("cpu"))
+        losses[step] = event_bits(probs, corpus.target_return[rows])
+    assert max(each.max() for each in losses.values()) > 39.8  # the most that one event can cost
+    expected = {step: pytest.approx(each.mean(), abs=1e-6) for step, each in losses.items()}
+    assert Run(tmp_path / "run").validation_bits() == expected
 
 
 def test_old_checkpoints_give_way(corpus: Corpus, tmp_path: Path) -> None:

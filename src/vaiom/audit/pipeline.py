@@ -68,7 +68,8 @@ class Pipeline:
         built = corpus_in_memory(bars, self.config, tokenizer=tokenizer)
         if not self.moved:
             return built
-        return under_splits(replace(built, manifest={"arrays": {}}), self.config.splits, tokenizer)
+        manifest = {"arrays": {}, "like": self.config.like is not None}
+        return under_splits(replace(built, manifest=manifest), self.config.splits, tokenizer)
 
     def hashes(self, corpus: Corpus) -> dict[str, str]:
         """SHA-256 of what Train fits: the tokenizer, and everything that each baseline stores."""

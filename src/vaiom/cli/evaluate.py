@@ -55,7 +55,8 @@ def baselines(
     columns = [Column("baseline"), Column("bits/event", bits), Column("behind best", signed)]
     results, tables = {}, []
     for name in splits:
-        scores = score_baselines(opened, names, out, name, context, console.progress_bar, unseal=unseal)
+        opens = unseal if name == unseal or not run else None  # of a run's splits, one may be sealed
+        scores = score_baselines(opened, names, out, name, context, console.progress_bar, unseal=opens)
         events = len(opened.endpoints(name, context, unseal=unseal is not None))
         rows = [[baseline, value, value - min(scores.values())] for baseline, value in scores.items()]
         results[name] = {"split": name, "events": events, "bits": scores}

@@ -119,7 +119,7 @@ def horizons(
     run: RunPath,
     horizons: Annotated[str, option("Numbers of bars, as in 4,8,24.", metavar="A,B")] = "",
     corpus: RunCorpus = None,
-    seed: Annotated[int, option("Random seed of the heads.", min=0)] = 17,
+    seed: Annotated[int, option("Random seed of the heads.", min=0, max=2**63 - 1)] = 17,
     device: Device = "auto",
 ) -> Answer:
     """Train small extra heads for the return over several bars, 4, 8 and 24 by default; the model does not change."""

@@ -17,14 +17,13 @@ from vaiom.baselines.base import Baseline, Floats, Predictor, Rows
 from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.events.fields import MIN_PROBABILITY, NUM_RETURN_BUCKETS
 from vaiom.events.splits import TRAIN
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 from vaiom.model.config import class_of
 from vaiom.run import Run
 
 MODEL = "model"
-MIN_PROBABILITY = 1e-12
 TAIL_BUCKETS = 4
 """Buckets beyond the fixed cutoffs on each side."""
 

@@ -21,6 +21,7 @@ from vaiom.market.symbols import dollar_sign
 INVALID = 0
 """The index of a missing or invalid bucket; valid ids start at 1."""
 UNKNOWN_ASSET = 0
+MIN_PROBABILITY = 1e-12
 NUM_RETURN_BUCKETS = 16
 MIN_CLEAN_RETURNS = SHORT_SPAN
 CLASSES = ("FX", "SPOT")

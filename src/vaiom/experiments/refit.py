@@ -23,7 +23,7 @@ from vaiom.run import Run, find_run
 from vaiom.training.devices import is_rank_0, resolve_device
 from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.horizons import train_horizons
-from vaiom.training.loop import TrainResult, train
+from vaiom.training.loop import TrainResult, require_start, train
 
 SELECTING = timedelta(weeks=26)
 """Half a year of Validation, in whole weeks, as markets have them."""
@@ -40,12 +40,16 @@ STEPS_A_PASS = 4
 
 def refit(run: Path, corpus: Corpus, out: Path, *, until: datetime | None = None, **options: Any) -> TrainResult:
     """Train the experiment of `run` on all bars, or on those before `until`; options are those of `train`."""
-    checkpoint = load_checkpoint(Run(run).best)
-    shifted = shifted_corpus(corpus, until)
+    checkpoint, shifted = load_checkpoint(Run(run).best), shifted_corpus(corpus, until)
+    experiment = experiment_of_checkpoint(checkpoint)
+    # What went on from a model's weights goes on from them again.
+    start = Run(run).start if checkpoint.provenance.start_sha256 else None
+    if start:
+        require_start(load_checkpoint(start), shifted, experiment)
     # An existing run is resumed, with its looks already recorded, or refused.
     if is_rank_0() and not Run(out).exists:
         _record_looks(corpus, shifted, checkpoint, out.name)
-    return train(shifted, experiment_of_checkpoint(checkpoint), out, purpose=USE, **options)
+    return train(shifted, experiment, out, purpose=USE, start=start, **options)
 
 
 def fit_horizons(
@@ -53,15 +57,14 @@ def fit_horizons(
 ) -> FittedHorizons:
     """Train heads for sums of the next bars into a run's folder; options are those of `train_horizons`."""
     checkpoint = load_checkpoint(Run(run).best)
-    own = seen_by(checkpoint, corpus) if checkpoint.provenance.purpose == USE else corpus
+    own = seen_by(checkpoint, corpus)
     require_tokenizer(own, checkpoint)
     fits = (checkpoint.tokenizer, own.tokenizer)
     expected, got = (", ".join(map(" ".join, zip(fit.symbols, fit.classes, strict=True))) for fit in fits)
     if got != expected:
         problem, fix = "heads are of a model's own assets", "`vaiom train CORPUS --from RUN`, then horizons of that run"
         raise DataError(problem, where=own.path, expected=expected, got=got, fix=fix)
-    if own is not corpus:
-        _record_looks(corpus, own, checkpoint, run.name)
+    _record_looks(corpus, own, checkpoint, run.name)
     heads = train_horizons(checkpoint, own, horizons, device=resolve_device(device), **options)
     heads.save(Run(run).horizons)
     return heads.fitted
@@ -127,10 +130,12 @@ def adapt(
     windows = min(before.train.micro_batch, max(1, events // (STEPS_A_PASS * before.model.context)))
     rate = before.train.learning_rate * SMALLER_STEPS
     careful = before.with_changes(**SHORT, micro_batch=windows, learning_rate=rate).with_settings(settings)
+    named = {str(run): Run(find_run(run)).best for run in against}
+    # Refused before hours of training; all are compared on the events that have history enough for each.
+    readable = [heldout_rows(corpus, VALIDATION, load_checkpoint(file)) for file in named.values()]
     result = train(corpus, careful, out, start=start, **options)
-    others = {AS_IT_WAS: start, **{str(run): Run(find_run(run)).best for run in against}}
-    rows = heldout_rows(corpus, VALIDATION, load_checkpoint(Run(out).best))
-    bits = {}
+    rows = min([heldout_rows(corpus, VALIDATION, load_checkpoint(Run(out).best)), *readable], key=len)
+    others, bits = {AS_IT_WAS: start, **named}, {}
     for name, file in {MODEL: Run(out).best, **others}.items():
         model = ModelPredictor.load(file, options.get("device", "auto"))
         bits[name] = event_bits(model.predict_proba(corpus, rows), corpus.target_return[rows])

@@ -106,6 +106,7 @@ class ModelConfig:
         even = self.width // self.num_heads % 2 == 0
         _require(self.positions == "learned" or even, "rotary positions need heads of an even width")
         _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
+        _require(not self.attention_window or self.backbone == "decoder", "an attention window needs backbone=decoder")
         problem = f"a context of {self.context} is less than the {self.receptive_field} rows that an answer depends on"
         _require(self.context >= self.receptive_field, problem)
         for name in ("asset_dropout", "cross_dropout"):

@@ -199,7 +199,8 @@ def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> str:
     """Training loss and Validation bits by step, the chosen checkpoint marked."""
     scores = {entry["step"]: entry["validation_bits"] for entry in metrics if "validation_bits" in entry}
     figure, axes = _drawing(2.7, nrows=1, ncols=2)
-    axes[0].plot([e["step"] for e in metrics], [e["loss_nats"] for e in metrics], color=MUTED, linewidth=1.1)
+    losses = {entry["step"]: entry["loss_nats"] for entry in metrics if "loss_nats" in entry}
+    axes[0].plot(list(losses), list(losses.values()), color=MUTED, linewidth=1.1)
     axes[0].set_title("training loss of the return (nats)")
     axes[1].plot(list(scores), list(scores.values()), "o-", color=INK, linewidth=1.1, markersize=2.5)
     axes[1].set_title("Validation (bits per event)")

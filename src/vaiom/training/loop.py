@@ -33,7 +33,7 @@ from vaiom.model.checkpoint import EVIDENCE, Checkpoint, Provenance, load_checkp
 from vaiom.model.vaiom import ASSET_TABLE, CLASS_TABLE, Vaiom
 from vaiom.run import Run
 from vaiom.training.devices import ProcessGroup, is_rank_0, join_process_group, resolve_device, resolve_type
-from vaiom.training.experiment import SEED_LIMIT, Experiment
+from vaiom.training.experiment import SEED_LIMIT, Experiment, changed, experiment_of_run
 from vaiom.training.step import RunRecord, TrainStep, load_state, save_state, seed_dropout
 from vaiom.training.windows import DeviceCorpus, Scorer, train_sampler
 
@@ -90,9 +90,11 @@ def train(
         teachers, checkpoints, seconds = teachers_of(experiment), [], 0.0
         for number, teacher in enumerate(teachers, start=1):
             folder, labels = Run(Run(run).teachers / str(number)), {"teacher": number, "teachers": len(teachers)}
+            require_length(folder, teacher)
             seconds += _Run(corpus, teacher, folder, own_device, group, report, purpose, labels=labels).go().seconds
             checkpoints.append(folder.best)
-        if start and is_rank_0() and not Run(run).start.exists():
+        # Before there is a configuration, a run that was killed may have left other weights.
+        if start and is_rank_0() and not Run(run).config.exists():
             write_bytes(Run(run).start, start.read_bytes())
         student = _Run(corpus, experiment, Run(run), own_device, group, report, purpose, checkpoints, initial)
         result = student.go(deadline)
@@ -115,6 +117,15 @@ def require_start(start: Checkpoint, corpus: Corpus, experiment: Experiment) -> 
         expected = f"Train and Validation that end at {seen_ends} or later"
         fix = "build the corpus with later boundaries, or begin with older weights (vaiom models lists some)"
         raise DataError(problem, where=corpus.path, expected=expected, got=own_ends, fix=fix)
+
+
+def require_length(run: Run, teacher: Experiment) -> None:
+    """Refuse to train a teacher longer or shorter than it began: its student may have learned from it already."""
+    settings = changed(experiment_of_run(run.path), teacher) if run.config.exists() else {}
+    for name in settings.keys() & {"steps", "patience"}:
+        new, old = settings[name]
+        fix = f"resume with {name}={old}, or start a new run"
+        raise ConfigError(f"a student's teachers keep their {name}", where=run.path, expected=old, got=new, fix=fix)
 
 
 def load_weights(model: Vaiom, start: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -194,7 +205,7 @@ class _Run:
         if self.record.step < self.config.steps:
             self.scorer.compile()
         if self.start and not self.record.step:
-            self._validate(0)
+            self._log(0, None, self._validate(0))
             if is_rank_0():
                 self._save(self.folder.best)
         self.step.model.train()
@@ -245,6 +256,10 @@ class _Run:
     def _prepare(self) -> None:
         if steps := self.folder.saved_steps():
             self.record = load_state(self.folder.state(steps[-1]), self.step, self.record)
+            if self.config.steps < self.record.step:
+                done, got = (f"steps={each}" for each in (self.record.step, self.config.steps))
+                problem, where = "the run has gone further than that", self.folder.path
+                raise ConfigError(problem, where=where, expected=f"{done} or more", got=got)
             if not self.folder.best.exists():
                 problem = "the run has no best model to go on from: its loss was not finite, or the file was removed"
                 raise TrainingError(problem, where=self.folder.best, fix="start a new run")
@@ -255,7 +270,7 @@ class _Run:
             origin = to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})
             write_bytes(self.folder.config, f"{self.experiment.to_toml()}\n{origin}".encode())
             # Later lines will be logged again.
-            self.folder.trim_metrics(self.record.step)
+            self.folder.trim_metrics(self.record.step if steps else -1)
         seed_dropout(self.config.seed, self.group.rank, self.record.step)
 
     def _validate(self, number: int) -> float:
@@ -307,12 +322,12 @@ class _Run:
             fix = "--set learning_rate=... lower, or --set precision=fp32"
             raise TrainingError(problem, where=f"{self.folder.path}, step {number}", got=value, fix=fix)
 
-    def _log(self, number: int, loss: float, bits: float | None) -> None:
+    def _log(self, number: int, loss: float | None, bits: float | None) -> None:
         if not is_rank_0():
             return
-        validation = {} if bits is None else {"validation_bits": bits}
-        entry = {"step": number, "loss_nats": loss, **validation, "seconds": round(self.record.seconds, 3)}
+        values = {"step": number, "loss_nats": loss, "validation_bits": bits, "seconds": round(self.record.seconds, 3)}
+        entry = {name: value for name, value in values.items() if value is not None}
         with self.folder.metrics.open("a") as file:
             file.write(json.dumps(entry) + "\n")
-        if self.report:
+        if self.report and number:
             self.report({**entry, "steps": self.config.steps, "best_bits": self.record.best_bits, **self.labels})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vaiom.errors import DataError
 from vaiom.events.corpus import Corpus
-from vaiom.events.fields import NUM_RETURN_BUCKETS, SIGNED_FIELDS
+from vaiom.events.fields import MIN_PROBABILITY, NUM_RETURN_BUCKETS, SIGNED_FIELDS
 from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN
 from vaiom.files import Progress
@@ -214,7 +214,9 @@ class Scorer:
         """Bits per event over all rows; processes of a group share the work."""
         own = rows[group.rank :: group.size]
         buckets = self.data.targets["return"][torch.from_numpy(own).to(self.device)]
-        nats = -self.answers(own).gather(1, class_ids(buckets)[:, None]).double().sum()
+        log_probs = self.answers(own).gather(1, class_ids(buckets)[:, None]).double()
+        # However wrong a forecast is, no loss exceeds that of an evaluation.
+        nats = -log_probs.clamp(min=math.log(MIN_PROBABILITY)).sum()
         return float(group.sum(nats)) / len(rows) / math.log(2)
 
     def _answers(self, begins: Tensor) -> Tensor:
