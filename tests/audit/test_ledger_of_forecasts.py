@@ -120,9 +120,9 @@ def test_an_honest_ledger_is_made_again_and_scored(record: Record, file: Path) -
     assert float(largest) < 1e-6
     expected = [made_again(len(both) + 2, len(both) + 3, float(largest)), *against(record, known)]
     assert proof.notes == [*expected, f"SHA-256 of the ledger: {sha256_file(file)}"]
-    # Lines, settlements of a forecast before them, distributions, this model, bars, forecasts made again, bits.
+    # Lines, settlements of a forecast before them, distributions, this model, bars, forecasts made again, bits, ends.
     settled = len(both) + 1
-    assert proof.count == len(lines) + len(lines) + 1 + 1 + (len(both) + 2) + settled
+    assert proof.count == len(lines) + len(lines) + 1 + 1 + (len(both) + 2) + 2 * settled
 
 
 @pytest.mark.parametrize(("times", "found"), [(0.5, False), (2.0, True), (-0.5, False), (-2.0, True)])
@@ -163,6 +163,17 @@ def test_a_bar_is_settled_with_the_bits_that_it_gives(record: Record, file: Path
     for bits, says in ((record.bits(row) + times * 1e-4, found), (None, True)):
         proof = record.proof(file, [record.forecast(row), record.settled(row, model_bits=bits)])
         assert proof.findings == [where] * says
+
+
+def test_a_bar_is_settled_as_the_one_that_followed(record: Record, file: Path) -> None:
+    """Another stamp would hide how late a forecast is."""
+    [row] = valid_rows(record, 2_000, 1)
+    end = stamp(record.corpus.target_timestamps[row])
+    late = record.forecast(row, time=(end + timedelta(days=9)).isoformat())
+    moved = record.settled(row, target_time=(end + timedelta(days=9)).isoformat())
+    proof = record.proof(file, [late, moved])
+    assert proof.findings == [f"EURUSD, {record.corpus.target_timestamps[row]}: settled as {end + timedelta(days=9)}"]
+    assert [note[0] for note in proof.notes if "clock" in note] == ["1"]
 
 
 def test_a_bar_that_is_not_scored_has_no_bits(record: Record, file: Path) -> None:
@@ -221,10 +232,17 @@ def test_other_models_and_other_bars_are_counted(record: Record, file: Path) -> 
     assert proof.notes[0].startswith("1 of 1 ")
 
 
-def test_forecasts_without_all_bars_are_not_made_again(record: Record, file: Path) -> None:
+def test_forecasts_without_all_bars_are_not_made_again(
+    record: Record, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that reads no other asset lacks none, whatever the ledger says."""
     one, two = valid_rows(record, 2_000, 2)
     lacking = record.forecast(one, probs=[1 / 16] * 16, missing_assets=["GBPUSD"])
-    proof = record.proof(file, [lacking, record.settled(one, model_bits=4.0), record.forecast(two)])
+    lines = [lacking, record.settled(one, model_bits=4.0), record.forecast(two)]
+    where = f"EURUSD, {stamp(record.corpus.timestamps[one])}: the model forecasts otherwise"
+    assert where in record.proof(file, lines).findings
+    monkeypatch.setattr("vaiom.audit.forecasts.CROSS_FIELDS", record.model.checkpoint.config.input_fields)
+    proof = record.proof(file, lines)
     assert proof.findings == []
     assert proof.notes[0].startswith("1 of 2 ")
     assert proof.notes[1:-1] == against(record, [two])
@@ -290,9 +308,6 @@ def test_late_forecasts_are_counted_by_the_services_clock(record: Record, file: 
     proof = record.proof(file, lines)
     said = "{} forecasts were recorded after their bar by the service's own clock"
     assert [note for note in proof.notes if "clock" in note] == [said.format(2)]
-    # The bar as it was settled says when it was.
-    later = record.settled(two, target_time=(end[1] + timedelta(days=1)).isoformat())
-    assert [note for note in record.proof(file, [*lines, later]).notes if "clock" in note] == [said.format(1)]
     gone = record.forecast(two, as_of="2031-01-01T00:00:00", time="2099-01-01T00:00:00")
     settled = record.settled(two, as_of="2031-01-01T00:00:00", target_time="2031-01-01T01:00:00")
     proof = record.proof(file, [lines[0], gone, settled])

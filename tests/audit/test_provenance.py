@@ -16,8 +16,10 @@ import torch
 from vaiom.audit import provenance
 from vaiom.audit.pipeline import AuditedRun
 from vaiom.audit.proof import AuditConfig, Proof
+from vaiom.events.build import append_bars, corpus_in_memory
 from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.events.splits import SplitConfig
+from vaiom.market.folder import read_bars, write_symbol
 from vaiom.model.checkpoint import USE, load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom as Network
 from vaiom.run import Run
@@ -85,6 +87,22 @@ def test_each_file_of_bars_is_one_that_the_corpus_was_built_from(place: Path) ->
     pl.read_parquet(other).head(-1).write_parquet(other)
     found = provenance.prove_provenance(corpus, bars).findings
     assert found == [f"{file} is not a file that the corpus was built from" for file in (extra, gone, other)]
+
+
+def test_bars_that_came_in_several_files_may_lie_in_one(place: Path) -> None:
+    """The rebuild compares them; the file of an asset that came once is still that file."""
+    bars, more = place / "bars", place / "more"
+    old = pl.read_parquet(bars / "EURUSD.parquet")
+    later = old.tail(50).with_columns(pl.col("Datetime") + (old["Datetime"][-1] - old["Datetime"][-51]))
+    write_symbol(more, "EURUSD", later)
+    corpus = append_bars(place / "corpus", more)
+    write_symbol(bars, "EURUSD", pl.concat([old, later]))
+    assert provenance.prove_provenance(corpus, bars).findings == []
+    built = corpus_in_memory(read_bars(bars), provenance.config_of(corpus))
+    assert provenance.prove_rebuild(corpus, corpus, bars, built).findings == []
+    write_symbol(bars, "EURUSD", old)
+    [found, *_] = provenance.prove_rebuild(corpus, corpus, bars, built).findings
+    assert found == f"the bars of {bars} give another corpus"
 
 
 @pytest.mark.parametrize("same_splits", [True, False])

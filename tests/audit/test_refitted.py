@@ -15,7 +15,8 @@ from vaiom.audit.audit import audit_path
 from vaiom.audit.proof import FAILED, NOT_RUN, AuditConfig
 from vaiom.errors import CheckpointError
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
-from vaiom.experiments.refit import refit
+from vaiom.events.corpus import open_corpus
+from vaiom.experiments.refit import fit_horizons, refit
 from vaiom.market.folder import read_file, write_symbol
 from vaiom.training.loop import train
 
@@ -68,6 +69,11 @@ def test_it_is_still_its_own_when_the_corpus_has_grown(place: Path) -> None:
         later = old.tail(50).with_columns(pl.col("Datetime") + (old["Datetime"][-1] - old["Datetime"][-51]))
         write_symbol(place / "bars", symbol, pl.concat([old, later]))
     append_bars(place / "corpus", place / "bars")
+    assert failed(place) == set()
+
+
+def test_heads_of_a_refit_look_and_need_no_evaluation(place: Path) -> None:
+    fit_horizons(place / "refit", open_corpus(place / "corpus"), (2,), device="cpu")
     assert failed(place) == set()
 
 

@@ -91,6 +91,22 @@ def test_days_follow_each_other_around_the_world() -> None:
     assert "bars under a day" in proof.notes[0]
 
 
+def test_markets_that_open_in_turn_follow_each_other() -> None:
+    """Tokyo opens with what New York did; without stamps of both nothing tells a clock that is wrong from that."""
+    rng, days, hours = np.random.default_rng(4), 500, np.arange(6)
+    new_york, tokyo = rng.normal(size=(2, days, len(hours)))
+    tokyo[1:, 0] += new_york[:-1].sum(axis=1)
+    start = 24 * np.arange(days)[:, None]
+    opens = {"AAPL": (14, new_york), "TOYOTA": (0, tokyo)}
+    market = {
+        symbol: Returns((HOUR * (start + first + hours)).ravel(), moves.ravel())
+        for symbol, (first, moves) in opens.items()
+    }
+    assert prove_lead_lag(market).verdict == PASSED
+    later = {"AAPL": market["AAPL"], "MSFT": Returns(market["AAPL"].seconds, np.roll(market["AAPL"].log_ret, -2))}
+    assert prove_lead_lag(later).verdict == FAILED
+
+
 def test_an_asset_that_follows_itself_is_ahead_of_nobody() -> None:
     """What is reported is between assets; a price that trends says nothing of the clocks."""
     own, other = np.random.default_rng(7).normal(size=(2, ROWS))

@@ -178,6 +178,14 @@ def test_a_log_in_another_order_and_another_kept_model_are_named(place: Path) ->
     assert proof.findings == [NO_NUMBER, f"best.safetensors is not the checkpoint {swap.name}"]
 
 
+@pytest.mark.parametrize("bits", ["x", [], {}])
+def test_a_log_of_other_things_than_numbers_is_a_finding(place: Path, bits: Any) -> None:
+    rewrite_log(place / "seed17", validated(bits))
+    found = provenance.prove_selection(open_corpus(place / "corpus"), audited(place)).findings
+    assert found[0] == NO_NUMBER
+    assert found[1].startswith(f"metrics.jsonl claims {bits} Validation bits at step 4, its events cost ")
+
+
 @pytest.mark.parametrize("times", [0.5, 2.0])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_claimed_validation_bits_are_those_of_the_events(place: Path, times: float, sign: int) -> None:

@@ -49,7 +49,7 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     # A forecast can be made again with full history, and with the bars of all assets that it had.
     history = np.concatenate([np.arange(part.stop - part.start) for part in corpus.asset_slices.values()])
     known = history[rows] >= model.checkpoint.config.history - 1
-    complete = np.array([not record.made[keys[row]].missing_assets for row in sorted(keys)], bool)
+    complete = np.array([not (reads_others and record.made[keys[row]].missing_assets) for row in sorted(keys)], bool)
     repeatable = rows[known & complete]
     answers, largest, evidence = model.predict_proba(corpus, repeatable) if len(repeatable) else (), 0.0, list[int]()
     for row, probs in zip(repeatable.tolist(), answers, strict=True):
@@ -68,7 +68,6 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     entries = {row: (record.made[key], record.settled.get(key)) for row, key in keys.items() if key not in unjudged}
     _score(proof, model, corpus, entries, evidence)
     ends = {key: corpus.target_timestamps[row].astype("datetime64[us]").item() for row, key in keys.items()}
-    ends |= {key: bar.target_time for key, bar in record.settled.items() if key in keys.values()}
     num_late = sum(record.times[key] > (end + CLOCK_ALLOWANCE).isoformat() for key, end in ends.items() if end)
     if num_late:
         proof.notes.append(f"{num_late} forecasts were recorded after their bar by the service's own clock")
@@ -136,11 +135,12 @@ def _score(
     forecasts, settled = zip(*(entries[row] for row in rows.tolist()), strict=True)
     own[valid] = event_bits(np.array([each.probs for each in forecasts])[valid], corpus.target_return[rows[valid]])
     scored, bits = rows[judged], own[judged]
-    for ours, bar in zip(own, settled, strict=True):
+    for ours, end, bar in zip(own, corpus.target_timestamps[rows], settled, strict=True):
         if bar:
             recorded = np.nan if bar.model_bits is None else bar.model_bits
             same = np.isclose(recorded, ours, rtol=0, atol=_TOLERANCE, equal_nan=True)
             proof.check(bool(same), f"{bar.symbol}, {bar.target_time}: settled with other bits than the bar gives")
+            proof.check(np.datetime64(bar.target_time) == end, f"{bar.symbol}, {end}: settled as {bar.target_time}")
     stamps, context = corpus.target_timestamps[scored].tolist(), model.checkpoint.config.history
     if not len(corpus.endpoints(TRAIN, context)):
         proof.notes.append("no Train events in these bars: without baselines there is no e-value")

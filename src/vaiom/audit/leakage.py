@@ -393,14 +393,14 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     largest = 0.0
     for part in (slice(None), *(slice(start, start + BLOCK) for start in starts)):
         block = sizes[:, part]
-        together, _ = _correlation(block, 0)
+        together, met = _correlation(block, 0)
         for lag in range(1, min(LAGS, block.shape[1] - 1) + 1):
             apart, shared = _correlation(block, lag)
             np.fill_diagonal(apart, 0)
             largest = max(largest, float(np.abs(apart).max()))
             allowed = np.maximum(STANDARD_ERRORS / np.sqrt(np.maximum(shared, 1)), 2 * np.abs(together))
             proof.count += apart.size
-            for leader, follower in np.argwhere((np.abs(apart) > allowed) & (shared >= MIN_SHARED)):
+            for leader, follower in np.argwhere((np.abs(apart) > allowed) & (np.minimum(shared, met) >= MIN_SHARED)):
                 since = np.datetime64(int(stamps[part][0]), "s")
                 ahead = f"{symbols[leader]} runs {lag} bars ahead of {symbols[follower]} from {since} on"
                 values = f"{apart[leader, follower]:+.2f}, at one stamp {together[leader, follower]:+.2f}"

@@ -62,10 +62,10 @@ def prove_provenance(proof: Proof, corpus: Corpus, bars: Path | None = None, run
         from vaiom.market.folder import symbols_in
 
         recorded = {(entry["symbol"], entry["sha256"]) for entry in corpus.manifest["inputs"]}
-        present = symbols_in(bars)
-        for symbol in sorted({*present, *(name for name, _ in recorded)}):
+        present, files = symbols_in(bars), Counter(name for name, _ in recorded)  # the rebuild compares joined ones
+        for symbol in sorted({*present, *files}):
             file = bars / f"{symbol}.parquet"
-            same = symbol in present and (symbol, sha256_file(file)) in recorded
+            same = symbol in present and (files[symbol] > 1 or (symbol, sha256_file(file)) in recorded)
             proof.check(same, f"{file} is not a file that the corpus was built from")
     if run is None:
         return
@@ -256,7 +256,7 @@ def _check_validation(proof: Proof, run: AuditedRun) -> None:
         named = file == run.files.best or file == run.files.checkpoint(step)
         proof.check(named, f"{file.name} is the checkpoint of step {step}")
         for where, said in ((file.name, claimed), (METRICS_NAME, logged.get(step))):
-            holds = said is not None and abs(said - mean) <= margin
+            holds = isinstance(said, float) and abs(said - mean) <= margin
             problem = f"{where} claims {said} Validation bits at step {step}, its events cost {mean:.6f}"
             proof.check(holds, problem, len(chosen))
         proof.notes.append(f"step {step}: {mean:.6f} Validation bits over {len(chosen):,} events, claimed {claimed}")
@@ -265,10 +265,10 @@ def _check_validation(proof: Proof, run: AuditedRun) -> None:
 def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look], heads: list[str]) -> None:
     """Every look has its evaluation, and every evaluation of a test its look before it."""
     stored, own = run.evaluations(), run.checkpoint.sha256
-    # A refit looks in the name of the model that it was refitted from, under its own.
+    # A refit is never evaluated: what selects it, and its heads, are looks under its own name.
     names = {run.files.path.name, *(Path(str(each.get("run"))).name for each in stored.values())}
     for split, name in sorted({(look.split, look.run) for look in looks if look.checkpoint_sha256 == own}):
-        if name in names:
+        if name in names and run.checkpoint.provenance.purpose != USE:
             proof.check(split in stored, f"{split}: looked at, but its evaluation is gone (vaiom evaluate)")
         elif split not in stored:
             proof.notes.append(f"{split}: looked at with this checkpoint as {name}, and its evaluation is not here")
