@@ -183,6 +183,19 @@ def test_import_says_what_it_changed(vaiom: Vaiom, tmp_path: Path) -> None:
         assert change in shown.out
 
 
+def test_import_says_which_files_of_a_folder_it_passed_over(vaiom: Vaiom, tmp_path: Path) -> None:
+    folder = tmp_path / "prices"
+    folder.mkdir()
+    random_bars(40).write_csv(folder / "EURUSD.csv")
+    random_bars(40).with_columns(pl.col("Datetime").dt.to_string("iso:strict")).write_json(folder / "GBPUSD.json")
+    (folder / ".hidden").write_text("of a file manager")
+    said = vaiom("data", "import", folder, "--out", tmp_path / "some").err
+    assert "note: 1 files of other kinds were passed over: GBPUSD.json; name those that hold bars" in said
+    said = vaiom("data", "import", folder, folder / "GBPUSD.json", "--out", tmp_path / "all").err
+    assert "passed over" not in said
+    assert [*read_bars(tmp_path / "all")] == ["EURUSD", "GBPUSD"]
+
+
 def test_check_reports_what_it_finds(vaiom: Vaiom, tmp_path: Path, market: Path) -> None:
     bars = read_bars(market)["SIM01USD"]
     stamps = bars["Datetime"][900, 901]

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,7 @@ def broken(frame: pl.DataFrame, **columns: Any) -> pl.DataFrame:
         (lambda t: t.with_columns(pl.col("time") + 2 * HOUR), "they fit 2 bar(s) earlier"),
         (lambda t: t.with_columns(pl.col("time") + np.timedelta64(30, "m")), "no forecast belongs to an event"),
         (lambda t: t.rename({"time": "target_time"}), "they fit 1 bar(s) later"),
+        (lambda t: t.with_columns(horizon=pl.lit(4)), "of several bars"),
     ],
 )
 def test_refused(corpus: Corpus, rows: np.ndarray, change: Any, says: str) -> None:
@@ -287,6 +289,15 @@ def test_a_refusal_shows_the_first_line_and_counts_all(corpus: Corpus, rows: np.
     )
 
 
+def test_a_small_level_may_be_written_as_python_writes_it(corpus: Corpus, rows: np.ndarray) -> None:
+    values = [corpus.sigma20[rows] * norm.ppf(level) for level in (1e-5, 0.05, 0.5, 0.95)]
+    plain, short = (
+        score(pl.DataFrame({**keys(corpus, rows), **dict(zip(names, values, strict=True))}), corpus)
+        for names in (("q0.00001", "q0.05", "q0.5", "q0.95"), ("1e-05", "0.05", "0.5", "0.95"))
+    )
+    assert plain.checkpoint_sha256 == short.checkpoint_sha256
+
+
 def test_quantiles_that_cross_are_refused(corpus: Corpus, rows: np.ndarray) -> None:
     levels = {f"q{level}": np.full(len(rows), level) for level in (0.1, 0.5, 0.9)}
     with pytest.raises(DataError, match="cross or coincide"):
@@ -295,7 +306,7 @@ def test_quantiles_that_cross_are_refused(corpus: Corpus, rows: np.ndarray) -> N
 
 def test_a_table_of_every_bar_is_taken_and_what_is_no_event_is_told(corpus: Corpus) -> None:
     inside = np.concatenate([np.arange(each.start, each.stop - 1) for each in corpus.asset_slices.values()])
-    found = score(uniform(corpus, inside), corpus)
+    found = score(uniform(corpus, inside).with_columns(horizon=pl.lit(1)), corpus)
     assert found.num_missing == 0
     assert f"{len(inside) - found.num_events:,} lines of the table" in found.caveats[0]
     evening = inside[corpus.timestamps[inside].astype("datetime64[h]").astype(int) % 24 > 18]
@@ -315,6 +326,28 @@ def test_a_shifted_table_of_every_bar_shows_where_the_market_is_closed(tmp_path:
     events = corpus.endpoints("validation", CONTEXT)
     with pytest.raises(DataError, match=r"1 bar.s. earlier"):
         score(every.with_columns(time=next_bar)[events], corpus)
+
+
+@pytest.mark.parametrize("stamp", ["time", "target_time"])
+def test_forecasts_of_what_is_not_known_yet_are_not_taken_for_shifted_ones(
+    tiny: TinyRuns, tmp_path: Path, stamp: str
+) -> None:
+    """The last bars of a corpus whose test reaches its end: what a model says now."""
+    until = TINY_SPLITS.tests[0][1]
+    for number in range(4):  # each ends an hour before the one before it
+        bars = random_bars(3_400, number).filter(pl.col("Datetime") < until - timedelta(hours=number))
+        write_symbol(tmp_path / "bars", f"AB{number}USD", bars)
+    corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=TINY_SPLITS))
+    last = np.array([inside.stop - 1 for inside in corpus.asset_slices.values()])
+    late = HOUR if stamp == "target_time" else 0 * HOUR
+    now = uniform(corpus, last).with_columns((pl.col("time") + late).alias(stamp))
+    now = now if stamp == "time" else now.drop("time")
+    events = corpus.endpoints("test-h1", CONTEXT)
+    assert {*corpus.asset_slices} == {*keys(corpus, events[np.isin(events, last - 1)])["symbol"]}
+    with pytest.raises(DataError, match="no forecast belongs to an event"):
+        score(now, corpus, split="test-h1")
+    known = uniform(corpus, events).with_columns((pl.col("time") + late).alias(stamp)).select(now.columns)
+    assert score(pl.concat([known, now]), corpus, split="test-h1").num_unused == len(now)
 
 
 def test_each_look_at_a_test_counts_and_train_is_refused(corpus: Corpus) -> None:

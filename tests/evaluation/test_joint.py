@@ -66,6 +66,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Corpus, Oracle
     card = SimpleNamespace(
         config=SimpleNamespace(history=64),
         provenance=SimpleNamespace(splits=corpus.splits.to_json()),
+        tokenizer=corpus.tokenizer,
         sha256="of the oracle",
     )
     return SimpleNamespace(checkpoint=card, predict_proba=oracle.predict_proba), corpus, oracle

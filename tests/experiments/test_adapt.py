@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -24,11 +25,13 @@ from vaiom.audit.provenance import config_of, prove_repeat
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizons import events_name
+from vaiom.evaluation.joint import make_panel
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.events.build import CorpusConfig, append_bars, build_corpus
 from vaiom.events.corpus import Corpus, open_corpus
+from vaiom.events.dependence import pit_of
 from vaiom.events.fit import bucket_of
 from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.experiments.refit import AS_IT_WAS, SHORT, STEPS_A_PASS, Adapted, adapt, fit_horizons, refit
@@ -110,6 +113,25 @@ def test_horizons_of_other_assets_are_judged_as_they_are_served(with_horizons: P
             close, last = np.log(bars[symbol]["Close"].to_numpy()), MIN_BARS - 1 + at
             z = (close[last + horizon] - close[last]) / served.sigma[at]
             np.testing.assert_array_equal(events.buckets[own], bucket_of(forecaster.at(horizon).edges, z))
+
+
+def test_the_dependence_is_judged_with_the_zero_shares_that_are_served(trained: TinyRun, tmp_path: Path) -> None:
+    """Of an asset whose price now often stays, and of one that the model never saw."""
+    for seed, symbol in enumerate(("EURUSD", "GBPJPY")):
+        bars = random_bars(1_700, seed)
+        stays = pl.int_range(pl.len()) % 5 == 4
+        write_symbol(tmp_path / "bars", symbol, bars.with_columns(pl.when(~stays).then("Close").forward_fill()))
+    corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
+    model = ModelPredictor.load(Run(trained.run).best, "cpu")
+    panel = make_panel(model, corpus, *corpus.target_timestamps[[0, -2]], 0)
+    served = package.Forecaster.load(trained.run).predict(dict(package.read_bars(tmp_path / "bars")))
+    assert panel.prob_zero == {symbol: dist.prob_zero for symbol, dist in served.items()}
+    for asset, dist in enumerate(served.values()):
+        has = panel.numbers[:, asset] >= 0
+        numbers, log_ret = panel.numbers[has, asset], panel.log_ret[has, asset]
+        own = replace(panel.dists, probs=panel.dists.probs[numbers], sigma=panel.dists.sigma[numbers])
+        assert (log_ret == 0).sum() > 100
+        np.testing.assert_array_equal(panel.pit[has, asset], pit_of(own, dist.prob_zero, log_ret))
 
 
 def test_heads_of_other_assets_than_the_models_are_refused(with_horizons: Path, corpus: Corpus) -> None:

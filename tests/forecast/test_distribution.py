@@ -281,7 +281,10 @@ def test_the_picture_in_text_has_a_bar_per_bucket_to_scale() -> None:
         "  exactly zero",
         "  note",
     ]
-    assert lines[-2:] == ["  exactly zero: 2.00% of this asset's Train returns", "  note: a caution"]
+    assert lines[-2:] == [
+        "  exactly zero: 2.00% of this asset's Train returns after a close that moved",
+        "  note: a caution",
+    ]
     longer = str(dataclasses.replace(dist, horizon=4)).splitlines()[0]
     assert longer.startswith("EURUSD, 4 bars through 2025-03-03 11:00, from")
     assert dist.summary()["chances"] == "▃▅▅▅▅▅▅▅█▅▅▅▅▅▅▂"

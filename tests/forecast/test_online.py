@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from forecast_runs import TinyRun, untrained
@@ -117,6 +119,22 @@ def test_a_bar_that_is_refused_changes_nothing(forecaster: Forecaster, changes: 
         online.push("EURUSD", good_bar(1) | changes)
     assert online.to_json() == before
     online.push("EURUSD", good_bar(1) | {"close": None})  # missing is no crime
+
+
+def test_a_stream_takes_what_a_frame_takes_for_missing(forecaster: Forecaster) -> None:
+    """pandas' own missing value, and a volume that is infinite, which no field reads."""
+    bars, pushed = random_bars(60), forecaster.online()
+    odd = bars.with_row_index().with_columns(
+        Close=pl.when(pl.col("index") != 40).then("Close"),
+        Volume=pl.when(pl.col("index") != 50).then("Volume").otherwise(math.inf),
+    )
+    for bar in odd.drop("index").iter_rows(named=True):
+        dist = pushed.push("EURUSD", bar | ({"Close": pd.NA} if bar["Close"] is None else {}))
+    whole = forecaster.online()
+    whole.extend("EURUSD", odd.drop("index"))
+    assert pushed.to_json() == whole.to_json()
+    assert dist is not None
+    np.testing.assert_allclose(dist.probs, forecaster.predict(odd.drop("index"), "EURUSD").probs, atol=1e-6)
 
 
 def test_a_bar_may_call_its_stamp_as_files_do_and_carry_utc(forecaster: Forecaster) -> None:

@@ -166,6 +166,24 @@ def test_coarse_prices_repeat_by_chance_and_a_copy_must_be_longer() -> None:
     assert findings(flat_bars(close))["repeated_block"].count == 100
 
 
+def test_a_quiet_time_of_few_price_steps_repeats_by_chance() -> None:
+    """Half of the days move by whole ticks, in the others hardly two rows are alike: the mean row is no measure."""
+    draw = np.random.default_rng(0)
+    quiet = np.repeat(draw.random(400) < 0.5, 50)
+    steps = np.where(quiet, draw.choice([-1, 0, 1], len(quiet), p=[0.2, 0.6, 0.2]), draw.normal(0, 3, len(quiet)))
+    close = np.round(np.cumsum(steps))
+    close = 1 + (close - close.min()) * 1e-2
+    reach = np.where(quiet, 0, draw.integers(0, 4, (2, len(quiet)))) * 1e-2
+    prices = {"Open": close, "High": close + reach[0], "Low": np.maximum(close - reach[1], 0.5), "Close": close}
+    bars = flat_bars(close).with_columns(pl.Series(name, values) for name, values in prices.items())
+    assert "repeated_block" not in findings(bars)
+    source = 50 * int(np.flatnonzero(~quiet[::50])[0])
+    copied = pl.int_range(pl.len()).is_between(10_000, 10_049)
+    there = pl.col(*PRICE_COLUMNS)
+    again = bars.with_columns(pl.when(copied).then(there.shift(10_000 - source)).otherwise(there))
+    assert findings(again)["repeated_block"].count == 50
+
+
 def test_flat_stretches_are_stale_not_copies() -> None:
     bars = random_bars(ROWS)
     flat = pl.int_range(pl.len()).is_between(100, 129) | pl.int_range(pl.len()).is_between(500, 529)

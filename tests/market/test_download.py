@@ -209,6 +209,25 @@ def test_a_changed_or_missing_file_is_fetched_again(server: FeedServer, tmp_path
     assert result_of(tmp_path) == before
 
 
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_a_day_that_is_lost_here_and_there_costs_no_bars(server: FeedServer, tmp_path: Path, damage: str) -> None:
+    """The bars stay as they are, until the server has the day again."""
+    server.files = made_up_feed("EURUSD", FIRST, 3)
+    download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
+    before, raw = result_of(tmp_path), tmp_path / "raw" / path(1)[1:]
+    raw.unlink() if damage == "missing" else raw.write_bytes(raw.read_bytes()[:-1] + b"?")
+    content = server.files.pop(path(1))
+    with pytest.raises(
+        DataError, match=f"1 of 3 days could not be downloaded[\\s\\S]*EURUSD {day(1)}.*no longer there"
+    ):
+        download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
+    now = result_of(tmp_path)
+    assert {file for file in before if now.get(file) != before[file]} == {f"raw/{path(1)[1:]}"}
+    server.files[path(1)] = content
+    download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
+    assert result_of(tmp_path) == before
+
+
 def test_a_later_range_is_added_to_the_earlier(server: FeedServer, tmp_path: Path) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 6) | made_up_feed("GBPUSD", FIRST, 1)
     download(["EURUSD"], day(0), day(6), tmp_path / "whole", base_url=server.url, **FAST)

@@ -73,10 +73,15 @@ def test_a_folder_is_read_through_and_symbols_are_kept_apart(tmp_path: Path) -> 
     empty = tmp_path / "raw" / "EURUSD" / "2019" / "01" / "06" / "BID_candles_min_1.bi5"
     empty.parent.mkdir()
     empty.write_bytes(b"")
+    write_rows(tmp_path / "raw" / "USDJPY.tsv", some_bars(20), STAMP, header=HEADER.replace(",", "\t"), separator="\t")
     (tmp_path / "raw" / "ledger.json").write_text("{}")
     (tmp_path / "raw" / "._EURUSD.csv").write_text("left by a file manager")
     manifest = import_files([tmp_path / "raw"], tmp_path / "out")
-    assert {name: entry["rows"] for name, entry in manifest["symbols"].items()} == {"EURUSD": 40, "GBPUSD": 20}
+    assert {name: entry["rows"] for name, entry in manifest["symbols"].items()} == {
+        "EURUSD": 40,
+        "GBPUSD": 20,
+        "USDJPY": 20,
+    }
     assert [source["rows"] for source in manifest["symbols"]["EURUSD"]["sources"]] == [20, 20, 0]
 
 

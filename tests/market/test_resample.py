@@ -163,6 +163,13 @@ def test_a_single_bar_is_resampled_too() -> None:
     assert made.row(0) == (datetime(2024, 1, 1), 1.0, 2.0, 0.5, 1.5, 0.0)
 
 
+def test_two_bars_around_a_weekend_are_resampled_too() -> None:
+    """They have no timeframe of their own, and a folder is resampled whole."""
+    friday, sunday = bars_every(timedelta(hours=50), 2, start=datetime(2024, 3, 1, 21, 59))["Datetime"]
+    made = resample(bars_every(timedelta(hours=50), 2, start=friday), "4h")
+    assert made["Datetime"].to_list() == [datetime(2024, 3, 1, 20), sunday.replace(hour=20, minute=0)]
+
+
 def test_finer_targets_are_refused() -> None:
     with pytest.raises(DataError, match="cannot be made finer"):
         resample(bars_every(timedelta(hours=1), 5), "10min")

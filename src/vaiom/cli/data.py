@@ -58,14 +58,17 @@ def import_(
     overwrite: Annotated[bool, option("Replace assets that the folder already has.", "--replace")] = False,
 ) -> Answer:
     """Import files of other tools into a bar folder; timestamps stay as they are without --shift or --utc."""
-    from vaiom.market.imports import import_files
+    from vaiom.market.imports import import_files, list_files
 
     if wrong := [pair for pair in column if not all(pair.partition("="))]:
         raise ConfigError("not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(wrong[0]))
     options: dict[str, Any] = {"symbol": symbol or None, "start": start, "utc": utc, "repair": repair}
     options |= {"columns": dict(pair.split("=", 1) for pair in column), "shift": parse_span(shift)}
     options |= {"price_scale": price_scale, "format": format_, "replace": overwrite}
-    return _bars("importing", out, import_files, paths, out, **options)
+    others = {file for path in paths for file in path.rglob("[!.]*") if file.is_file()}.difference(list_files(paths))
+    shown = ", ".join(sorted(file.name for file in others)[:8])
+    note = f"note: {len(others)} files of other kinds were passed over: {shown}; name those that hold bars"
+    return replace(_bars("importing", out, import_files, paths, out, **options), notes=[note] if others else [])
 
 
 @answers
@@ -155,8 +158,7 @@ def build(
     options: dict[str, Any] = {"timeframe": timeframe.lower(), "like": like, "overwrite": overwrite}
     options |= {"classes": _class_table(classes)} if classes else {}
     options |= {"engine": runner} if runner != Engine(device="cpu") else {}
-    if any((train_end, validation, test, seal)):
-        options["splits"] = _splits(train_end, validation, test, seal)
+    options |= {"splits": _splits(train_end, validation, test, seal)} if train_end or validation or test or seal else {}
     with progress_bar("building") as progress:
         corpus = vaiom.build_corpus(bars, out, covered=True, progress=progress, **options)
     empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not corpus.manifest["events"][name]]

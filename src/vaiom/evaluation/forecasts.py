@@ -18,7 +18,7 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.evaluate import FORMS, RUN_PREFIX, ForecastScore, caveat_of_missing, judge, require_own
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import rows_of
-from vaiom.evaluation.scores import MODEL, Times, find_rows, losses_of, read_events, score_events, write_events
+from vaiom.evaluation.scores import MODEL, Labels, Times, find_rows, losses_of, read_events, score_events, write_events
 from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus, open_corpus
 from vaiom.events.distribution import ReturnShape, Tail
 from vaiom.events.fields import NUM_RETURN_BUCKETS
@@ -32,7 +32,8 @@ from vaiom.model.checkpoint import load_model
 from vaiom.run import Run, find_run
 
 # What columns are called, and the fewest of them; the first form that a table has is taken.
-_COLUMNS = ((r"p(?:rob_)?([1-9]|1[0-6])", NUM_RETURN_BUCKETS), (r"q?(0?\.\d*[1-9]\d*)", 3), (r"s(?:ample|(\d+))", 1))
+_LEVEL = r"q?(0?\.\d*[1-9]\d*|\d(?:\.\d+)?e-0*[1-9]\d*)"  # also as Python writes small ones, 1e-05
+_COLUMNS = ((r"p(?:rob_)?([1-9]|1[0-6])", NUM_RETURN_BUCKETS), (_LEVEL, 3), (r"s(?:ample|(\d+))", 1))
 COLUMNS_BY_FORM = dict(zip(FORMS, _COLUMNS, strict=True))
 SUM_TOLERANCE = 1e-4
 PRIOR_SAMPLES = NUM_RETURN_BUCKETS / 2  # of Train's shares: Jeffreys' weight, half a sample in each bucket
@@ -161,9 +162,7 @@ def _read_table(source: Any) -> pl.DataFrame:
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[Rows, str, pl.DataFrame]:
     """The corpus row before each line's target, the form of the forecasts, and their values with a column per level."""
-    matches = {
-        form: [re.fullmatch(pattern, each) for each in frame.columns] for form, (pattern, _) in COLUMNS_BY_FORM.items()
-    }
+    matches = {form: map(re.compile(own).fullmatch, frame.columns) for form, (own, _) in COLUMNS_BY_FORM.items()}
     named = {form: {match[1] or "": match[0] for match in own if match} for form, own in matches.items()}
     form = next((form for form, (_, fewest) in COLUMNS_BY_FORM.items() if len(named[form]) >= fewest), "")
     known = {"time": corpus.timestamps, "target_time": corpus.target_timestamps}
@@ -171,6 +170,8 @@ def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[
     if "symbol" not in frame.columns or not times or not form:
         expected = "symbol; time or target_time; p1 to p16, quantiles such as q0.05, sample, or s1, s2 and so on"
         raise DataError("not a table of forecasts", expected=expected, got=", ".join(frame.columns))
+    bars = frame.get_column("horizon", default=pl.Series([1])).cast(pl.Float64, strict=False).to_numpy()
+    _refuse("a forecast is of several bars", bars > 1, bars[:, None], "horizon 1, the next bar")
     ordered = sorted(named[form], key=lambda each: float(each or 0))
     table = frame.select(pl.col(named[form][each]).cast(pl.Float64, strict=False).alias(each) for each in ordered)
     values = table.to_numpy()
@@ -196,10 +197,7 @@ def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> tuple[
     if "" not in ordered:  # samples have as many lines as they like
         twice, expected = pl.DataFrame(keys[:, :2]).is_duplicated().to_numpy(), "a line for each symbol and time"
         _refuse("an event is forecast more than once", twice, keys, expected)
-    step = np.timedelta64(step_seconds(corpus.tokenizer.timeframe), "s")
-    moved = [(late, find_rows(corpus, known[times[0]], symbols, stamps[0] - late * step)) for late in MOVES]
-    for usable in (events, np.arange(len(corpus))):
-        _require_in_place(stamps[0], rows[0], [*moved, (1, rows[0] - 1), (-1, rows[0] + 1)], usable)
+    _require_in_place(corpus, events, known[times[0]], symbols, stamps[0], rows[0])
     return rows[0], form, table
 
 
@@ -211,15 +209,19 @@ def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any], expected: str) ->
         raise DataError(problem, where=f"forecast {first + 1}", expected=expected, got=got)
 
 
-def _require_in_place(stamps: Times, rows: Rows, moved: list[tuple[int, Rows]], usable: Rows) -> None:
-    """Refuse stamps that fit the usable rows only after a common shift; `moved` has the rows by bars shifted."""
-    hits = np.isin(rows, usable)
-    # Before its first hit and after its last a table may just be longer than the split.
-    inside = (stamps >= stamps[hits].min()) & (stamps <= stamps[hits].max()) if hits.any() else ~hits
-    missed = int((inside & ~hits).sum())
-    for late, shifted in moved:
-        left = int((inside & ~np.isin(shifted, usable)).sum())
-        if missed >= FEW_MISSED and 10 * left <= missed:
-            problem = f"the stamps are shifted: they fit {abs(late)} bar(s) {'earlier' if late > 0 else 'later'}"
-            expected = "in time the start of the last known bar, in target_time that of the bar after it"
-            raise DataError(problem, expected=expected, got=f"{missed:,} stamps on no event, {left:,} if moved so")
+def _require_in_place(corpus: Corpus, events: Rows, known: Times, symbols: Labels, stamps: Times, rows: Rows) -> None:
+    """Refuse stamps that fit the events, or the bars, only after a common shift."""
+    step = np.timedelta64(step_seconds(corpus.tokenizer.timeframe), "s")
+    moved = [(late, find_rows(corpus, known, symbols, stamps - late * step)) for late in MOVES]
+    for usable in (events, np.flatnonzero(~np.isnat(known))):
+        inside = np.zeros(len(symbols), bool)  # before and after those of its asset a table may just be longer
+        for symbol, asset in corpus.asset_slices.items():
+            if len(own := known[usable[(usable >= asset.start) & (usable < asset.stop)]]):
+                inside |= (symbols == symbol) & (stamps >= own[0]) & (stamps <= own[-1])
+        missed = int((inside & ~np.isin(rows, usable)).sum())
+        for late, shifted in [*moved, (1, rows - 1), (-1, rows + 1)]:
+            left = int((inside & ~np.isin(shifted, usable)).sum())
+            if missed >= FEW_MISSED and 10 * left <= missed:
+                problem = f"the stamps are shifted: they fit {abs(late)} bar(s) {'earlier' if late > 0 else 'later'}"
+                expected = "in time the start of the last known bar, in target_time that of the bar after it"
+                raise DataError(problem, expected=expected, got=f"{missed:,} stamps on no event, {left:,} if moved so")

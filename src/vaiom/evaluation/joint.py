@@ -31,6 +31,7 @@ from vaiom.events.corpus import Corpus
 from vaiom.events.dependence import Dependence, DependenceState, ReferenceCopula, scores_of
 from vaiom.events.distribution import BucketDistribution, ReturnDistributions
 from vaiom.events.fields import has_flag
+from vaiom.events.horizons import of_next_bar
 from vaiom.events.joint import JointDistribution
 from vaiom.events.splits import TRAIN
 
@@ -105,7 +106,9 @@ class Panel:
 
 def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last: np.datetime64, before: int) -> Panel:
     """Forecasts of all targets from `first` to before `last`, and of some stamps before them."""
-    times = corpus.target_timestamps
+    times, seen_as = corpus.target_timestamps, model.checkpoint.tokenizer
+    # Those that are served with the model: a corpus built like it has its own.
+    zero_share = np.array(of_next_bar(seen_as).zero_share)[[*map(seen_as.asset_id, corpus.tokenizer.symbols)]]
     usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)
     usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], dependence.UNUSABLE)
     for asset in corpus.asset_slices.values():
@@ -119,8 +122,8 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
         probs=model.predict_proba(corpus, rows), sigma=corpus.sigma20[rows], shape=corpus.tokenizer.return_shape
     )
     at, assets = np.searchsorted(stamps, times[rows]), corpus.meta[rows, 0] - 1
-    zero, log_ret = np.array(corpus.tokenizer.zero_share)[assets], corpus.log_ret_next[rows].astype(np.float64)
-    pit = dependence.pit_of(dists, zero, log_ret)
+    log_ret = corpus.log_ret_next[rows].astype(np.float64)
+    pit = dependence.pit_of(dists, zero_share[assets], log_ret)
 
     def spread(values: npt.NDArray[Any], fill: float = np.nan) -> npt.NDArray[Any]:
         out = np.full((len(stamps), len(corpus.tokenizer.symbols)), fill, values.dtype)
@@ -129,7 +132,7 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
 
     return Panel(
         symbols=corpus.tokenizer.symbols,
-        prob_zero=dict(zip(corpus.tokenizer.symbols, corpus.tokenizer.zero_share, strict=True)),
+        prob_zero=dict(zip(corpus.tokenizer.symbols, zero_share.tolist(), strict=True)),
         stamps=stamps,
         numbers=spread(np.arange(len(rows)), -1),
         dists=dists,

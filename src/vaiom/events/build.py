@@ -174,8 +174,7 @@ def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame
     if config.timeframe:
         return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
     if isinstance(bars, Path):
-        sizes = {symbol: count_bars(bars / f"{symbol}.parquet") for symbol in symbols_in(bars)}
-        longest = max(sizes, key=lambda symbol: sizes[symbol])
+        longest = max(symbols_in(bars), key=lambda symbol: count_bars(bars / f"{symbol}.parquet"))
         stamps = read_stamps(bars / f"{longest}.parquet")
     else:
         longest, frame = max(bars.items(), key=lambda each: len(each[1]))

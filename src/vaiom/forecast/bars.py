@@ -163,7 +163,8 @@ def _is_utc(moment: object) -> bool:
 
 
 def _number(value: Any, where: str, name: str) -> np.float64:
-    if value is None:
+    # What a frame may have: None, pandas' own missing value, and an infinite volume, which no field reads.
+    if value is None or type(value).__name__ == "NAType" or (name, value) == ("Volume", math.inf):
         return np.float64(math.nan)
     if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool) or math.isinf(value):
         raise DataError("a price must be a finite number, or missing", where=f"{where}, {name}", got=repr(value))

@@ -37,7 +37,7 @@ class ReturnDistribution(BucketDistribution[float]):
     edges: Floats
     """(17,) edges in sigmas, with the infinities."""
     prob_zero: float
-    """The asset's Train share of zero returns; the mean over assets if the asset is unknown."""
+    """The Train share of zero returns after the asset's unmasked rows; the mean over assets if it is unknown."""
     as_of: datetime
     """Left edge of the last bar used, on the clock of the bars."""
     target_time: datetime
@@ -146,7 +146,7 @@ class ReturnDistribution(BucketDistribution[float]):
             ("given a non-zero return", f"up {short['up']}, mean {BASIS_POINTS * self.mean():+.2f} bp"),
             ("5%, 50%, 95% quantile in bp", ", ".join(quantiles)),
             ("99% value at risk / expected shortfall in bp", ", ".join(risks)),
-            ("exactly zero", f"{self.prob_zero:.2%} of this asset's Train returns"),
+            ("exactly zero", f"{self.prob_zero:.2%} of this asset's Train returns after a close that moved"),
             *(("note", note) for note in self.notes),
         ]
 

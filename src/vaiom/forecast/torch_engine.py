@@ -83,14 +83,13 @@ class TorchEngine(Engine):
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The exported file, and its largest difference from PyTorch."""
+    """The exported file, and the largest difference of any probability from PyTorch's on any window."""
 
     file: Path
     bytes: int
     random_windows: int
     real_windows: int
     largest_difference: float
-    """The largest difference of any probability on any window."""
 
 
 class LastPosition(nn.Module):
@@ -169,7 +168,8 @@ def real_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events, M
     if origin.purpose == USE:
         corpus = under_splits(corpus, SplitConfig.from_json(origin.splits))
     if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
-        raise DataError("the corpus has another tokenizer than the model", where=corpus.path)
+        fix = "name the corpus that it was trained on, or leave --corpus out"
+        raise DataError("the corpus has another tokenizer than the model", where=corpus.path, fix=fix)
     rows = corpus.endpoints(VALIDATION, config.context)
     rows = rows if len(rows) else corpus.endpoints(TRAIN, config.context)
     if not len(rows):

@@ -107,11 +107,13 @@ def download(
     not_over = {day for day in requested if day.date >= _today()}
     with files.hold_folder(files.ensure_folder(out / RAW_NAME)):
         ledger = Ledger(out / RAW_NAME)
-        wanted = sorted((requested - not_over) | {day for symbol in symbols for day in ledger.lines(symbol)})
+        known = {day for symbol in symbols for day in ledger.lines(symbol)}
+        wanted = sorted((requested - not_over) | known)
         missing = [day for day in wanted if not ledger.is_finished(day)]
         num_there = len(wanted) - len(missing)
         with closing(server.fetch_all(missing, workers)) as answers:
             failed, num_unsettled = _record(ledger, answers, progress, num_there, len(wanted))
+        failed = {day: "it is no longer there" for day in known & {*missing} if not ledger.is_finished(day)} | failed
         failing = {day.symbol for day in failed}
         entries = _publish(out, [symbol for symbol in symbols if symbol not in failing], ledger)
     if failed:

@@ -157,13 +157,10 @@ class Files:
     def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
         self._read_changes()
         if symbol not in self._combined:
-            by_symbol: dict[str | None, list[FileBars | DataError]] = {}
-            for _, name, result in self._read.values():
-                by_symbol.setdefault(name, []).append(result)
-            results = by_symbol.get(symbol) or by_symbol.get(None, [])  # or errors of files whose symbol is unknown
-            for error in (result for result in results if isinstance(result, DataError)):
+            own, unknown = ([each[2] for each in self._read.values() if each[1] == name] for name in (symbol, None))
+            for error in (result for result in own or unknown if isinstance(result, DataError)):
                 raise error
-            sources = [result for result in results if isinstance(result, FileBars) and len(result.bars)]
+            sources = [result for result in own if isinstance(result, FileBars) and len(result.bars)]
             bars = combine(symbol, sources, self.options)[0] if sources else pl.DataFrame(schema=BAR_SCHEMA)
             self._combined[symbol] = bars, infer_timeframe(bars["Datetime"])
         return self._combined[symbol]

@@ -166,11 +166,11 @@ def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     """Blocks of moving bars whose four prices are, row for row, those of an earlier block."""
     close = pl.col("Close")
     shape = [(pl.col(name) - close).round(9).alias(name) for name in PRICE_COLUMNS[:-1]]
-    shape_counts = bars.select(*shape, close.diff().round(9)).group_by(PRICE_COLUMNS).len()["len"]
-    bits_per_row = shape_counts.entropy(base=2, normalize=True) or 1e-9
-    bits_of_all_pairs = 2 * math.log2(max(len(bars), 2))
-    # So many rows do not repeat by chance; neighbouring bars are alike, so a row has less than its share of the bits.
-    block = max(6, math.ceil(1.5 * bits_of_all_pairs / bits_per_row))
+    num_alike = bars.select(*shape, close.diff().round(9)).select(pl.len().over(PRICE_COLUMNS)).to_series()
+    num_bits = np.append(0.0, np.cumsum(-np.log2(num_alike / len(bars))))
+    # So many bits do not repeat by chance; neighbouring bars are alike, so a row has less than its share of them.
+    fewest_bits = 1.5 * 2 * math.log2(max(len(bars), 2))
+    block = max(6, math.ceil(fewest_bits * len(bars) / max(num_bits[-1], 1e-9)))
     num_starts = len(bars) - block + 1
     if num_starts < 2 or block > 60:
         return []
@@ -182,15 +182,15 @@ def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     moving = num_moves[block - 1 :] - num_moves[:num_starts] >= 4
     starts = pl.DataFrame({"hash": block_hash, "start": np.arange(num_starts)}).filter(pl.Series(moving))
     copies = starts.with_columns(source=pl.col("start").min().over("hash")).filter(pl.col("start") > pl.col("source"))
-    copied = np.zeros(len(bars), dtype=bool)
-    for offset in range(block):
-        copied[copies["start"].to_numpy() + offset] = True
+    copied = np.isin(np.arange(len(bars)), np.add.outer(copies["start"].to_numpy(), np.arange(block)))
     source, summary = dict(copies.select("start", "source").rows()), f"rows in copies of {block} or more moving bars"
+    first, last = find_runs(copied)
+    rare = num_bits[last + 1] - num_bits[first] >= fewest_bits  # a quiet time of few price steps has less than others
 
     def detail(first: int, _: int) -> str:
         return f" repeats the bars from {show_stamp(bars['Datetime'][source[first]])}"
 
-    return run_findings(bars, "repeated_block", summary, *find_runs(copied), detail)
+    return run_findings(bars, "repeated_block", summary, first[rare], last[rare], detail)
 
 
 def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tuple[Rows, list[Finding]]:

@@ -22,7 +22,7 @@ from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options,
 from vaiom.market.symbols import find_pair, find_symbol
 from vaiom.market.timeframes import format_span
 
-SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".txt", ".zip", ".zst")
+SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".tsv", ".txt", ".zip", ".zst")
 
 
 def import_files(
@@ -163,14 +163,11 @@ def list_files(paths: Sequence[Path]) -> list[Path]:
     """These files, and those below these folders that may hold bars, without repetitions."""
     files: dict[Path, None] = {}
     for path in paths:
-        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        if path.is_dir():
-            inside = [f for f in inside if f.suffix.lower() in SUFFIXES and f.is_file() and not f.name.startswith(".")]
-            if not inside:
-                raise DataError("nothing to import in this folder", where=path, expected="files: " + " ".join(SUFFIXES))
-        elif not path.is_file():
-            raise DataError("no such file or folder", where=path)
-        files.update(dict.fromkeys(inside))
+        inside = [file for file in sorted(path.rglob("[!.]*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        if not inside and not path.is_file():
+            problem = "nothing to import in this folder" if path.is_dir() else "no such file or folder"
+            raise DataError(problem, where=path, expected="a file, or a folder with files: " + " ".join(SUFFIXES))
+        files.update(dict.fromkeys(inside or [path]))
     if not files:
         raise ConfigError("nothing to import", expected="files or folders")
     return list(files)

@@ -76,10 +76,10 @@ def resample_folder(
 
 
 def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelta:
-    """The timeframe of the source, which must be ordered and divide the target; zero for a single row."""
+    """The timeframe of the source, which must be ordered and divide the target; zero for a single row, or two afar."""
     require_ordered(stamps, where)
     step = infer_timeframe(stamps)
-    if step is None:
+    if step is None or (len(stamps) == 2 and target % step):  # two may lie around a weekend or a hole
         return timedelta(0)
     if target % step:  # bars longer than the target leave a remainder as well
         finer = step > target

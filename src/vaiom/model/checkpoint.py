@@ -164,6 +164,7 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], T
         raise CheckpointError("no such checkpoint", where=path) from error
     except (SafetensorError, OSError, TypeError, AttributeError) as error:
         problem = "not a readable checkpoint: truncated, damaged, or not safetensors at all"
+        fix = "name the run that it was exported from" if path.suffix == ".onnx" else fix
         expected, got = "a .safetensors file written by `vaiom train`", str(error).splitlines()[0]
         raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix) from error
     try:

@@ -230,8 +230,7 @@ class HttpService:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url, self.headers = url.rstrip("/"), {"Content-Type": "application/json"}
-        if key:
-            self.headers["Authorization"] = f"Bearer {key}"
+        self.headers |= {"Authorization": f"Bearer {key}"} if key else {}
         state = self._request("/v1/assets")
         self.timeframe, self.symbols = str(state["timeframe"]), [str(each["symbol"]) for each in state["assets"]]
 
