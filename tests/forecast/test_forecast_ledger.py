@@ -132,6 +132,9 @@ def test_lines_hold_together(tmp_path: Path) -> None:
             for wrong in (
                 {"symbol": 3},
                 {"model_bits": math.nan},
+                {"frequency_bits": math.inf},
+                {"time": math.nan},
+                {"time": "yesterday"},
                 {"model_bits": -0.5},
                 {"frequency_bits": -0.5},
                 {"as_of": "2025-01-06T10:00:00+00:00"},
@@ -143,6 +146,16 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="was changed"):
             ForecastLedger(file, "model")
         assert file.read_bytes() == changed
+
+
+@pytest.mark.parametrize("wrong", [{"probs": [0.5, math.nan]}, {"sigma": math.inf}])
+def test_a_forecast_has_finite_numbers(wrong: dict[str, Any], tmp_path: Path) -> None:
+    """Also where its line continues the chain: nobody could read it again as JSON."""
+    sound = {"symbol": "EURUSD", "as_of": NOW.isoformat(), "model": "model", "sigma": 0.01, "probs": [0.5, 0.5]}
+    entry = {"time": NOW.isoformat(), "kind": "forecast", **sound, "missing_assets": [], "previous": sha256_of(b"")}
+    for change, expected in (({}, False), (wrong, True)):
+        (tmp_path / "ledger.jsonl").write_text(json.dumps({**entry, **change}) + "\n")
+        assert ([entry for _, entry in read_ledger(tmp_path / "ledger.jsonl")] == [None]) is expected
 
 
 @pytest.mark.parametrize("reads", [True, False])

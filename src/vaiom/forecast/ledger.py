@@ -51,6 +51,10 @@ class Commitment:
     missing_assets: list[str]
     """Assets that the model reads and whose bars were missing."""
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.sigma + sum(self.probs)):
+            raise ValueError("a forecast has finite numbers")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settlement:
@@ -65,8 +69,8 @@ class Settlement:
     frequency_bits: float | None
 
     def __post_init__(self) -> None:
-        if min(self.model_bits or 0, self.frequency_bits or 0) < 0:
-            raise ValueError("bits are not negative")
+        if not all(0 <= (bits or 0) < math.inf for bits in (self.model_bits, self.frequency_bits)):
+            raise ValueError("bits are finite and not negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +215,7 @@ def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
         line = text + b"\n"
         try:
             value = json.loads(text)
-            json.dumps(value, allow_nan=False)
-            followed, kind, _ = value.pop("previous"), value.pop("kind"), value.pop("time")
+            followed, kind, _ = value.pop("previous"), value.pop("kind"), datetime.fromisoformat(value.pop("time"))
             entry = from_json(_KINDS[kind], value) if followed == digest.hexdigest() else None
             if any(getattr(each, "tzinfo", None) for each in vars(entry).values()):
                 raise ValueError("a stamp has no zone")
