@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -276,6 +277,27 @@ def test_a_forecast_is_recorded_once_until_another_entry_follows(tmp_path: Path)
     assert entries[0] == Commitment(
         symbol="EURUSD", as_of=dist.as_of, model="model", sigma=dist.sigma, probs=dist.probs.tolist(), missing_assets=[]
     )
+
+
+def test_forecasts_that_come_together_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All or none are written: what a full disk took a part of is no line."""
+    dists = [replace(distribution(np.arange(1.0, 17)), symbol=symbol) for symbol in ("EURUSD", "USDJPY", "XAUUSD")]
+    ledger, flushed, real = written(tmp_path / "ledger.jsonl", 1), list[int](), os.fsync
+    before = ledger.file.read_bytes()
+    monkeypatch.setattr("vaiom.forecast.ledger.os.fsync", lambda each: (flushed.append(each), real(each)))
+    ledger.commit(*dists)
+    whole = ledger.file.read_bytes()
+    assert (len(flushed), ledger.head) == (1, sha256_of(whole))
+    assert [entry and entry.symbol for _, entry in read_ledger(ledger.file)] == ["EURUSD", "EURUSD", "USDJPY", "XAUUSD"]
+    ledger.commit(*dists)  # they are the last ones already
+    assert (len(flushed), ledger.file.read_bytes()) == (1, whole)
+    ledger.close()
+    second = len(whole[: whole.index(b"\n", len(before) + 1)]) + 9
+    ledger.file.write_bytes(whole[:second])
+    again = ForecastLedger(ledger.file, "model", clock=lambda: NOW)
+    again.commit(*dists)
+    assert ledger.file.read_bytes() == whole
+    again.close()
 
 
 def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:

@@ -69,10 +69,11 @@ def test_bars_that_came_together_are_seen_together(
     ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
     live = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0, ledger)
     live.load_folder(tiny.bars, backfill=0)
-    monkeypatch.setattr(ledger, "settle", lambda _: seen.append(asyncio.run(live.assets())))
+    monkeypatch.setattr(ledger, "settle", lambda *outcomes: seen.append((len(outcomes), live.assets())))
     live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
-    assert len(seen) == len(SYMBOLS)
-    for asset in (asset for answer in seen for asset in answer.assets):
+    [(number, answer)] = seen
+    assert number == len(SYMBOLS)
+    for asset in answer.assets:
         expected = datetime.fromisoformat(bars[asset.symbol]["datetime"]), bars[asset.symbol]["close"], 1
         assert (asset.as_of, asset.close, asset.drift.scored) == expected
 

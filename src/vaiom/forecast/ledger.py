@@ -138,24 +138,26 @@ class ForecastLedger:
             self._e_value = size, value
         return value
 
-    def commit(self, dist: ReturnDistribution) -> None:
-        """Record a forecast, unless it is already the last one."""
-        entry = Commitment(
-            symbol=dist.symbol,
-            as_of=dist.as_of,
-            model=self.model,
-            sigma=dist.sigma,
-            probs=dist.probs.tolist(),
-            missing_assets=list(dist.missing_assets),
-        )
+    def commit(self, *dists: ReturnDistribution) -> None:
+        """Record forecasts of different assets, but those that are already the last ones."""
+        entries = [
+            Commitment(
+                symbol=dist.symbol,
+                as_of=dist.as_of,
+                model=self.model,
+                sigma=dist.sigma,
+                probs=dist.probs.tolist(),
+                missing_assets=list(dist.missing_assets),
+            )
+            for dist in dists
+        ]
         with self._lock:
-            if self._last.get(dist.symbol) != entry:
-                self._append("forecast", entry)
+            self._append("forecast", *(entry for entry in entries if self._last.get(entry.symbol) != entry))
 
-    def settle(self, entry: Settlement) -> None:
-        """Record the outcome of a forecast."""
+    def settle(self, *entries: Settlement) -> None:
+        """Record the outcomes of forecasts."""
         with self._lock:
-            self._append("settled", entry)
+            self._append("settled", *entries)
 
     def remove(self, symbol: str, after: datetime) -> None:
         """Record that the bars of an asset after a moment were removed."""
@@ -165,16 +167,23 @@ class ForecastLedger:
     def close(self) -> None:
         self._held.close()
 
-    def _append(self, kind: str, entry: Entry) -> None:
-        time = self.clock().isoformat(timespec="seconds")
-        line = (json.dumps({"time": time, "kind": kind, **to_json(entry), "previous": self.head}) + "\n").encode()
+    def _append(self, kind: str, *entries: Entry) -> None:
+        """Write lines, all or none, with one flush of the disk."""
+        time, digest, lines = self.clock().isoformat(timespec="seconds"), self._digest.copy(), list[bytes]()
+        for entry in entries:
+            value = {"time": time, "kind": kind, **to_json(entry), "previous": digest.hexdigest()}
+            lines.append((json.dumps(value) + "\n").encode())
+            digest.update(lines[-1])
+        text = b"".join(lines)
+        if not text:
+            return
         if not os.path.samestat(self.file.stat(), os.fstat(self._stream.fileno())):
             raise OSError(errno.ESTALE, "another file is in its place", str(self.file))
         if self._torn:
             self._truncate()
         self._torn = True
         try:
-            if self._stream.write(line) != len(line):
+            if self._stream.write(text) != len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
             os.fsync(self._stream.fileno())
         except OSError:
@@ -182,7 +191,8 @@ class ForecastLedger:
                 self._truncate()
             raise
         self._torn = False
-        self._take(line, entry)
+        for line, entry in zip(lines, entries, strict=True):
+            self._take(line, entry)
 
     def _truncate(self) -> None:
         """Truncate on disk before writing: a power cut may keep parts of both."""

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
-from vaiom.errors import DataError, UserError
+from vaiom.errors import DataError
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger
@@ -143,9 +143,8 @@ class Service:
 
     async def assets(self) -> schemas.AssetsAnswer:
         """The state of every live asset, and the model's drift on it."""
-        if self.is_ready:
-            await self._update_forecasts()
-        return await self.live.assets()
+        # No bar arrives between the missing forecasts and the answer: with one, a forecast might be missing again.
+        return await self._in_state_thread(self._updated_assets) if self.is_ready else self.live.assets()
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
         """Take the next bars of a live asset; they are on disk before the response, which has the new forecast."""
@@ -201,7 +200,7 @@ class Service:
         async with self._locks[symbol]:
             removed = await self._in_state_thread(self.live.cut, symbol, after)
             stream = self.live.online.streams.get(symbol)
-        await self._update_forecasts()
+        await self._in_state_thread(self._update_forecasts)
         num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
         return schemas.CutAnswer(symbol=symbol, removed=removed, num_bars=num_bars, as_of=as_of)
 
@@ -280,18 +279,19 @@ class Service:
         finally:
             self._num_waiting -= 1
 
-    async def _update_forecasts(self) -> None:
+    def _update_forecasts(self) -> None:
         """Make the latest forecasts of all live assets that are ready."""
-        for symbol in [each for each in self.live.online.streams if not self.live.forecast(each)]:
-            try:
-                await self._in_state_thread(self.live.newest, symbol)
-            except UserError as error:  # a request for it raises again
-                _log.warning("no forecast of %s: %s", symbol, error)
+        for symbol, error in self.live.update(self.live.symbols).items():  # a request for it raises again
+            _log.warning("no forecast of %s: %s", symbol, error)
+
+    def _updated_assets(self) -> schemas.AssetsAnswer:
+        self._update_forecasts()
+        return self.live.assets()
 
     async def _warm_up(self) -> None:
         """Make the first, slow forecasts; then replay those of bars from a folder while serving."""
         try:
-            await self._update_forecasts()
+            await self._in_state_thread(self._update_forecasts)
         except Exception as error:
             _log.exception("the first forecasts failed")
             self.failure = error

@@ -114,20 +114,33 @@ class LiveAssets:
         stream, dist = self._forecasts.get(symbol, (None, None))
         return dist if stream and self.online.is_newest(stream, symbol) else None
 
-    def keep(self, stream: AssetStream, dist: ReturnDistribution) -> None:
-        """Keep the forecast from a stream, and record it in the ledger."""
+    def keep(self, online: OnlineForecaster, dists: Mapping[str, ReturnDistribution]) -> None:
+        """Keep forecasts of a state, and record them in the ledger."""
         if self.ledger:
             with _on_record("the forecast"):
-                self.ledger.commit(dist)
-        self._forecasts[dist.symbol] = (stream, dist)
+                self.ledger.commit(*dists.values())
+        self._forecasts |= {symbol: (online.streams[symbol], dist) for symbol, dist in dists.items()}
+
+    def update(self, symbols: Sequence[str]) -> dict[str, UserError]:
+        """Make forecasts after the last bars of assets where they are missing; returns the errors by symbol."""
+        online, made, failed = self.online, dict[str, ReturnDistribution](), dict[str, UserError]()
+        for symbol in symbols:
+            try:
+                if online.ready(symbol) and not self.forecast(symbol):
+                    made[symbol] = online.forecast(symbol)  # one at a time: to the bit as after a restart
+            except UserError as error:
+                failed[symbol] = error
+        try:
+            self.keep(online, made)
+        except RefusalError as error:
+            failed |= dict.fromkeys(made, error)
+        return failed
 
     def newest(self, symbol: str) -> ReturnDistribution | None:
         """The forecast after the last bar, made if needed; None with too few bars."""
-        online, known = self.online, self.forecast(symbol)
-        if known is None and online.ready(symbol):
-            known = online.forecast(symbol)
-            self.keep(online.streams[symbol], known)
-        return known
+        for error in self.update([symbol]).values():
+            raise error
+        return self.forecast(symbol)
 
     def forecast_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
         """The latest forecast as of a moment on the bars' clock, or for a horizon of bars."""
@@ -150,11 +163,13 @@ class LiveAssets:
         """Take the next bars of different assets, durably, or return why not; they share one batch and one commit."""
         start, step = time.perf_counter(), self.forecaster.engine.row_step
         after, results, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
+        early = self.ledger or not step
+        due = [symbol for symbol, bars in pushes if early or len(bars) > 1 or symbol not in self._forecasts]
+        results |= self.update(due)
         for symbol, bars in pushes:
             try:
-                if self.ledger or len(bars) > 1 or not step or symbol not in self._forecasts:
-                    self.newest(symbol)
-                after, rows[symbol] = self._advanced(after, symbol, bars)
+                if symbol not in results:
+                    after, rows[symbol] = self._advanced(after, symbol, bars)
             except UserError as error:
                 results[symbol] = error
         taken = [(symbol, bars) for symbol, bars in pushes if symbol in rows]
@@ -171,14 +186,12 @@ class LiveAssets:
         self._publish(after, dict(taken))
         for symbol, score in settled.items():
             self._remember(symbol, [score])
+        self._record(settled)
+        try:
+            self.keep(after, dists)
+        except RefusalError:  # the bars are taken
+            shown.clear()
         for symbol, _ in taken:
-            if symbol in settled:
-                self._record(symbol, settled[symbol])
-            if symbol in dists:
-                try:
-                    self.keep(after.streams[symbol], dists[symbol])
-                except RefusalError:  # the bars are taken
-                    del shown[symbol]
             seconds = {"bar": advanced - start, "model": computed - advanced, "disk": flushed - computed}
             num_bars = after.streams[symbol].num_bars
             results[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
@@ -232,7 +245,7 @@ class LiveAssets:
     def drift(self, symbol: str) -> schemas.Drift:
         return monitor.measure_drift(self.settled.get(symbol, ()), self.alert_bits)
 
-    async def assets(self) -> schemas.AssetsAnswer:
+    def assets(self) -> schemas.AssetsAnswer:
         """The state of every live asset, and the model's drift on it."""
         assets = []
         for symbol in self.symbols:
@@ -361,15 +374,20 @@ class LiveAssets:
         scores = monitor.settle(due, self.frequency)
         return {dist.symbol: score for (dist, _, _), score in zip(due, scores, strict=True)}
 
-    def _record(self, symbol: str, settled: SettledForecast) -> None:
-        """Write the outcome of a forecast to the ledger."""
+    def _record(self, settled: Mapping[str, SettledForecast]) -> None:
+        """Write the outcomes of forecasts to the ledger."""
         if self.ledger is None:
             return
-        bits = {"model_bits": settled.model_bits, "frequency_bits": settled.frequency_bits}
+        names = "as_of", "target_time", "model_bits", "frequency_bits"
+        outcomes = [
+            Settlement(symbol=symbol, **{name: getattr(each, name) for name in names})
+            for symbol, each in settled.items()
+        ]
         try:
-            self.ledger.settle(Settlement(symbol=symbol, as_of=settled.as_of, target_time=settled.target_time, **bits))
-        except OSError as error:  # the forecast itself is recorded
-            _log.error("the outcome of a forecast of %s could not be recorded: %s", symbol, error.strerror)
+            self.ledger.settle(*outcomes)
+        except OSError as error:  # the forecasts themselves are recorded
+            for symbol in settled:
+                _log.error("the outcome of a forecast of %s could not be recorded: %s", symbol, error.strerror)
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
         # Replayed ones come late, so sort by time; replaced at once, for concurrent readers.
