@@ -126,8 +126,7 @@ def test_an_asset_without_a_first_forecast_keeps_no_other_from_serving(
     async def run() -> None:
         service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0))
         service.start()
-        online = service.live.online
-        online.forecast = failing(online.forecast, 1, DataError("no scale"))  # type: ignore[method-assign]
+        service.live.newest = failing(service.live.newest, 1, DataError("no scale"))  # type: ignore[method-assign]
         await service._warming_up
         assert service.is_ready
         assert "no forecast of EURUSD: no scale" in caplog.text

@@ -56,7 +56,9 @@ BUGS: dict[str, list[Change]] = {
     "the grid is not looked at": [(LiveAssets, "_require_on_grid", {"if allowed.isdis": "if False and allowed.isdis"})],
     "a cut leaves what is live": [(LiveAssets, "cut", {"vars(self).update(vars(reloaded))": "pass"})],
     "a cut leaves the snapshot": [(Store, "cut", {"self.rewind()": "pass"})],
-    "a bar before its forecast is on record": [(LiveAssets, "push_all", {"early or len(bars) > 1 or ": ""})],
+    "a bar before its forecast is on record": [
+        (LiveAssets, "push_all", {"self.ledger or len(bars) > 1 or not step or ": ""}),
+    ],
     "bars that were learned from are scored": [(LiveAssets, "_replay", {"stamp >= self.train_end": "True"})],
     "a bar is replayed twice": [(Store, "bars_since_snapshot", {"arrival > ?": "arrival >= ?"})],
     "readers see what is not stored": [

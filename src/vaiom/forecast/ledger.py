@@ -140,19 +140,14 @@ class ForecastLedger:
 
     def commit(self, *dists: ReturnDistribution) -> None:
         """Record forecasts of different assets, but those that are already the last ones."""
-        entries = [
-            Commitment(
-                symbol=dist.symbol,
-                as_of=dist.as_of,
-                model=self.model,
-                sigma=dist.sigma,
-                probs=dist.probs.tolist(),
-                missing_assets=list(dist.missing_assets),
-            )
-            for dist in dists
-        ]
+        entries = []
+        for dist in dists:
+            about: dict[str, Any] = {"symbol": dist.symbol, "as_of": dist.as_of, "sigma": dist.sigma}
+            about |= {"probs": dist.probs.tolist(), "missing_assets": list(dist.missing_assets)}
+            entries.append(Commitment(**about, model=self.model))
         with self._lock:
-            self._append("forecast", *(entry for entry in entries if self._last.get(entry.symbol) != entry))
+            if new := [entry for entry in entries if self._last.get(entry.symbol) != entry]:
+                self._append("forecast", *new)
 
     def settle(self, *entries: Settlement) -> None:
         """Record the outcomes of forecasts."""
@@ -175,8 +170,6 @@ class ForecastLedger:
             lines.append((json.dumps(value) + "\n").encode())
             digest.update(lines[-1])
         text = b"".join(lines)
-        if not text:
-            return
         if not os.path.samestat(self.file.stat(), os.fstat(self._stream.fileno())):
             raise OSError(errno.ESTALE, "another file is in its place", str(self.file))
         if self._torn:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,18 @@ class TorchEngine(Engine):
 
     def _probs(self, events: Events, meta: Meta, horizon: int, *, last_only: bool) -> Probabilities:
         """(B, T, 16), or (B, 1, 16) of the last position."""
-        with torch.inference_mode(), _threads(self.threads):
-            x_BTF, meta_BM = (torch.from_numpy(each).to(self.device) for each in (events, meta))
-            hidden = self.model.hidden(x_BTF, meta_BM, last_only)
-            if horizon == 1:
-                return engines.normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
-            assert self.horizons
-            return self.horizons.probs(hidden.float().cpu().numpy(), events[:, -hidden.shape[1] :], horizon)
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads or before)  # of the whole process
+        try:
+            with torch.inference_mode():
+                x_BTF, meta_BM = (torch.from_numpy(each).to(self.device) for each in (events, meta))
+                hidden = self.model.hidden(x_BTF, meta_BM, last_only)
+                if horizon == 1:
+                    return engines.normalise(return_log_probs(self.model.heads(hidden)).double().cpu().numpy())
+                assert self.horizons
+                return self.horizons.probs(hidden.float().cpu().numpy(), events[:, -hidden.shape[1] :], horizon)
+        finally:
+            torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,17 +212,3 @@ def _convert(model: Vaiom) -> Any:
         logging.disable(before)
     assert program is not None
     return program.model_proto
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Set PyTorch's thread count, which is global to the process, for one pass."""
-    before = torch.get_num_threads()
-    if number is None or number == before:
-        yield
-        return
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -143,8 +143,7 @@ class Service:
 
     async def assets(self) -> schemas.AssetsAnswer:
         """The state of every live asset, and the model's drift on it."""
-        # No bar arrives between the missing forecasts and the answer: with one, a forecast might be missing again.
-        return await self._in_state_thread(self._updated_assets) if self.is_ready else self.live.assets()
+        return await self._in_state_thread(self.live.assets)  # between bars, which make forecasts old
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
         """Take the next bars of a live asset; they are on disk before the response, which has the new forecast."""
@@ -200,7 +199,7 @@ class Service:
         async with self._locks[symbol]:
             removed = await self._in_state_thread(self.live.cut, symbol, after)
             stream = self.live.online.streams.get(symbol)
-        await self._in_state_thread(self._update_forecasts)
+        await self._in_state_thread(self.live.assets)
         num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
         return schemas.CutAnswer(symbol=symbol, removed=removed, num_bars=num_bars, as_of=as_of)
 
@@ -279,19 +278,10 @@ class Service:
         finally:
             self._num_waiting -= 1
 
-    def _update_forecasts(self) -> None:
-        """Make the latest forecasts of all live assets that are ready."""
-        for symbol, error in self.live.update(self.live.symbols).items():  # a request for it raises again
-            _log.warning("no forecast of %s: %s", symbol, error)
-
-    def _updated_assets(self) -> schemas.AssetsAnswer:
-        self._update_forecasts()
-        return self.live.assets()
-
     async def _warm_up(self) -> None:
         """Make the first, slow forecasts; then replay those of bars from a folder while serving."""
         try:
-            await self._in_state_thread(self._update_forecasts)
+            await self._in_state_thread(self.live.assets)
         except Exception as error:
             _log.exception("the first forecasts failed")
             self.failure = error
@@ -306,9 +296,8 @@ class Service:
             last = self.replays[-1][0].symbol
             part = [each for each in self.replays if each[0].symbol == last]
             try:
-                dists = await self._in_model_thread(
-                    partial(self.forecaster.forecast_consecutive, [window for window, _ in part])
-                )
+                make = partial(self.forecaster.forecast_consecutive, [window for window, _ in part])
+                dists = await self._in_model_thread(make)
                 await self._in_state_thread(self.live.settle_replays, part, dists)
             except RefusalError as busy:  # clients come first, and a full disk may recover
                 await asyncio.sleep(busy.retry_after or 0)
@@ -358,8 +347,7 @@ def make_app(service: Service) -> FastAPI:
         refusals: dict[int | str, Any] = {
             status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in sorted(statuses)
         }
-        handler = attrgetter(name)(service)
-        handler = handler if kind else _as_json(handler)
+        handler = attrgetter(name)(service) if kind else _as_json(attrgetter(name)(service))
         app.router.add_api_route(path, handler, methods=[method], tags=[group], responses=refusals, **kind)
     shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
@@ -405,5 +393,7 @@ async def _refuse_invalid(request: Request, error: RequestValidationError) -> Re
 
 async def _refuse_routing(request: Request, error: HTTPException) -> Response:
     problem, where = str(error.detail), request.url.path
+    if error.status_code == 400:  # "There was an error parsing the body"
+        problem = "the body is no JSON in UTF-8; it must not be compressed"
     refusal = RefusalError(error.status_code, problem, where=where, fix="see the routes at /openapi.json")
     return error_response(refusal, error.headers)

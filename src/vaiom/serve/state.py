@@ -121,26 +121,13 @@ class LiveAssets:
                 self.ledger.commit(*dists.values())
         self._forecasts |= {symbol: (online.streams[symbol], dist) for symbol, dist in dists.items()}
 
-    def update(self, symbols: Sequence[str]) -> dict[str, UserError]:
-        """Make forecasts after the last bars of assets where they are missing; returns the errors by symbol."""
-        online, made, failed = self.online, dict[str, ReturnDistribution](), dict[str, UserError]()
-        for symbol in symbols:
-            try:
-                if online.ready(symbol) and not self.forecast(symbol):
-                    made[symbol] = online.forecast(symbol)  # one at a time: to the bit as after a restart
-            except UserError as error:
-                failed[symbol] = error
-        try:
-            self.keep(online, made)
-        except RefusalError as error:
-            failed |= dict.fromkeys(made, error)
-        return failed
-
     def newest(self, symbol: str) -> ReturnDistribution | None:
         """The forecast after the last bar, made if needed; None with too few bars."""
-        for error in self.update([symbol]).values():
-            raise error
-        return self.forecast(symbol)
+        online, known = self.online, self.forecast(symbol)
+        if known is None and online.ready(symbol):
+            known = online.forecast(symbol)
+            self.keep(online, {symbol: known})
+        return known
 
     def forecast_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
         """The latest forecast as of a moment on the bars' clock, or for a horizon of bars."""
@@ -163,13 +150,11 @@ class LiveAssets:
         """Take the next bars of different assets, durably, or return why not; they share one batch and one commit."""
         start, step = time.perf_counter(), self.forecaster.engine.row_step
         after, results, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
-        early = self.ledger or not step
-        due = [symbol for symbol, bars in pushes if early or len(bars) > 1 or symbol not in self._forecasts]
-        results |= self.update(due)
         for symbol, bars in pushes:
             try:
-                if symbol not in results:
-                    after, rows[symbol] = self._advanced(after, symbol, bars)
+                if self.ledger or len(bars) > 1 or not step or symbol not in self._forecasts:
+                    self.newest(symbol)
+                after, rows[symbol] = self._advanced(after, symbol, bars)
             except UserError as error:
                 results[symbol] = error
         taken = [(symbol, bars) for symbol, bars in pushes if symbol in rows]
@@ -186,7 +171,8 @@ class LiveAssets:
         self._publish(after, dict(taken))
         for symbol, score in settled.items():
             self._remember(symbol, [score])
-        self._record(settled)
+        if self.ledger and settled:
+            self._record(self.ledger, settled)
         try:
             self.keep(after, dists)
         except RefusalError:  # the bars are taken
@@ -246,10 +232,14 @@ class LiveAssets:
         return monitor.measure_drift(self.settled.get(symbol, ()), self.alert_bits)
 
     def assets(self) -> schemas.AssetsAnswer:
-        """The state of every live asset, and the model's drift on it."""
+        """The state of every live asset, its forecast made if needed, and the model's drift on it."""
         assets = []
         for symbol in self.symbols:
-            stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol, ())
+            dist, stream, bars = None, self.online.streams.get(symbol), self.bars.get(symbol, ())
+            try:
+                dist = self.newest(symbol)
+            except UserError as error:  # a request for it raises again
+                _log.warning("no forecast of %s: %s", symbol, error)
             as_of = stream.last if stream else None
             asset = schemas.AssetAnswer(
                 symbol=symbol,
@@ -304,6 +294,13 @@ class LiveAssets:
         self._count_train(frames)
         new = {symbol: frame for symbol, frame in frames.items() if symbol not in self.online.streams}
         for symbol in [each for each in frames if each not in new]:
+            stored = {bar.datetime: bar[1:5] for bar in self.bars[symbol]}
+            revised = [row for row in frames[symbol].iter_rows() if stored.get(row[0], row[1:5]) != row[1:5]]
+            if revised:
+                words = (
+                    "%s: %d bars of %s differ from the stored ones, which stay (`vaiom state` removes them): first %s"
+                )
+                _log.warning(words, symbol, len(revised), folder, revised[0][0])
             newer = frames[symbol].filter(pl.col("Datetime") > self.online.streams[symbol].last)
             if len(newer):
                 self.push(symbol, [*map(BarRow._make, newer.iter_rows())])
@@ -374,20 +371,17 @@ class LiveAssets:
         scores = monitor.settle(due, self.frequency)
         return {dist.symbol: score for (dist, _, _), score in zip(due, scores, strict=True)}
 
-    def _record(self, settled: Mapping[str, SettledForecast]) -> None:
+    def _record(self, ledger: ForecastLedger, settled: Mapping[str, SettledForecast]) -> None:
         """Write the outcomes of forecasts to the ledger."""
-        if self.ledger is None:
-            return
-        names = "as_of", "target_time", "model_bits", "frequency_bits"
-        outcomes = [
-            Settlement(symbol=symbol, **{name: getattr(each, name) for name in names})
-            for symbol, each in settled.items()
-        ]
+        outcomes = []
+        for symbol, each in settled.items():
+            bits = {"model_bits": each.model_bits, "frequency_bits": each.frequency_bits}
+            outcomes.append(Settlement(symbol=symbol, as_of=each.as_of, target_time=each.target_time, **bits))
         try:
-            self.ledger.settle(*outcomes)
+            ledger.settle(*outcomes)
         except OSError as error:  # the forecasts themselves are recorded
-            for symbol in settled:
-                _log.error("the outcome of a forecast of %s could not be recorded: %s", symbol, error.strerror)
+            symbols = ", ".join(settled)
+            _log.error("the outcome of a forecast of %s could not be recorded: %s", symbols, error.strerror)
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
         # Replayed ones come late, so sort by time; replaced at once, for concurrent readers.
