@@ -169,14 +169,13 @@ class ForecastLedger:
             value = {"time": time, "kind": kind, **to_json(entry), "previous": digest.hexdigest()}
             lines.append((json.dumps(value) + "\n").encode())
             digest.update(lines[-1])
-        text = b"".join(lines)
         if not os.path.samestat(self.file.stat(), os.fstat(self._stream.fileno())):
             raise OSError(errno.ESTALE, "another file is in its place", str(self.file))
         if self._torn:
             self._truncate()
         self._torn = True
         try:
-            if self._stream.write(text) != len(text):
+            if self._stream.write(b"".join(lines)) != sum(map(len, lines)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
             os.fsync(self._stream.fileno())
         except OSError:

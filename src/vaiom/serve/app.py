@@ -392,8 +392,7 @@ async def _refuse_invalid(request: Request, error: RequestValidationError) -> Re
 
 
 async def _refuse_routing(request: Request, error: HTTPException) -> Response:
-    problem, where = str(error.detail), request.url.path
-    if error.status_code == 400:  # "There was an error parsing the body"
-        problem = "the body is no JSON in UTF-8; it must not be compressed"
-    refusal = RefusalError(error.status_code, problem, where=where, fix="see the routes at /openapi.json")
+    status, where = error.status_code, request.url.path
+    problem = "the body is no JSON in UTF-8; it must not be compressed" if status == 400 else str(error.detail)
+    refusal = RefusalError(status, problem, where=where, fix="see the routes at /openapi.json")
     return error_response(refusal, error.headers)

@@ -179,8 +179,7 @@ class LiveAssets:
             shown.clear()
         for symbol, _ in taken:
             seconds = {"bar": advanced - start, "model": computed - advanced, "disk": flushed - computed}
-            num_bars = after.streams[symbol].num_bars
-            results[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
+            results[symbol] = Pushed(settled.get(symbol), shown.get(symbol), after.streams[symbol].num_bars, seconds)
         if self.store.num_since_snapshot >= self._next_snapshot:
             self.try_snapshot()
         return [results[symbol] for symbol, _ in pushes]
@@ -188,7 +187,8 @@ class LiveAssets:
     def joint(self, symbols: Sequence[str], horizon: int) -> JointDistribution:
         """The joint forecast of assets; what is learned of their dependence is kept."""
         online, copy = self.online, self.online.copy()  # readers keep the first, this updates the second
-        joint = copy.joint(symbols, horizon=horizon)
+        others = filter(online.ready, self.forecaster.reads)  # as in `vaiom risk`: correlations are given all of them
+        joint = copy.joint(list(dict.fromkeys((*symbols, *others))), horizon=horizon)
         online.dependence = copy.dependence
         return joint
 
