@@ -112,6 +112,8 @@ def decode(cls: type[T], value: Any, problem: str, *, error: type[UserError] = D
 
 
 def _build(hint: Any, value: Any, path: str) -> Any:
+    if type(value) is hint and hint in (str, float, int, bool):  # nearly always, and the fastest
+        return value
     origin, args = get_origin(hint), get_args(hint)
     if hasattr(origin, "__value__"):  # a `type` alias, as NumPy's NDArray is from 2.5 on
         return _build(origin.__value__[args], value, path)

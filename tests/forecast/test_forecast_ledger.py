@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -132,6 +133,9 @@ def test_lines_hold_together(tmp_path: Path) -> None:
             for wrong in (
                 {"symbol": 3},
                 {"model_bits": math.nan},
+                {"frequency_bits": math.inf},
+                {"time": math.nan},
+                {"time": "yesterday"},
                 {"model_bits": -0.5},
                 {"frequency_bits": -0.5},
                 {"as_of": "2025-01-06T10:00:00+00:00"},
@@ -143,6 +147,16 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="was changed"):
             ForecastLedger(file, "model")
         assert file.read_bytes() == changed
+
+
+@pytest.mark.parametrize("wrong", [{"probs": [0.5, math.nan]}, {"sigma": math.inf}])
+def test_a_forecast_has_finite_numbers(wrong: dict[str, Any], tmp_path: Path) -> None:
+    """Also where its line continues the chain: nobody could read it again as JSON."""
+    sound = {"symbol": "EURUSD", "as_of": NOW.isoformat(), "model": "model", "sigma": 0.01, "probs": [0.5, 0.5]}
+    entry = {"time": NOW.isoformat(), "kind": "forecast", **sound, "missing_assets": [], "previous": sha256_of(b"")}
+    for change, expected in (({}, False), (wrong, True)):
+        (tmp_path / "ledger.jsonl").write_text(json.dumps({**entry, **change}) + "\n")
+        assert ([entry for _, entry in read_ledger(tmp_path / "ledger.jsonl")] == [None]) is expected
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -263,6 +277,27 @@ def test_a_forecast_is_recorded_once_until_another_entry_follows(tmp_path: Path)
     assert entries[0] == Commitment(
         symbol="EURUSD", as_of=dist.as_of, model="model", sigma=dist.sigma, probs=dist.probs.tolist(), missing_assets=[]
     )
+
+
+def test_forecasts_that_come_together_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All or none are written: what a full disk took a part of is no line."""
+    dists = [replace(distribution(np.arange(1.0, 17)), symbol=symbol) for symbol in ("EURUSD", "USDJPY", "XAUUSD")]
+    ledger, flushed, real = written(tmp_path / "ledger.jsonl", 1), list[int](), os.fsync
+    before = ledger.file.read_bytes()
+    monkeypatch.setattr("vaiom.forecast.ledger.os.fsync", lambda each: (flushed.append(each), real(each)))
+    ledger.commit(*dists)
+    whole = ledger.file.read_bytes()
+    assert (len(flushed), ledger.head) == (1, sha256_of(whole))
+    assert [entry and entry.symbol for _, entry in read_ledger(ledger.file)] == ["EURUSD", "EURUSD", "USDJPY", "XAUUSD"]
+    ledger.commit(*dists)  # they are the last ones already
+    assert (len(flushed), ledger.file.read_bytes()) == (1, whole)
+    ledger.close()
+    second = len(whole[: whole.index(b"\n", len(before) + 1)]) + 9
+    ledger.file.write_bytes(whole[:second])
+    again = ForecastLedger(ledger.file, "model", clock=lambda: NOW)
+    again.commit(*dists)
+    assert ledger.file.read_bytes() == whole
+    again.close()
 
 
 def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:

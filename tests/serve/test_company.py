@@ -64,6 +64,34 @@ def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Pa
     assert asyncio.run(settle())["quantiles"]["0.5"] == pytest.approx(plain.quantile(0.5), rel=1e-3)
 
 
+def test_every_asset_has_its_chance_of_a_rise_while_bars_come(tiny: TinyRun, tmp_path: Path) -> None:
+    """A bar of another asset, after whatever the service did for the answer, makes forecasts old and no null."""
+    options: dict[str, Any] = {"run": reading_others(tiny, tmp_path, {}), "bars": tiny.bars, "backfill": 0}
+
+    async def run() -> None:
+        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):
+            late, real = iter(tiny.later["XAUUSD"][:9]), service._in_state_thread
+
+            async def push(symbol: str, *bars: dict[str, Any]) -> None:
+                answer = await client.post(f"/v1/assets/{symbol}/bars", json={"bars": bars})
+                assert answer.status_code == 200
+
+            async def then_a_bar(function: Any, *inputs: Any) -> Any:
+                answer = await real(function, *inputs)
+                if function != service.live.push_all:
+                    await push("XAUUSD", next(late))
+                return answer
+
+            await push("EURUSD", *tiny.later["EURUSD"][:9])
+            await push("XAUUSD", next(late))
+            service._in_state_thread = then_a_bar  # type: ignore[method-assign]
+            for _ in range(3):
+                answer = (await client.get("/v1/assets")).json()
+                assert None not in [asset["prob_up"] for asset in answer["assets"]]
+
+    asyncio.run(run())
+
+
 def test_a_live_bar_is_one_step_of_a_windowed_model(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,10 +69,11 @@ def test_bars_that_came_together_are_seen_together(
     ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
     live = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0, ledger)
     live.load_folder(tiny.bars, backfill=0)
-    monkeypatch.setattr(ledger, "settle", lambda _: seen.append(asyncio.run(live.assets())))
+    monkeypatch.setattr(ledger, "settle", lambda *outcomes: seen.append((len(outcomes), live.assets())))
     live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
-    assert len(seen) == len(SYMBOLS)
-    for asset in (asset for answer in seen for asset in answer.assets):
+    [(number, answer)] = seen
+    assert number == len(SYMBOLS)
+    for asset in answer.assets:
         expected = datetime.fromisoformat(bars[asset.symbol]["datetime"]), bars[asset.symbol]["close"], 1
         assert (asset.as_of, asset.close, asset.drift.scored) == expected
 
@@ -223,6 +224,34 @@ def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(tiny: TinyRun, gr
     proof = prove_ledger(file, model, grown)
     assert (proof.verdict, proof.findings) == (PASSED, [])
     assert any("followed bars that the service removed" in note for note in proof.notes)
+
+
+def test_bars_that_come_again_in_another_order_are_no_forgery(tiny: TinyRun, grown: Path, tmp_path: Path) -> None:
+    """Of a model that reads other assets: their forecasts lack the bars that come later now, and settle otherwise."""
+    file, model = tmp_path / "ledger.jsonl", reading_others(tiny, tmp_path, {})
+
+    async def run() -> None:
+        options = {"run": model, "bars": tiny.bars, "ledger": file, "backfill": 0, "api_keys": ("secret",)}
+        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
+            client.headers["X-API-Key"] = "secret"
+
+            async def push(symbol: str, number: int) -> None:
+                body = {"bars": tiny.later[symbol][number : number + 1]}
+                assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+
+            for number in range(8):
+                for symbol in SYMBOLS:
+                    await push(symbol, number)
+            for symbol in SYMBOLS:
+                before = tiny.later[symbol][4]["datetime"]
+                assert (await client.delete(f"/v1/assets/{symbol}/bars?after={before}")).status_code == 200
+            for symbol in SYMBOLS:
+                for number in range(5, 12):
+                    await push(symbol, number)
+
+    asyncio.run(run())
+    proof = prove_ledger(file, model, grown)
+    assert (proof.verdict, proof.findings) == (PASSED, [])
 
 
 def test_a_sound_forecast_cannot_be_withdrawn(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serve_runs import SYMBOLS, TinyRun, config_of, in_process
+from serve_runs import SYMBOLS, TinyRun, config_of, in_process, reading_others
 
 from vaiom.codec import to_json
 from vaiom.events.dependence import Dependence
 from vaiom.files import write_json
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
+from vaiom.serve.app import Service
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,13 @@ def test_a_portfolio_of_live_assets(joined: TinyRun, tiny: TinyRun, tmp_path: Pa
             assert "vaiom dependence" in refused.json()["error"]["fix"]
 
     asyncio.run(ask())
+
+
+def test_one_position_is_judged_beside_all_assets_that_the_model_reads(joined: TinyRun, tmp_path: Path) -> None:
+    """As by `vaiom risk`: correlations depend on which assets are joined."""
+    fit = Dependence.read(Run(joined.run).dependence, load_checkpoint(Run(joined.run).best).sha256)
+    for run, expected in ((joined.run, ("EURUSD",)), (reading_others(joined, tmp_path, {}), SYMBOLS)):
+        service = Service(config_of(joined, tmp_path / f"live-{run.stem}", run=run, bars=joined.bars, backfill=0))
+        service.forecaster.dependence = fit
+        assert service.live.joint(["EURUSD"], 1).symbols == expected
+        service.store.close()

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, bar_row, config_of, in_process, reading_others
@@ -394,6 +395,23 @@ def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: 
             assert assets[1]["num_bars"] == len(tiny.history["XAUUSD"])
 
     asyncio.run(run())
+
+
+def test_a_folder_with_other_prices_is_said_to_be(
+    tiny: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is stored stays; bars without a price are equal to themselves."""
+    frame = tiny.history["EURUSD"]
+    gap, last = pl.int_range(pl.len()) == pl.len() - 5, pl.int_range(pl.len()) >= pl.len() - 2
+    frame = frame.with_columns(pl.when(~gap).then("Open").alias("Open"))
+    other = frame.with_columns(pl.when(last).then(1.5).otherwise("Close").alias("Close"))
+    for number, bars in enumerate((frame, frame, other)):
+        write_symbol(tmp_path / "bars", "EURUSD", bars)
+        service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", backfill=0))
+        assert [bar.close for bar in service.live.bars["EURUSD"]][-2:] == frame["Close"][-2:].to_list()
+        service.store.close()
+        said = f"EURUSD: 2 bars of {tmp_path / 'bars'} differ from the stored ones, which stay"
+        assert [each.message.startswith(said) for each in caplog.records] == [True] * (number == 2)
 
 
 def test_drift_raises_an_alert(tiny: TinyRun, tmp_path: Path) -> None:

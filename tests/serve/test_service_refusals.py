@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from functools import partial
 from pathlib import Path
@@ -77,6 +78,9 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
                 assert answer.status_code in (400, 422)
                 if broken == b"{":
                     assert answer.json()["error"]["where"] == "body, character 2"
+            packed, headers = gzip.compress(b"{}"), {"content-type": "application/json", "content-encoding": "gzip"}
+            error = refusal(await client.post("/v1/forecast", content=packed, headers=headers), 400)
+            assert error["problem"] == "the body is no JSON in UTF-8; it must not be compressed"
             # A page of another site may send a body without a type, or of these, and not as JSON.
             for kind in ({}, {"content-type": "text/plain"}, {"content-type": "multipart/form-data; boundary=x"}):
                 text = json.dumps({"bars": [first]})

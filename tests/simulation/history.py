@@ -376,7 +376,7 @@ class History:
 
     def _look(self) -> None:
         """While another thread waits for the disk: all of a request is there or nothing of it."""
-        for asset in _now(self.service.live.assets()).assets:
+        for asset in self.service.live.assets().assets:
             _now(self.service.live.history(asset.symbol))
             stamp = seconds_of(asset.as_of) if asset.as_of else None
             if stamp not in self.possible[asset.symbol].last_stamps():

@@ -89,7 +89,7 @@ class _Record:
 
 
 def _read_in_order(proof: Proof, file: Path, model: str, reads_others: bool) -> _Record:
-    record, known = _Record(), set[Key]()
+    record, known, last = _Record(), set[Key](), dict[Key, Commitment]()
     for number, (line, entry) in enumerate(read_ledger(file), start=1):
         if not proof.check(entry is not None, f"line {number} is none of those that were written here") or not entry:
             continue
@@ -101,11 +101,13 @@ def _read_in_order(proof: Proof, file: Path, model: str, reads_others: bool) -> 
             record.withdrawn |= {key for key in seen_by if key[1] > entry.after}
             continue
         key = (entry.symbol, entry.as_of)
-        if isinstance(entry, Settlement):
-            if proof.check(key in record.made, f"line {number}: a bar without a forecast before it"):
+        if isinstance(entry, Commitment):
+            last[key] = entry
+        elif proof.check(key in record.made, f"line {number}: a bar without a forecast before it"):
+            known.add(key)
+            if last[key] == record.made[key]:  # or it was made again after its bar had been known
                 record.settled[key] = entry
-                known.add(key)
-        elif key not in known:  # what comes after the bar is no forecast
+        if isinstance(entry, Commitment) and key not in known:  # what comes after the bar is no forecast
             probs = np.array(entry.probs)
             whole = len(probs) == NUM_RETURN_BUCKETS and (probs >= 0).all() and abs(probs.sum() - 1) <= _TOLERANCE
             if proof.check(bool(whole), f"line {number}: no distribution over {NUM_RETURN_BUCKETS} buckets"):

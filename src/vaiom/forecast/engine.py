@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.errors import CheckpointError, ConfigError, DataError, require_installed
+from vaiom.errors import CheckpointError, DataError, require_installed
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import ModelCard, Tensors, network, read_card, read_checkpoint
 from vaiom.model.horizons import Horizons, load_horizons
@@ -144,10 +144,9 @@ def open_checkpoint(path: Path, device: str | None = "cpu", threads: int | None 
 
 def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
     """Load a file written by `vaiom export`; it must reproduce its stored answer to a known window."""
+    require_installed("onnxruntime")
     try:
         engine = OnnxEngine(path, threads)
-    except ConfigError:
-        raise
     except Exception as error:  # the runtime's errors share no other base
         got = str(error).splitlines()[0]
         raise CheckpointError("not readable as an ONNX model", where=path, got=got, fix="export it again") from error

@@ -51,6 +51,10 @@ class Commitment:
     missing_assets: list[str]
     """Assets that the model reads and whose bars were missing."""
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.sigma + sum(self.probs)):
+            raise ValueError("a forecast has finite numbers")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settlement:
@@ -65,8 +69,8 @@ class Settlement:
     frequency_bits: float | None
 
     def __post_init__(self) -> None:
-        if min(self.model_bits or 0, self.frequency_bits or 0) < 0:
-            raise ValueError("bits are not negative")
+        if not all(0 <= (bits or 0) < math.inf for bits in (self.model_bits, self.frequency_bits)):
+            raise ValueError("bits are finite and not negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,24 +138,21 @@ class ForecastLedger:
             self._e_value = size, value
         return value
 
-    def commit(self, dist: ReturnDistribution) -> None:
-        """Record a forecast, unless it is already the last one."""
-        entry = Commitment(
-            symbol=dist.symbol,
-            as_of=dist.as_of,
-            model=self.model,
-            sigma=dist.sigma,
-            probs=dist.probs.tolist(),
-            missing_assets=list(dist.missing_assets),
-        )
+    def commit(self, *dists: ReturnDistribution) -> None:
+        """Record forecasts of different assets, but those that are already the last ones."""
+        entries = []
+        for dist in dists:
+            about: dict[str, Any] = {"symbol": dist.symbol, "as_of": dist.as_of, "sigma": dist.sigma}
+            about |= {"probs": dist.probs.tolist(), "missing_assets": list(dist.missing_assets)}
+            entries.append(Commitment(**about, model=self.model))
         with self._lock:
-            if self._last.get(dist.symbol) != entry:
-                self._append("forecast", entry)
+            if new := [entry for entry in entries if self._last.get(entry.symbol) != entry]:
+                self._append("forecast", *new)
 
-    def settle(self, entry: Settlement) -> None:
-        """Record the outcome of a forecast."""
+    def settle(self, *entries: Settlement) -> None:
+        """Record the outcomes of forecasts."""
         with self._lock:
-            self._append("settled", entry)
+            self._append("settled", *entries)
 
     def remove(self, symbol: str, after: datetime) -> None:
         """Record that the bars of an asset after a moment were removed."""
@@ -161,16 +162,20 @@ class ForecastLedger:
     def close(self) -> None:
         self._held.close()
 
-    def _append(self, kind: str, entry: Entry) -> None:
-        time = self.clock().isoformat(timespec="seconds")
-        line = (json.dumps({"time": time, "kind": kind, **to_json(entry), "previous": self.head}) + "\n").encode()
+    def _append(self, kind: str, *entries: Entry) -> None:
+        """Write lines, all or none, with one flush of the disk."""
+        time, digest, lines = self.clock().isoformat(timespec="seconds"), self._digest.copy(), list[bytes]()
+        for entry in entries:
+            value = {"time": time, "kind": kind, **to_json(entry), "previous": digest.hexdigest()}
+            lines.append((json.dumps(value) + "\n").encode())
+            digest.update(lines[-1])
         if not os.path.samestat(self.file.stat(), os.fstat(self._stream.fileno())):
             raise OSError(errno.ESTALE, "another file is in its place", str(self.file))
         if self._torn:
             self._truncate()
         self._torn = True
         try:
-            if self._stream.write(line) != len(line):
+            if self._stream.write(b"".join(lines)) != sum(map(len, lines)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
             os.fsync(self._stream.fileno())
         except OSError:
@@ -178,7 +183,8 @@ class ForecastLedger:
                 self._truncate()
             raise
         self._torn = False
-        self._take(line, entry)
+        for line, entry in zip(lines, entries, strict=True):
+            self._take(line, entry)
 
     def _truncate(self) -> None:
         """Truncate on disk before writing: a power cut may keep parts of both."""
@@ -211,8 +217,7 @@ def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
         line = text + b"\n"
         try:
             value = json.loads(text)
-            json.dumps(value, allow_nan=False)
-            followed, kind, _ = value.pop("previous"), value.pop("kind"), value.pop("time")
+            followed, kind, _ = value.pop("previous"), value.pop("kind"), datetime.fromisoformat(value.pop("time"))
             entry = from_json(_KINDS[kind], value) if followed == digest.hexdigest() else None
             if any(getattr(each, "tzinfo", None) for each in vars(entry).values()):
                 raise ValueError("a stamp has no zone")

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
-from vaiom.errors import DataError, UserError
+from vaiom.errors import DataError
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger
@@ -143,9 +143,7 @@ class Service:
 
     async def assets(self) -> schemas.AssetsAnswer:
         """The state of every live asset, and the model's drift on it."""
-        if self.is_ready:
-            await self._update_forecasts()
-        return await self.live.assets()
+        return await self._in_state_thread(self.live.assets)  # between bars, which make forecasts old
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
         """Take the next bars of a live asset; they are on disk before the response, which has the new forecast."""
@@ -201,7 +199,7 @@ class Service:
         async with self._locks[symbol]:
             removed = await self._in_state_thread(self.live.cut, symbol, after)
             stream = self.live.online.streams.get(symbol)
-        await self._update_forecasts()
+        await self._in_state_thread(self.live.assets)
         num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
         return schemas.CutAnswer(symbol=symbol, removed=removed, num_bars=num_bars, as_of=as_of)
 
@@ -280,18 +278,10 @@ class Service:
         finally:
             self._num_waiting -= 1
 
-    async def _update_forecasts(self) -> None:
-        """Make the latest forecasts of all live assets that are ready."""
-        for symbol in [each for each in self.live.online.streams if not self.live.forecast(each)]:
-            try:
-                await self._in_state_thread(self.live.newest, symbol)
-            except UserError as error:  # a request for it raises again
-                _log.warning("no forecast of %s: %s", symbol, error)
-
     async def _warm_up(self) -> None:
         """Make the first, slow forecasts; then replay those of bars from a folder while serving."""
         try:
-            await self._update_forecasts()
+            await self._in_state_thread(self.live.assets)
         except Exception as error:
             _log.exception("the first forecasts failed")
             self.failure = error
@@ -306,9 +296,8 @@ class Service:
             last = self.replays[-1][0].symbol
             part = [each for each in self.replays if each[0].symbol == last]
             try:
-                dists = await self._in_model_thread(
-                    partial(self.forecaster.forecast_consecutive, [window for window, _ in part])
-                )
+                make = partial(self.forecaster.forecast_consecutive, [window for window, _ in part])
+                dists = await self._in_model_thread(make)
                 await self._in_state_thread(self.live.settle_replays, part, dists)
             except RefusalError as busy:  # clients come first, and a full disk may recover
                 await asyncio.sleep(busy.retry_after or 0)
@@ -358,8 +347,7 @@ def make_app(service: Service) -> FastAPI:
         refusals: dict[int | str, Any] = {
             status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in sorted(statuses)
         }
-        handler = attrgetter(name)(service)
-        handler = handler if kind else _as_json(handler)
+        handler = attrgetter(name)(service) if kind else _as_json(attrgetter(name)(service))
         app.router.add_api_route(path, handler, methods=[method], tags=[group], responses=refusals, **kind)
     shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
@@ -404,6 +392,7 @@ async def _refuse_invalid(request: Request, error: RequestValidationError) -> Re
 
 
 async def _refuse_routing(request: Request, error: HTTPException) -> Response:
-    problem, where = str(error.detail), request.url.path
-    refusal = RefusalError(error.status_code, problem, where=where, fix="see the routes at /openapi.json")
+    status, where = error.status_code, request.url.path
+    problem = "the body is no JSON in UTF-8; it must not be compressed" if status == 400 else str(error.detail)
+    refusal = RefusalError(status, problem, where=where, fix="see the routes at /openapi.json")
     return error_response(refusal, error.headers)

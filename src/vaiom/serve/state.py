@@ -114,19 +114,19 @@ class LiveAssets:
         stream, dist = self._forecasts.get(symbol, (None, None))
         return dist if stream and self.online.is_newest(stream, symbol) else None
 
-    def keep(self, stream: AssetStream, dist: ReturnDistribution) -> None:
-        """Keep the forecast from a stream, and record it in the ledger."""
+    def keep(self, online: OnlineForecaster, dists: Mapping[str, ReturnDistribution]) -> None:
+        """Keep forecasts of a state, and record them in the ledger."""
         if self.ledger:
             with _on_record("the forecast"):
-                self.ledger.commit(dist)
-        self._forecasts[dist.symbol] = (stream, dist)
+                self.ledger.commit(*dists.values())
+        self._forecasts |= {symbol: (online.streams[symbol], dist) for symbol, dist in dists.items()}
 
     def newest(self, symbol: str) -> ReturnDistribution | None:
         """The forecast after the last bar, made if needed; None with too few bars."""
         online, known = self.online, self.forecast(symbol)
         if known is None and online.ready(symbol):
             known = online.forecast(symbol)
-            self.keep(online.streams[symbol], known)
+            self.keep(online, {symbol: known})
         return known
 
     def forecast_at(self, symbol: str, now: datetime | None, horizon: int) -> ReturnDistribution:
@@ -171,17 +171,15 @@ class LiveAssets:
         self._publish(after, dict(taken))
         for symbol, score in settled.items():
             self._remember(symbol, [score])
+        if self.ledger and settled:
+            self._record(self.ledger, settled)
+        try:
+            self.keep(after, dists)
+        except RefusalError:  # the bars are taken
+            shown.clear()
         for symbol, _ in taken:
-            if symbol in settled:
-                self._record(symbol, settled[symbol])
-            if symbol in dists:
-                try:
-                    self.keep(after.streams[symbol], dists[symbol])
-                except RefusalError:  # the bars are taken
-                    del shown[symbol]
             seconds = {"bar": advanced - start, "model": computed - advanced, "disk": flushed - computed}
-            num_bars = after.streams[symbol].num_bars
-            results[symbol] = Pushed(settled.get(symbol), shown.get(symbol), num_bars, seconds)
+            results[symbol] = Pushed(settled.get(symbol), shown.get(symbol), after.streams[symbol].num_bars, seconds)
         if self.store.num_since_snapshot >= self._next_snapshot:
             self.try_snapshot()
         return [results[symbol] for symbol, _ in pushes]
@@ -189,7 +187,8 @@ class LiveAssets:
     def joint(self, symbols: Sequence[str], horizon: int) -> JointDistribution:
         """The joint forecast of assets; what is learned of their dependence is kept."""
         online, copy = self.online, self.online.copy()  # readers keep the first, this updates the second
-        joint = copy.joint(symbols, horizon=horizon)
+        others = filter(online.ready, self.forecaster.reads)  # as in `vaiom risk`: correlations are given all of them
+        joint = copy.joint(list(dict.fromkeys((*symbols, *others))), horizon=horizon)
         online.dependence = copy.dependence
         return joint
 
@@ -232,11 +231,15 @@ class LiveAssets:
     def drift(self, symbol: str) -> schemas.Drift:
         return monitor.measure_drift(self.settled.get(symbol, ()), self.alert_bits)
 
-    async def assets(self) -> schemas.AssetsAnswer:
-        """The state of every live asset, and the model's drift on it."""
+    def assets(self) -> schemas.AssetsAnswer:
+        """The state of every live asset, its forecast made if needed, and the model's drift on it."""
         assets = []
         for symbol in self.symbols:
-            stream, dist, bars = self.online.streams.get(symbol), self.forecast(symbol), self.bars.get(symbol, ())
+            dist, stream, bars = None, self.online.streams.get(symbol), self.bars.get(symbol, ())
+            try:
+                dist = self.newest(symbol)
+            except UserError as error:  # a request for it raises again
+                _log.warning("no forecast of %s: %s", symbol, error)
             as_of = stream.last if stream else None
             asset = schemas.AssetAnswer(
                 symbol=symbol,
@@ -291,6 +294,11 @@ class LiveAssets:
         self._count_train(frames)
         new = {symbol: frame for symbol, frame in frames.items() if symbol not in self.online.streams}
         for symbol in [each for each in frames if each not in new]:
+            stored = {bar.datetime: bar[1:5] for bar in self.bars[symbol]}
+            revised = [row for row in frames[symbol].iter_rows() if stored.get(row[0], row[1:5]) != row[1:5]]
+            if revised:
+                words = "%s: %d bars of %s differ from the stored ones, which stay; the first is of %s"
+                _log.warning(words, symbol, len(revised), folder, revised[0][0])
             newer = frames[symbol].filter(pl.col("Datetime") > self.online.streams[symbol].last)
             if len(newer):
                 self.push(symbol, [*map(BarRow._make, newer.iter_rows())])
@@ -361,15 +369,17 @@ class LiveAssets:
         scores = monitor.settle(due, self.frequency)
         return {dist.symbol: score for (dist, _, _), score in zip(due, scores, strict=True)}
 
-    def _record(self, symbol: str, settled: SettledForecast) -> None:
-        """Write the outcome of a forecast to the ledger."""
-        if self.ledger is None:
-            return
-        bits = {"model_bits": settled.model_bits, "frequency_bits": settled.frequency_bits}
+    def _record(self, ledger: ForecastLedger, settled: Mapping[str, SettledForecast]) -> None:
+        """Write the outcomes of forecasts to the ledger."""
+        outcomes = []
+        for symbol, each in settled.items():
+            bits = {"model_bits": each.model_bits, "frequency_bits": each.frequency_bits}
+            outcomes.append(Settlement(symbol=symbol, as_of=each.as_of, target_time=each.target_time, **bits))
         try:
-            self.ledger.settle(Settlement(symbol=symbol, as_of=settled.as_of, target_time=settled.target_time, **bits))
-        except OSError as error:  # the forecast itself is recorded
-            _log.error("the outcome of a forecast of %s could not be recorded: %s", symbol, error.strerror)
+            ledger.settle(*outcomes)
+        except OSError as error:  # the forecasts themselves are recorded
+            symbols = ", ".join(settled)
+            _log.error("the outcome of a forecast of %s could not be recorded: %s", symbols, error.strerror)
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
         # Replayed ones come late, so sort by time; replaced at once, for concurrent readers.
