@@ -376,11 +376,12 @@ class History:
 
     def _look(self) -> None:
         """While another thread waits for the disk: all of a request is there or nothing of it."""
-        for asset in self.service.live.assets().assets:
-            _now(self.service.live.history(asset.symbol))
-            stamp = seconds_of(asset.as_of) if asset.as_of else None
-            if stamp not in self.possible[asset.symbol].last_stamps():
-                raise ViolationError(f"{asset.symbol} was seen at {asset.as_of}, where it never stood")
+        live = self.service.live
+        for symbol in live.symbols:
+            _now(live.history(symbol))
+            stream = live.online.streams.get(symbol)
+            if (stream and stream.seconds) not in self.possible[symbol].last_stamps():
+                raise ViolationError(f"{symbol} was seen at {stream and stream.last}, where it never stood")
 
     async def _read(self, symbol: str) -> None:
         own = f"/v1/assets/{symbol}"
